@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from raftlog.metadata.imported import IMPORTED_KINDS, PARTITION_DETAIL
+from raftlog.metadata.kafka_ids import parse_topic_id
 from raftlog.metadata.records import RecordType
 from replay.entities import parse_config_key
 from replay.errors import ReplayError
@@ -37,6 +38,8 @@ _GROUP_OF_KIND = {
     **{kind: kind for kind in IMPORTED_KINDS},
 }
 TOPIC = "topic"
+BY_ID = "id:"
+"""Before a topic's id in a key, as no name has it."""
 _TOPIC_CONFIGS = 2
 _OF_TOPIC_CONFIGS = (RecordType.TOPIC, RecordType.CONFIG, RecordType.REMOVE_TOPIC)
 _ENTRY_ID = re.compile(r"[0-9a-f]{32}")
@@ -47,14 +50,15 @@ KINDS = tuple(_GROUP_OF_KIND)
 class Asked(NamedTuple):
     """The entities asked for.
 
-    ``group``: a group's kind and its id (None: all of the kind). ``kind``, ``key`` and ``prefix``
-    (of the key) choose among the entities of the groups; None: any.
+    ``group``: a group's kind and its id (None: all of the kind). ``kind``, ``key``, ``prefix`` and
+    ``suffix`` (of the key) choose among the entities of the groups; None: any.
     """
 
     group: tuple[str, str | None]
     kind: str | None = None
     key: str | None = None
     prefix: str | None = None
+    suffix: str | None = None
     topic_name: str = ""
     """Only topics that ever had this name; empty: whatever they are called."""
     topic_types: tuple[int, ...] = ()
@@ -67,6 +71,7 @@ class Asked(NamedTuple):
             self.kind in {None, kind}
             and self.key in {None, key}
             and (self.prefix is None or key.startswith(self.prefix))
+            and (self.suffix is None or key.endswith(self.suffix))
         )
 
     def is_in_groups(self, kind: str, key: str, *, imported: bool) -> bool:
@@ -129,7 +134,13 @@ def _applied(group: str, kind: str, key: str) -> Asked:
     return Asked((group, None), kind, key)
 
 
+def _topic_id(name: str) -> str | None:
+    return parse_topic_id(name.removeprefix(BY_ID)) if name.startswith(BY_ID) else None
+
+
 def _topic(group: str, kind: str, key: str) -> Asked:
+    if (id_ := _topic_id(key)) is not None:
+        return Asked((group, id_))
     return Asked((group, None), topic_name=key)
 
 
@@ -137,6 +148,8 @@ def _partition(group: str, kind: str, key: str) -> Asked:
     name, _, index = key.rpartition("-")
     if not (name and index.isdigit()):
         raise ReplayError(f"partition {key!r} is not TOPIC-NUMBER, like orders-0")
+    if (id_ := _topic_id(name)) is not None:
+        return Asked((group, id_), kind, suffix=f"-{index}")
     return Asked((group, None), kind, key, topic_name=name)
 
 

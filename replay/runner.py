@@ -20,6 +20,7 @@ from replay.request import JobRequest
 from replay.session import build_session, expect_records
 from replay.shown import show
 from replay.source import check_files
+from replay.topic_ids import by_id
 
 
 def compute(spark: SparkSession, request: JobRequest) -> Any:
@@ -33,6 +34,7 @@ def compute_on(spark: SparkSession, export: Export, request: JobRequest) -> Any:
     try:
         job = importlib.import_module(f"replay.jobs.{request.job}")
         if request.job in BEGIN_IN_BETWEEN:
+            request = by_id(export, request)
             export = begun(export, request)
         if not getattr(job, "CHECKS_FILES", False):
             check_files(spark, export)

@@ -65,4 +65,6 @@ def select(kind: str, key: str = "") -> Selection:
         entities &= sf.col("key") == asked.key
     if asked.prefix is not None:
         entities &= sf.col("key").startswith(asked.prefix)
+    if asked.suffix is not None:
+        entities &= sf.col("key").endswith(asked.suffix)
     return Selection(groups, entities, asked)

@@ -87,6 +87,10 @@ def history(
         for one in found(source, asked, first_ms, last_ms):
             total += 1
             shown.append(one)
+        if not total and kind in {"topic", "topics"} and len(key or ()) == 1:
+            for one in _found_by_id(source, (key or [""])[0], first_ms, last_ms):
+                total += 1
+                shown.append(one)
         late, origin = begins_late(source), source.origin
     if as_json:
         for one in shown:
@@ -128,7 +132,37 @@ def found(source: LogSource, asked: Question, first_ms: int, last_ms: int) -> It
             if one.timestamp_ms > last_ms:
                 return
             if one.timestamp_ms >= first_ms and asked.matches(one.kind, one.key):
-                yield one
+                yield _as_kafka(one) if source.origin else one
+
+
+def _found_by_id(source: LogSource, key: str, first_ms: int, last_ms: int) -> Iterator[Changed]:
+    """The changes of the topic that has this id, and of its partitions."""
+    from msgspec.json import decode
+
+    from raftlog.metadata.history import Question
+    from raftlog.metadata.kafka_ids import id_field, parse_topic_id
+
+    id_ = parse_topic_id(key)
+    if id_ is None:
+        return
+    topics = Question(frozenset({"topic", "partition"}), lambda of, at: True)
+    for one in found(source, topics, first_ms, last_ms):
+        value = decode(one.after or one.before or "{}")
+        if parse_topic_id(value.get(id_field(one.kind), "")) == id_:
+            yield one
+
+
+def _as_kafka(one: Changed) -> Changed:
+    """With the ids of topics as Kafka prints them."""
+    from msgspec.json import decode, encode
+
+    from raftlog.metadata.kafka_ids import with_kafka_id
+
+    before, after = (
+        None if value is None else encode(with_kafka_id(one.kind, decode(value))).decode()
+        for value in (one.before, one.after)
+    )
+    return one._replace(before=before, after=after)
 
 
 def _document(one: Changed) -> dict[str, Any]:

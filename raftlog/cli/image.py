@@ -16,6 +16,7 @@ from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.kafka_ids import parse_topic_id, with_kafka_id
 
 if TYPE_CHECKING:
     from raftlog.segments.manifest import StateHash
@@ -79,6 +80,7 @@ def show(
         image = fold(source, at)
         # Of the others, running nodes have gone on since, and snapshots take long to check.
         recorded = source.said() if export is not None else []
+        origin = source.origin
     said_by = _compared(image, recorded)
     if at is not None and image.offset != at:
         typer.echo(
@@ -86,6 +88,8 @@ def show(
             err=True,
         )
     document = image_to_dict(image)
+    if origin:
+        document["topics"] = [with_kafka_id("topic", one) for one in document["topics"]]
     if entity:
         print_json(find(document, entity))
     elif as_json:
@@ -123,6 +127,15 @@ def fold(source: LogSource, at: int | None) -> Image:
     return builder.snapshot()
 
 
+def _topics(topics: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """The one of this name, or else of this id."""
+    named = [one for one in topics if one["name"] == key]
+    id_ = parse_topic_id(key)
+    if named or id_ is None:
+        return named
+    return [one for one in topics if parse_topic_id(one["id"]) == id_]
+
+
 def find(document: dict[str, Any], path: str) -> Any:
     """The part of an image's document that a path names. Raises FailedError if it is not there."""
     kind, _, rest = path.partition("/")
@@ -134,12 +147,11 @@ def find(document: dict[str, Any], path: str) -> Any:
     matches: list[Any] = []
     if kind == "topics":
         name, _, index = rest.rpartition("/")
-        matches = [topic for topic in part if topic["name"] == rest]
+        matches = _topics(part, rest)
         if not matches and index.isdigit():
             matches = [
                 one
-                for topic in part
-                if topic["name"] == name
+                for topic in _topics(part, name)
                 for one in topic["partitions"]
                 if one["index"] == int(index)
             ]

@@ -97,11 +97,21 @@ def dump(
         if first < source.start_offset:
             print_error(begins_late(source))
         for line in _records(chunks(source, end), first, end):
+            if source.origin:
+                line["record"] |= _as_kafka(line["record"])
             _print(line, wanted, as_json)
         if follow:
             for line in _records(_to_come(source, end, timeout), first, LONG_MAX):
                 _print(line, wanted, as_json)
                 sys.stdout.flush()
+
+
+def _as_kafka(record: dict[str, Any]) -> dict[str, Any]:
+    """What it says of topics' ids, as Kafka prints them."""
+    from raftlog.metadata.kafka_ids import kafka_id
+
+    said = ((name, record.get(name)) for name in ("topic_id", "clears_elr_of"))
+    return {name: kafka_id(value) for name, value in said if value}
 
 
 def _print(line: dict[str, Any], wanted: set[str], as_json: bool) -> None:

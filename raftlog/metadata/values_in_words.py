@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from raftlog.metadata import acl_words
+from raftlog.metadata.kafka_ids import kafka_id
 
 
 def _ids(ids: Sequence[int]) -> str:
@@ -48,12 +48,8 @@ def _partition_detail(value: dict[str, Any]) -> str:
         if value.get(name)
     ]
     if directories := value.get("directories"):
-        said.append(f"directories {', '.join(map(_kafka_id, directories))}")
+        said.append(f"directories {', '.join(map(kafka_id, directories))}")
     return ", ".join(said) or "nothing"
-
-
-def _kafka_id(digits: str) -> str:
-    return base64.urlsafe_b64encode(bytes.fromhex(digits)).decode().rstrip("=")
 
 
 def _leader(value: dict[str, Any]) -> str:

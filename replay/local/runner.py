@@ -16,6 +16,7 @@ from replay.opened import open_export
 from replay.origin import with_origin
 from replay.request import JobRequest
 from replay.shown import show
+from replay.topic_ids import by_id
 
 LOCAL_JOBS = (
     "audit",
@@ -40,6 +41,7 @@ def compute_local(request: JobRequest) -> Any:
         raise ReplayError(f"{request.job} needs Spark: --engine local has {', '.join(LOCAL_JOBS)}")
     export = open_export(request)
     if request.job in BEGIN_IN_BETWEEN:
+        request = by_id(export, request)
         export = begun(export, request)
     job = importlib.import_module(f"replay.jobs.{request.job}")
     with Pool(export.record_count) as pool:

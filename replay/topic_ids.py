@@ -1,0 +1,44 @@
+"""Topics that are asked for by their ids: as Kafka prints them, or in hex digits."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import structs
+
+from raftlog.metadata.imported import PARTITION_DETAIL
+from raftlog.metadata.kafka_ids import parse_topic_id
+from raftlog.segments.place import open_place
+from raftlog.segments.reading import reading
+from replay.asked import BY_ID, TOPIC
+from replay.opened import Export
+from replay.request import JobRequest
+
+
+def by_id(export: Export, request: JobRequest) -> JobRequest:
+    """The request, asking for a topic's id if its key is one, and no topic was ever named so.
+
+    No checkpoint helps then: it would have to say which entities are of the id.
+    """
+    kind, key = request.key or ("", "")
+    if kind not in {TOPIC, "partition", PARTITION_DETAIL}:
+        return request
+    name = key if kind == TOPIC else key.rpartition("-")[0]
+    if parse_topic_id(name) is None or _is_name(export, name):
+        return request
+    return structs.replace(request, key=(kind, BY_ID + key), from_the_beginning=True)
+
+
+def _is_name(export: Export, name: str) -> bool:
+    """Whether a topic ever had it. A damaged file has none: the job will tell of it."""
+    place = open_place(export.target)
+    for segment in export.segments:
+        with reading(place, segment), place.open(segment.file) as opened:
+            try:
+                names = pq.read_table(opened, columns=["topic_name"])["topic_name"]
+            except pa.ArrowException:
+                continue
+        if pc.any(pc.equal(names, name)).as_py():
+            return True
+    return False

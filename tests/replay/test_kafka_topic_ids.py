@@ -1,0 +1,177 @@
+"""Topic ids of an imported log are as Kafka prints them, in what is said and in what is asked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from kafka_log import KafkaLog, imported, kafka, uuid
+from spark_runs import Replay
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "segments"))
+from log_history import LogHistory
+
+from raftlog.metadata.kafka_ids import kafka_id, parse_topic_id
+from raftlog.segments.export import export
+from replay.asked import BY_ID
+from replay.local.runner import compute_local
+from replay.request import JobRequest
+
+KEPT = Path(__file__).parents[1] / "kafka_import"
+TOPIC = "orders"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("real")
+    kafka.unpack(KEPT / "kafka-4.4.0.tar.gz", directory / "kafka")
+    imported(directory / "kafka", directory / "exported")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def ids(real: Path) -> dict[str, str]:
+    """As Kafka's Admin said them at the end."""
+    said = json.loads((real / "kafka" / "truth.json").read_text())["topics"]
+    return {one["name"]: one["id"] for one in said}
+
+
+def ask(job: str, exported: Path, *key: str, **values: Any) -> Any:
+    """The answer as a program reads it."""
+    request = JobRequest(job=job, export=str(exported), limit=10_000, **values)
+    if key:
+        request = msgspec.structs.replace(request, key=key)
+    return json.loads(msgspec.json.encode(compute_local(request)))
+
+
+def command(*arguments: str) -> str:
+    program = str(Path(sys.executable).with_name("raftlog"))
+    done = subprocess.run(
+        [program, *arguments], capture_output=True, text=True, check=False, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_id_is_known_in_both_forms_and_nothing_else() -> None:
+    digits = "b81694542c544f2e961a3c71ba6a228c"
+    text = kafka_id(digits)
+    assert text == "uBaUVCxUTy6WGjxxumoijA"
+    assert (
+        parse_topic_id(text) == parse_topic_id(digits) == parse_topic_id(digits.upper()) == digits
+    )
+    for other in ("payments-service-event", text + "A", text[:-1], text[:-1] + "B", "orders", ""):
+        assert parse_topic_id(other) is None
+
+
+def test_jobs_say_ids_as_kafka_does(real: Path, ids: dict[str, str]) -> None:
+    exported = real / "exported"
+    rows = ask("state", exported, "topic", TOPIC)["rows"]
+    said = [one["value"]["topic_id"] for one in rows if one["kind"] == "partition"]
+    assert set(said) == {ids[TOPIC]}
+    every = ask("state", exported)["rows"]
+    assert {one["key"]: one["value"]["id"] for one in every if one["kind"] == "topic"} == ids
+    (created,) = (
+        one for one in ask("history", exported, "topic", TOPIC)["changes"] if one["kind"] == "topic"
+    )
+    assert (created["before"], created["after"]["id"]) == (None, ids[TOPIC])
+    differ = ask("diff", exported, "topic", TOPIC)["differences"]
+    assert {one["after"]["id"] for one in differ if one["kind"] == "topic"} == {ids[TOPIC]}
+    for job, name in (("availability", "topics"), ("churn", "partitions")):
+        told = {one["topic_name"]: one["topic_id"] for one in ask(job, exported)[name]}
+        assert told[TOPIC] == ids[TOPIC]
+
+
+def test_a_topic_of_the_same_name_again_has_another_id(tmp_path: Path) -> None:
+    log = KafkaLog()
+    log.topic("again", [1])
+    first = log.topics["again"]
+    between = log.end_offset - 1
+    log.delete("again")
+    log.topic("again", [1, 2])
+    second = log.topics["again"]
+    log.import_into(tmp_path)
+    (one,) = (
+        each
+        for each in ask("diff", tmp_path / "exported", "topic", "again", from_offset=between)[
+            "differences"
+        ]
+        if each["kind"] == "topic"
+    )
+    assert one["fields"] == [{"field": "id", "before": first, "after": second}]
+    for id_, replicas in ((first, [1]), (second, [1, 2])):
+        changes = ask("history", tmp_path / "exported", "topic", id_)["changes"]
+        created = next(one for one in changes if one["kind"] == "partition")
+        assert created["after"]["replicas"] == replicas
+    assert ask("state", tmp_path / "exported", "topic", first)["rows"] == []
+
+
+def test_both_forms_are_taken_as_a_key(real: Path, ids: dict[str, str]) -> None:
+    exported, id_ = real / "exported", ids[TOPIC]
+    whole = ask("state", exported, "topic", TOPIC)["rows"]
+    assert whole
+    assert ask("state", exported, "topic", id_)["rows"] == whole
+    digits = parse_topic_id(id_)
+    assert ask("state", exported, "topic", digits or "")["rows"] == whole
+    one = ask("state", exported, "partition", f"{TOPIC}-2")["rows"]
+    found = ask("state", exported, "partition", f"{id_}-2")
+    assert (found["rows"], found["asked"]) == (one, ["partition", f"{BY_ID}{id_}-2"])
+    assert [each["key"] for each in one] == [f"{TOPIC}-2"]
+
+
+def test_a_name_that_looks_like_an_id_is_a_name(tmp_path: Path) -> None:
+    log = KafkaLog()
+    log.topic("other", [1])
+    named = log.topics["other"]
+    log.topic(named, [1, 2])
+    log.import_into(tmp_path)
+    rows = ask("state", tmp_path / "exported", "topic", named)["rows"]
+    assert {one["key"] for one in rows if one["kind"] == "topic"} == {named}
+
+
+def test_a_finding_says_the_id_as_kafka_does(tmp_path: Path) -> None:
+    log = KafkaLog()
+    log.topic("twice", [1, 1])
+    log.import_into(tmp_path)
+    (found,) = ask("audit", tmp_path / "exported", rules=("duplicate-replica",))["findings"]
+    assert (found["rule"], found["topic_id"]) == ("DUPLICATE_REPLICA", log.topics["twice"])
+
+
+def test_our_own_logs_have_hex_digits(tmp_path: Path) -> None:
+    log = LogHistory()
+    id_ = log.create_topic("orders")
+    export(log, tmp_path)
+    rows = ask("state", tmp_path, "topic", id_.hex())["rows"]
+    assert [one["value"].get("id", id_.hex()) for one in rows] == [id_.hex()] * 3
+
+
+def test_other_commands_say_and_take_them(real: Path, ids: dict[str, str]) -> None:
+    source, id_ = ("--export", str(real / "exported")), ids[TOPIC]
+    told = command("history", "topic", id_, *source)
+    assert f"created: id {id_}" in told
+    dump = command("log", "dump", *source, "--type", "TOPIC", "--json").splitlines()
+    said = {one["name"]: one["topic_id"] for one in (json.loads(each)["record"] for each in dump)}
+    assert ids.items() <= said.items()
+    named, by_id = (
+        json.loads(command("image", "show", *source, "--entity", f"topics/{key}"))
+        for key in (TOPIC, id_)
+    )
+    assert named == by_id
+    assert named["id"] == id_
+
+
+def test_spark_takes_and_says_the_same(replay: Replay, real: Path, ids: dict[str, str]) -> None:
+    key = ("partition", f"{ids[TOPIC]}-1")
+    request = JobRequest(job="history", export=str(real / "exported"), key=key)
+    found = compute_local(request)
+    assert found.changes
+    assert replay("history", real / "exported", key=key) == found
+
+
+def test_an_id_that_no_topic_has_finds_nothing(real: Path) -> None:
+    assert ask("state", real / "exported", "topic", uuid(1))["rows"] == []
