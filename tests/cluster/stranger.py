@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from raftlog import batch
 from raftlog.cli.local import HOST
 from raftlog.errors import ErrorCode
+from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
@@ -82,7 +83,11 @@ class Stranger:
                 read = await stream.read()
             if read is grpc.aio.EOF:
                 return Answer(ErrorCode.NONE, await stream.code(), None, await stream.details())
-            return _answer(wires.to_client.decode(read, 1)[0])
+            # A leader that resigns says so, too, in the envelope of its answer or before it.
+            answers = wires.to_client.decode(read, ENVELOPE_MAX_ITEMS)
+            asked = [getattr(one, "correlation_id", None) for one in messages]
+            own = [one for one in answers if getattr(one, "correlation_id", None) in asked]
+            return _answer((own or answers)[0])
         except grpc.aio.AioRpcError as error:
             return _failed(error)
         except asyncio.InvalidStateError:
