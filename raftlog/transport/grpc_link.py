@@ -99,7 +99,10 @@ class GrpcLink(BaseLink):
         """
         if self._reason is not None:
             raise self._closed_error()
-        data = self._encode(message, self._send_max_bytes)
+        self._queue(self._encode(message, self._send_max_bytes))
+
+    def _queue(self, data: bytes) -> None:
+        """Leave an item to the writer. Raises LinkClosedError."""
         pending, length = self._pending, len(data)
         if len(pending) >= self._max_messages or self._unsent_bytes + length > self._max_bytes:
             self.cut(

@@ -42,8 +42,6 @@ class Lane(asyncio.Protocol):
         """Whether the kernel has all that was written."""
         self.take: Callable[[bytes], bool] | None = None
         """Offered each envelope that finds a reader waiting; whether it was taken."""
-        self.drained: Callable[[], None] | None = None
-        """Told when the kernel has all that was written."""
 
     def begin(self, transport: asyncio.Transport) -> None:
         """From here on the connection is this lane's."""
@@ -52,11 +50,6 @@ class Lane(asyncio.Protocol):
         transport.set_write_buffer_limits(high=0)
         self.writable = True
         transport.set_protocol(self)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Of what was written, what the kernel has not taken."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def data_received(self, data: bytes) -> None:
         """Frames, and parts of frames."""
@@ -125,17 +118,16 @@ class Lane(asyncio.Protocol):
         self._pace()
         return envelope
 
-    def put(self, envelope: bytes) -> bool:
-        """Write an envelope where the lane is ``writable``. Whether the kernel has all of it."""
+    def put(self, envelope: bytes) -> None:
+        """Write an envelope where the lane is ``writable``."""
         if self._transport is not None:
             self._transport.write(len(envelope).to_bytes(HEADER_BYTES, "big") + envelope)
-        return self.writable
 
     async def write(self, envelope: bytes) -> None:
         """Write an envelope; returns when the kernel has all of it. Raises LaneError."""
         await self._drain()
-        if not self.put(envelope):
-            await self._drain()
+        self.put(envelope)
+        await self._drain()
 
     async def _drain(self) -> None:
         self._check()
@@ -157,8 +149,6 @@ class Lane(asyncio.Protocol):
         self.writable = True
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self.drained is not None:
-            self.drained()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Nothing comes any more, and nothing leaves."""

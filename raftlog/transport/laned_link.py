@@ -22,7 +22,7 @@ from raftlog.transport.api import Conversation
 from raftlog.transport.base_link import BaseLink
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.conversations import MalformedMessageError, TooManyItemsError
-from raftlog.transport.grpc_link import FEW_BYTES, UNBUDGETED_BYTES, GrpcLink, Stream
+from raftlog.transport.grpc_link import FEW_BYTES, GrpcLink, Stream
 from raftlog.transport.lane import Lane, LaneError
 from raftlog.transport.lane_offer import RETRY_MAX_S, RETRY_MIN_S, Offer, connect
 from raftlog.transport.probe import split_address
@@ -30,6 +30,11 @@ from raftlog.transport.probe import split_address
 import grpc.aio  # isort: skip
 
 log = get_logger(__name__)
+
+PUT_MAX_BYTES = 64 << 10
+"""A longer item is left to the writer, which counts what the kernel does not take. What it does not
+take of one that is not longer is in no count.
+"""
 
 
 class LanedLink(GrpcLink):
@@ -44,8 +49,6 @@ class LanedLink(GrpcLink):
         """Had, and not used yet."""
         self._lane: Lane | None = None
         """In use."""
-        self._put_bytes = 0
-        """What the kernel has not taken of what was written without the writer task."""
 
     def lane_max_bytes(self) -> int:
         """The largest envelope that is taken."""
@@ -77,37 +80,26 @@ class LanedLink(GrpcLink):
         """Let go of the lane. Idempotent."""
         for lane in (self._standing, self._lane):
             if lane is not None:
-                lane.take = lane.drained = None
+                lane.take = None
                 lane.abort()
 
     def send(self, message: Any) -> None:
         """See :class:`GrpcLink`. Nothing in front of it: it leaves at once."""
         lane = self._lane
-        # The writer task is busy as long as nothing can wake it.
-        if lane is None or self._wake is None or not lane.writable or self._reason is not None:
+        if lane is None or self._reason is not None:
             super().send(message)
             return
-        data = self._outgoing.envelopes([self._encode(message, self._send_max_bytes)])[0]
-        if not lane.put(data):
-            self._count_unsent(lane)
-
-    def _count_unsent(self, lane: Lane) -> None:
-        """The kernel has not taken all: that counts as what waits for the writer task."""
-        count = self._put_bytes = lane.unsent_bytes
-        self._unsent_bytes += count
-        if count > UNBUDGETED_BYTES:
-            self._budgeted_bytes += count
-            self._budget.add(self, count)
-
-    def _drained(self) -> None:
-        count, self._put_bytes = self._put_bytes, 0
-        if count:
-            self._sent(count)
+        item = self._encode(message, self._send_max_bytes)
+        # The writer is busy as long as nothing can wake it.
+        if self._wake is not None and lane.writable and len(item) <= PUT_MAX_BYTES:
+            lane.put(self._outgoing.envelopes([item])[0])
+        else:
+            self._queue(item)
 
     def _use(self, lane: Lane) -> None:
         """From here on everything goes over the lane."""
         self._standing, self._lane, self._stream = None, lane, lane
-        lane.take, lane.drained = self._take, self._drained
+        lane.take = self._take
         self._count(1)
 
     def _take(self, envelope: bytes) -> bool:

@@ -27,7 +27,7 @@ from raftlog.transport.lane import HEADER_BYTES, Lane
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.quorum.v1 import quorum_pb2
 
-BULK = 3_000_000
+BULK = 20_000_000
 
 
 def answer(link: Link, messages: Sequence[Any]) -> None:
@@ -149,7 +149,7 @@ def test_long_answers_and_short_ones_stay_in_order() -> None:
             before = both.asked
             link = both.leader.links[0]
             for each in range(10):
-                records = b"x" * (BULK if each % 3 == 0 else each)
+                records = b"x" * (BULK if each in (0, 9) else each)
                 link.send(quorum_pb2.FetchResponse(correlation_id=each, records=records))
                 await asyncio.sleep(0)
             await until(lambda: len(both.follower.ids) == before + 10)
@@ -184,6 +184,42 @@ def test_a_lane_that_breaks_ends_its_link() -> None:
             await until(lambda: both.leader.reasons and both.follower.reasons)
             assert both.leader.reasons == ["the peer closed the lane"]
             await until(lambda: len(both.follower.links) == 2 and len(both.leader.links) == 2)
+
+    run(scenario)
+
+
+def test_each_end_notices_by_itself_that_its_lane_is_gone() -> None:
+    async def scenario() -> None:
+        async with pair() as both:
+            await both.ask_until_moved()
+            link: Any = both.follower.links[0]
+            link._lane.connection_lost(None)
+            await until(lambda: both.follower.reasons)
+            assert both.follower.reasons == ["the peer closed the lane"]
+
+    run(scenario)
+
+
+def test_nothing_overtakes_what_waits_for_the_kernel() -> None:
+    async def scenario() -> None:
+        async with pair() as both:
+            await both.ask_until_moved()
+            before = both.asked
+            link: Any = both.leader.links[0]
+            resumed = link._lane.resume_writing
+
+            def resume_and_send() -> None:
+                resumed()
+                if link._lane.resume_writing is resume_and_send:
+                    del link._lane.resume_writing
+                    link.send(quorum_pb2.FetchResponse(correlation_id=3))
+
+            link._lane.resume_writing = resume_and_send
+            link.send(quorum_pb2.FetchResponse(correlation_id=1, records=b"x" * BULK))
+            await until(lambda: not link._lane.writable)
+            link.send(quorum_pb2.FetchResponse(correlation_id=2))
+            await until(lambda: len(both.follower.ids) == before + 3)
+            assert both.follower.ids[before:] == [1, 2, 3]
 
     run(scenario)
 
@@ -227,6 +263,7 @@ def test_beside_tls_there_is_no_lane(tmp_path: Path) -> None:
                 await both.ask()
             assert both.lanes == (0, 0)
             assert both.server._lanes is None
+            assert both.dialer._asks == (), "nor would one that is offered be taken"
             assert not hasattr(both.follower.links[0], "_lane")
 
     run(scenario)
@@ -277,7 +314,7 @@ def test_a_port_in_use_is_a_mistake_of_the_configuration() -> None:
 
 def test_a_follower_that_does_not_read_is_cut() -> None:
     async def scenario() -> None:
-        limits = replace(LIMITS, max_queued_bytes=2 * BULK)
+        limits = replace(LIMITS, max_queued_bytes=7 * BULK // 2, max_queued_total_bytes=10 * BULK)
         async with pair(limits=limits) as both:
             await both.ask_until_moved()
             reader: Any = both.follower.links[0]
@@ -288,7 +325,7 @@ def test_a_follower_that_does_not_read_is_cut() -> None:
                 link.send(bulk)
                 await asyncio.sleep(0)
             # What the kernel has not taken counts as what waits here does.
-            assert both.server.bounds.send_budget.total_bytes > 2 * BULK - (4 << 20)
+            assert both.server.bounds.send_budget.total_bytes > 2 * BULK
             with pytest.raises(LinkClosedError, match="does not keep up"):
                 link.send(bulk)
             await until(lambda: both.leader.reasons and both.follower.reasons)
