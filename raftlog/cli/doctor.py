@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Looked = tuple[Evidence, list[Finding], Verdict]
 
-LOOK_S, WAIT_S = 1.0, 60.0
+LOOK_S, LAST_LOOK_S, WAIT_S = 1.0, 0.5, 60.0
 WATCH_PAUSE_S, WAIT_PAUSE_S = 2.0, 0.5
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -132,7 +132,8 @@ class _Looking:
         good = ("healthy",) if wanted is Wanted.HEALTHY else ("healthy", "degraded")
         while True:
             left_s = deadline - time.monotonic()
-            looked = await self._look(max(0.05, min(LOOK_S, left_s)))
+            # The last look is the one that is shown: in less time a busy node seems to hang.
+            looked = await self._look(min(LOOK_S, timeout_s, max(LAST_LOOK_S, left_s)))
             # A cluster that has just been started has no broker yet, and nothing is wrong with it.
             if looked[2] in good and (wanted is Wanted.DEGRADED or serves(looked[0])):
                 self._show(looked)

@@ -24,6 +24,8 @@ import grpc  # isort: skip
 GRACE = 0.1
 """Once somebody has answered, the others have this share of the whole time: a node that hangs must
 not make the one who looks for it wait."""
+LEADERS_SHARE = 0.4
+"""So much has a leader that answers, to describe the brokers."""
 MAX_ADDRESSES = 100
 MAX_BROKERS = 50
 """Of those that are asked about themselves."""
@@ -116,7 +118,8 @@ class _Look:
             await _ended(other)
         if asked is None:
             return Called(None)
-        patience_s = max(self._until - self._loop.time(), GRACE * self._timeout_s)
+        # It has just said that it leads: it does not hang, and what it says matters most.
+        patience_s = max(self._until - self._loop.time(), LEADERS_SHARE * self._timeout_s)
         done, _ = await asyncio.wait([asked], timeout=patience_s)
         if done:
             return asked.result()

@@ -7,9 +7,24 @@ from collections.abc import Iterator
 from raftlog.doctor.evidence import Evidence
 from raftlog.doctor.finding import Finding, Severity
 from raftlog.doctor.words import brokers, span
+from raftlog.metadata.causes import Cause
 from raftlog.plural import counted
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
+_START_IT = ("Start it, or look at its log.", "raftlog broker run -c FILE")
+_BY_CAUSE: dict[int, tuple[str, str]] = {
+    Cause.SESSION_TIMED_OUT: (
+        "It hangs, or its machine or network is gone: look at these. End a process that hangs, and"
+        " start it.",
+        "raftlog brokers list",
+    ),
+    Cause.METADATA_LAG: (
+        "It does not apply the log: look at its CPU, memory and log. It is let in again by itself.",
+        "raftlog brokers list",
+    ),
+}
+"""What to do, and the next command. None that takes anything away [an operator in a hurry copies
+it]."""
 HELD_BACK_MS = 1_000
 """LAO moves with each write; standing still for so long is worth a line."""
 
@@ -34,17 +49,20 @@ def fenced(seen: Evidence) -> Iterator[Finding]:
         if one.state in (pb.ACTIVE, pb.STOPPING):
             continue
         heard = one.last_contact_age_ms
-        last = f"last heard {span(heard)} ago" if heard >= 0 else "this leader has not heard of it"
+        last = f"; last heard {span(heard)} ago" if heard >= 0 else ""
+        if heard < 0 and one.state_age_is_at_least:
+            last = "; this leader has not heard of it"
         at_least = "more than " if one.state_age_is_at_least else ""
         why = f": {one.reason}" if one.reason else ""
+        remedy, command = _BY_CAUSE.get(one.cause, _START_IT)
         yield Finding(
             "BROKER_FENCED",
             Severity.DEGRADED,
             f"Broker {one.broker_id} ({one.endpoint}) is fenced for {at_least}"
-            f"{span(one.state_age_ms)}{why}; {last}.",
+            f"{span(one.state_age_ms)}{why}{last}.",
             "It leads nothing and is in no ISR; writes do not wait for it.",
-            "Start it, or look at its log. If it will not come back, unregister it.",
-            f"raftlog brokers unregister {one.broker_id}",
+            f"{remedy} If it will not come back: docs/operations.md, A broker is fenced.",
+            command,
         )
 
 

@@ -130,6 +130,19 @@ class Evidence:
             and node.description.cluster_id != best.cluster_id
         }
 
+    @property
+    def replaced(self) -> dict[int, pb.ReplicaState]:
+        """Voters as whom a node runs with another data directory than the voter's: an observer."""
+        return {
+            voter.replica_id: voter
+            for voter, node in self.voters()
+            if node is not None
+            and node.description is not None
+            and node.description.role == "observer"
+            and node.description.directory_id
+            and voter.replica_directory_id not in ("", node.description.directory_id)
+        }
+
     def unreachable_ms(self, node_id: int) -> int:
         """For how long other nodes have had no answer from a voter: the longest; 0: they have
         one.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.doctor.finding import Finding, Severity
-from raftlog.doctor.words import clock, nodes, span
+from raftlog.doctor.words import clock, named, nodes, span
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 BEHIND_MS = 10_000
 """A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""
@@ -57,7 +58,11 @@ def no_leader(seen: Evidence) -> Iterator[Finding]:
     if best is None or seen.leader is not None:
         return
     voters = list(seen.voters())
-    alive = [voter.replica_id for voter, node in voters if node is not None and node.description]
+    alive = [
+        voter.replica_id
+        for voter, node in voters
+        if node is not None and node.description and voter.replica_id not in seen.replaced
+    ]
     needed = len(voters) // 2 + 1
     if not voters:
         yield Finding(
@@ -116,14 +121,11 @@ def missing_voters(seen: Evidence) -> Iterator[Finding]:
     gone = _gone(seen)
     if not gone:
         return
-    left, total = _left(seen)
-    spare = left - (total // 2 + 1)
-    more = f"{spare} more may fail" if spare > 0 else "one more failure stops all writes"
     yield Finding(
         "VOTER_DOWN",
         Severity.DEGRADED,
         f"{_lost(seen, gone, capital=True)}.",
-        f"{left} of {total} voters are left: {more}.",
+        f"{_how_many_left(seen)}.",
         "Start what does not run; where a process hangs, look at its disk, then end and start it."
         " If its disk is lost: docs/operations.md, Replacing a controller's disk.",
         START,
@@ -153,9 +155,70 @@ def _gone(seen: Evidence) -> list[NodeSeen]:
 
 
 def _left(seen: Evidence) -> tuple[int, int]:
-    """How many voters are neither gone nor of another cluster, and how many there are."""
+    """How many voters are neither gone nor replaced nor of another cluster, and how many there
+    are.
+    """
     total = len(list(seen.voters()))
-    return total - len(_gone(seen)) - len(seen.strays), total
+    return total - len(_gone(seen)) - len(seen.strays) - len(seen.replaced), total
+
+
+def _how_many_left(seen: Evidence) -> str:
+    left, total = _left(seen)
+    spare = left - (total // 2 + 1)
+    count = f"{left} of {total} voters {'is' if left == 1 else 'are'} left"
+    if spare < 0:
+        return f"{count}, {total // 2 + 1} are needed"
+    return (
+        f"{count}: {spare} more may fail"
+        if spare
+        else f"{count}: one more failure stops all writes"
+    )
+
+
+def other_directories(seen: Evidence) -> Iterator[Finding]:
+    """A node has the id of a voter, and not its data directory."""
+    for node_id, voter in seen.replaced.items():
+        yield Finding(
+            "VOTER_REPLACED",
+            Severity.DEGRADED,
+            f"Node {node_id} runs with another data directory than the voter has, which is"
+            f" {voter.replica_directory_id}: it follows as an observer.",
+            f"It does not count. {_how_many_left(seen)}.",
+            "If that directory is there (a disk that is not mounted), stop the node and start it"
+            " with it. If it is lost: docs/operations.md, Replacing a controller's disk, from"
+            " step 2 on.",
+            f"raftlog quorum remove-voter --voter-id {node_id}",
+        )
+    yield from _twins(seen)
+
+
+def _twins(seen: Evidence) -> Iterator[Finding]:
+    leader = seen.leader
+    if leader is None:
+        return
+    for voter in leader.voters:
+        twins = [
+            one.replica_directory_id
+            for one in leader.observers
+            if one.replica_id == voter.replica_id
+            and voter.replica_directory_id not in ("", one.replica_directory_id)
+            and _heard(one.last_fetch_age_ms)
+        ]
+        if twins and voter.replica_id not in seen.replaced and _lives(leader, voter):
+            yield Finding(
+                "NODE_ID_TWICE",
+                Severity.DEGRADED,
+                f"Two nodes run as node {voter.replica_id}: the voter, and one with data directory"
+                f" {named(twins)}.",
+                "The second follows as an observer, and does not count. Where it should be another"
+                " voter, that one is missing.",
+                "Stop it, and give it a node.id and a directory of its own.",
+                "raftlog quorum describe --replication",
+            )
+
+
+def _lives(leader: pb.DescribeQuorumResponse, voter: pb.ReplicaState) -> bool:
+    return voter.replica_id == leader.node_id or _heard(voter.last_fetch_age_ms)
 
 
 def refusals(seen: Evidence) -> Iterator[Finding]:
@@ -250,7 +313,11 @@ def behind(seen: Evidence) -> Iterator[Finding]:
     leader = seen.leader
     if leader is None:
         return
-    up = {one.node_id for one in seen.answers}
+    up = {
+        voter.replica_id
+        for voter, node in seen.voters()
+        if node is not None and node.description and voter.replica_id not in seen.replaced
+    }
     for voter in leader.voters:
         lag = leader.log_end_offset - voter.log_end_offset
         since = voter.last_caught_up_age_ms
@@ -381,6 +448,7 @@ RULES = (
     no_leader,
     diverged,
     missing_voters,
+    other_directories,
     behind,
     low_space,
     refusals,

@@ -59,10 +59,12 @@ def read_identity(directory: Path) -> NodeIdentity:
         return convert(path, content, NodeIdentity)
     except FileNotFoundError:
         raise ConfigError(
-            f"data directory {directory} is not formatted; run: raftlog storage format (see --help)"
+            f"data directory {directory} is not formatted. If the node has run before, do not"
+            " format it: mount its disk, or replace it (A node refuses to start in"
+            " docs/operations.md). If it is new: raftlog storage format"
         ) from None
     except CorruptLogError as error:
-        raise ConfigError(f"the identity in {path} is corrupt: {error}") from error
+        raise ConfigError(f"the identity of this node cannot be read: {error}") from error
     except StorageError as error:
         if isinstance(error.__cause__, NotADirectoryError):
             raise ConfigError(f"data directory {directory} is a file") from error

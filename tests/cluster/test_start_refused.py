@@ -158,7 +158,10 @@ class TestDirectories:
     @pytest.mark.parametrize("name", [DOWN, "broker-4"])
     def test_unformatted(self, cluster: LocalCluster, name: str) -> None:
         ran = run(cluster, name, log_dirs="data/nowhere")
-        says(one_message(ran), "data/nowhere is not formatted; run: raftlog storage format")
+        says(
+            one_message(ran),
+            "data/nowhere is not formatted. If the node has run before, do not format",
+        )
         assert ran.code == 2
         assert not (cluster.directory / "data/nowhere").exists()
 

@@ -73,7 +73,8 @@ def quorum(
             )
             continue
         role = "leader" if node_id == leader else "follower" if leader else "prospective"
-        one = described(node_id, role, states, leader or -1, **(says or {}).get(node_id, {}))
+        fields = {"role": role, **(says or {}).get(node_id, {})}
+        one = described(node_id, voters=states, leader_id=leader or -1, **fields)
         found.append(NodeSeen(endpoint(node_id), Reach.ANSWERS, one, node_id=node_id))
     return Evidence(tuple(found), brokers, brokers_failure, AT_MS)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from clusters import broker, brokers, codes, only, quorum
 
 from raftlog.doctor.diagnosis import diagnose
 from raftlog.doctor.finding import Severity
+from raftlog.metadata.causes import Cause
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -32,7 +34,22 @@ def test_a_fenced_broker() -> None:
         "Broker 4 (127.0.0.1:9194) is fenced for 2 min: its session has ended;"
         " last heard 2 min ago."
     )
-    assert found.command == "raftlog brokers unregister 4"
+    assert found.command == "raftlog broker run -c FILE"
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_what_is_to_be_done_about_a_fenced_broker_takes_nothing_away(cause: Cause) -> None:
+    """[who was paged copies the command that is shown: a registration is gone for good]"""
+    away = broker(4, state=pb.INACTIVE, cause=cause.value, state_age_ms=3_000)
+    found = only(quorum(3, brokers=brokers(broker(1), away)))
+    assert found.command in ("raftlog broker run -c FILE", "raftlog brokers list")
+    assert found.remedy.endswith("docs/operations.md, A broker is fenced.")
+    assert ("hangs" in found.remedy) is (cause is Cause.SESSION_TIMED_OUT)
+
+
+def test_of_a_broker_whose_session_ended_under_this_leader_it_does_not_say_unheard() -> None:
+    away = broker(4, state=pb.INACTIVE, state_age_ms=3_000, last_contact_age_ms=-1)
+    assert only(quorum(3, brokers=brokers(away))).cause.endswith("is fenced for 3 s.")
 
 
 def test_a_fenced_broker_of_an_earlier_leader() -> None:
