@@ -156,7 +156,7 @@ def _stalls(result: WatchResult) -> Table:
     table = Table(
         Column("from", no_wrap=True),
         Column("for", no_wrap=True),
-        "broker",
+        "brokers",
         "records",
         "until offset",
         "why",
@@ -165,7 +165,7 @@ def _stalls(result: WatchResult) -> Table:
         table.add_row(
             format_time(row["began_ms"]),
             duration(row["waited_ms"]) + (" so far" if row["offset"] is None else ""),
-            "-" if row["broker_id"] is None else str(row["broker_id"]),
+            ", ".join(map(str, row["broker_ids"])) or "-",
             str(row["records"]),
             "-" if row["offset"] is None else str(row["offset"]),
             in_words(row["cause"], row["reason"]),

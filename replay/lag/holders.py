@@ -75,6 +75,17 @@ class Blame(NamedTuple):
     cause: str
     brokers: tuple[tuple[int, str | None, str | None], ...] = ()
 
+    @property
+    def broker_ids(self) -> list[int]:
+        """All at once: an outage of a site is one."""
+        return sorted(each for each, _, _ in self.brokers)
+
+    @property
+    def why(self) -> tuple[str | None, str | None]:
+        """The reason and cause that most of them left for."""
+        reasons = Counter((reason, cause) for _, reason, cause in self.brokers)
+        return reasons.most_common(1)[0][0] if reasons else (None, None)
+
 
 def _known(value: int) -> int | None:
     return None if value == MISSING else value
@@ -236,9 +247,7 @@ def _goes_on(run: list[Blame], blame: Blame) -> bool:
 def _hold_up(run: list[Blame]) -> LaoStall:
     first, last = run[0].stall, run[-1].stall
     brokers = sorted({each[0] for blame in run for each in blame.brokers})
-    # What most of them left for.
-    reasons = Counter((reason, cause) for _, reason, cause in run[-1].brokers)
-    reason, cause = reasons.most_common(1)[0][0] if reasons else (None, None)
+    reason, cause = run[-1].why
     return LaoStall(
         broker_ids=brokers,
         cause=run[-1].cause,

@@ -30,7 +30,7 @@ NAME = "lao"
 SAMPLES = "samples"
 """Of its other output: a row a progress record, the fields of LaoPoint."""
 ALERTS_DDL = (
-    "offset long, epoch int, cause string, broker_id int, reason string, began_ms long,"
+    "offset long, epoch int, cause string, broker_ids array<int>, reason string, began_ms long,"
     " ended_ms long, waited_ms long, records long, lowest_acknowledged_offset long"
 )
 """``offset``: of the progress record that ended the stall; null: it goes on.
@@ -45,8 +45,8 @@ _TOLD_DDL = "began_ms long"
 def judge(stall_ms: int) -> Judge:
     """Stalls as alerts (ALERTS_DDL), and samples.
 
-    An alert is a row for each stall in which a record waited ``stall_ms`` or longer, and each
-    broker that it is laid to (:func:`replay.lag.holders.blamed`). It comes when the stall has
+    An alert is a row for each stall in which a record waited ``stall_ms`` or longer, with all
+    brokers that it is laid to (:func:`replay.lag.holders.blamed`). It comes when the stall has
     ended; and before, once, while it goes on.
     """
 
@@ -134,16 +134,15 @@ def _alerts(laid: list[Blame], told: set[int]) -> Iterator[tuple[Any, ...]]:
         stall = blame.stall
         if _goes_on(blame) and stall.began_ms in told:
             continue
-        for broker, reason, _ in blame.brokers or ((None, None, None),):
-            yield (
-                None if _goes_on(blame) else stall.at,
-                stall.epoch,
-                blame.cause,
-                broker,
-                reason,
-                stall.began_ms,
-                stall.ended_ms,
-                stall.waited_ms,
-                stall.records,
-                stall.lowest_acknowledged_offset,
-            )
+        yield (
+            None if _goes_on(blame) else stall.at,
+            stall.epoch,
+            blame.cause,
+            blame.broker_ids,
+            blame.why[0],
+            stall.began_ms,
+            stall.ended_ms,
+            stall.waited_ms,
+            stall.records,
+            stall.lowest_acknowledged_offset,
+        )
