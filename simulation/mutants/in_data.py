@@ -136,7 +136,7 @@ MUTANTS = (
         ),
         DATA_DISKS,
         "brokers that come back with empty disks",
-        known=2,
+        known=0,
     ),
     Mutant(
         "joins-isr-below-start",

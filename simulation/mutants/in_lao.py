@@ -104,7 +104,7 @@ MUTANTS = (
         ),
         "brokers cut off or paused, slow disks",
         seeds=200,
-        known=1,
+        known=0,
     ),
     Mutant(
         "joins-unapplied",

@@ -176,10 +176,11 @@ def test_the_summary_begins_late_and_audits_everything(exported: Path) -> None:
 
 
 SPARKS: list[tuple[str, dict[str, Any]]] = [
-    ("state", {"at_offset": 700, "key": ("topic", "topic-3")}),
     ("diff", {"from_offset": 600, "at_offset": 850}),
 ]
+"""Of a state the gate asks in ``test_spark_begins_where_nothing_is_behind``."""
 MORE_SPARKS: list[tuple[str, dict[str, Any]]] = [
+    ("state", {"at_offset": 700, "key": ("topic", "topic-3")}),
     ("state", {"at_offset": 700}),
     ("history", {"from_offset": 700, "key": ("topic", "topic-3")}),
     ("state", {}),
