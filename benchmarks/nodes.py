@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from benchmarks.rights import Rights
 from raftlog.cli.local import LocalCluster
@@ -43,9 +43,13 @@ class Quorum:
         acls: int | None = None,
         audited: bool = False,
         program: Sequence[str] = (),
+        settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """``program``: what is started for ``raftlog``; empty: this build's own."""
+        """``program``: what is started for ``raftlog``; empty: this build's own. ``settings``:
+        further ones of all nodes.
+        """
         self._program = list(program)
+        self._settings = {**SETTINGS, **settings}
         self.directory = directory
         self._nodes = nodes
         self._brokers = brokers
@@ -60,7 +64,7 @@ class Quorum:
             self.directory,
             controllers=self._nodes,
             brokers=self._brokers,
-            settings=SETTINGS,
+            settings=self._settings,
             settings_of=None if rights is None else rights.settings,
         )
         self._cluster.own_program = self._program
