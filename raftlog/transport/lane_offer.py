@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -32,6 +31,8 @@ GREETING = b"RLLANE1\n"
 """Said by both ends; whoever connects says the ticket with it."""
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 600.0
 """Between attempts to have a lane, while the stream carries everything."""
+MAX_SAID = 64
+"""Reasons that are remembered as said."""
 
 
 LaneMetadata = tuple[tuple[str, str | bytes], ...]
@@ -74,14 +75,14 @@ class LaneCounts:
 
     def __init__(self) -> None:
         self.served = self.dialed = self.failures = 0
-        self._said: Counter[str] = Counter()
+        self._said: set[tuple[str, str]] = set()
 
     def failed(self, address: str, reason: str) -> None:
         """Count an attempt; said once for each reason until there is a lane again."""
         self.failures += 1
-        said = f"{address}: {reason}"
-        if said not in self._said and len(self._said) < 64:
-            self._said[said] += 1
+        said = address, reason
+        if said not in self._said and len(self._said) < MAX_SAID:
+            self._said.add(said)
             log.warning(
                 "no TCP connection for fetching is to be had: gRPC stays in use, and it is tried"
                 " again",
@@ -91,8 +92,7 @@ class LaneCounts:
 
     def had(self, address: str) -> None:
         """There is a lane to this address: the next failure is news."""
-        for said in [one for one in self._said if one.startswith(f"{address}: ")]:
-            del self._said[said]
+        self._said = {one for one in self._said if one[0] != address}
 
 
 async def connect(host: str, offer: Offer, max_bytes: int, timeout_s: float) -> Lane:
@@ -108,11 +108,13 @@ async def connect(host: str, offer: Offer, max_bytes: int, timeout_s: float) -> 
             )
             await greeted
     except (OSError, LaneError) as error:  # TimeoutError is among them.
+        greeted.cancel()
         if transport is not None:
             transport.abort()
         why = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
         raise LaneError(f"{host}:{offer.port}: {why}") from error
     except BaseException:
+        greeted.cancel()
         if transport is not None:
             transport.abort()
         raise
