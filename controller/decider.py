@@ -282,7 +282,12 @@ class Decider:
     def _alter_key_values(self, request: rpc.AlterKeyValuesRequest, now: float) -> Decision:
         log = self.state.log
         return alter_key_values(
-            log.pending, self.state.settings, request, log.end_offset, self._owner()
+            log.pending,
+            self.state.settings,
+            request,
+            log.end_offset,
+            self._owner(),
+            generation=self.state.generation,
         )
 
     def _revoke_lease(self, request: rpc.RevokeLeaseRequest, now: float) -> Decision:

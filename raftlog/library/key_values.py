@@ -13,7 +13,7 @@ from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
-_CONDITION = re.compile(r"alterations\[(\d+)\]\.expected_(create_)?offset")
+_CONDITION = re.compile(r"alterations\[(\d+)\]\.expected_(create_offset|offset|generation)")
 ABSENT = -1
 """What a change expects of a key that must not be there."""
 
@@ -48,6 +48,10 @@ class Put:
     """The key's offset, or ABSENT; None: whatever is there."""
     expected_create: int | None = None
     """The key's create_offset, or ABSENT; None: whatever is there."""
+    generation: int | None = None
+    """Of the log that these offsets are of (``Token.generation``): in another one, as after an
+    unsafe recovery, they may be of other records. None: not compared.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Delete:
     key: str
     expected: int | None = None
     expected_create: int | None = None
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Expect:
     key: str
     expected: int | None = None
     expected_create: int | None = None
+    generation: int | None = None
 
 
 KeyChange = Put | Delete | Expect
@@ -171,14 +177,19 @@ def _never_holds(error: ApiError, changes: tuple[KeyChange, ...]) -> bool:
     if error.code is not ErrorCode.INVALID_UPDATE_VERSION or found is None:
         return False
     change = changes[int(found[1])]
-    expected = change.expected_create if found[2] else change.expected
+    if found[2] == "generation":
+        return True  # They grow.
+    expected = change.expected_create if found[2] == "create_offset" else change.expected
     return expected is not None and expected != ABSENT
 
 
 def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAlteration]:
     for one in changes:
         alteration = controller_pb2.KeyValueAlteration(
-            key=one.key, expected_offset=one.expected, expected_create_offset=one.expected_create
+            key=one.key,
+            expected_offset=one.expected,
+            expected_create_offset=one.expected_create,
+            expected_generation=one.generation,
         )
         if isinstance(one, Put):
             alteration.value = _encoded(one.value)

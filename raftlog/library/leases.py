@@ -47,8 +47,12 @@ class AsyncLease:
     not come back.
     """
 
-    def __init__(self, core: Core, lease_id: int, ttl_s: float, sent_at: float) -> None:
+    def __init__(
+        self, core: Core, lease_id: int, generation: int, ttl_s: float, sent_at: float
+    ) -> None:
         self._core, self.id, self.ttl_s = core, lease_id, ttl_s
+        self._generation = generation
+        """Of the log: in another one the id may be another lease's."""
         self._loop = asyncio.get_running_loop()
         self._believed_s = ttl_s * BELIEVED_SHARE
         self._until = sent_at + self._believed_s
@@ -79,7 +83,7 @@ class AsyncLease:
     async def revoke(self, *, timeout_s: float | None = None) -> None:
         """End it, and delete its keys. No error if it has ended already."""
         self._end("revoked")
-        body = controller_pb2.RevokeLeaseRequest(lease_id=self.id)
+        body = controller_pb2.RevokeLeaseRequest(lease_id=self.id, generation=self._generation)
         try:
             await self._core.write(body, timeout_s=timeout_s)
         except ApiError as error:
@@ -109,7 +113,7 @@ class AsyncLease:
 
     async def _keep_alive(self) -> None:
         pause_s = self.ttl_s * _KEEP_SHARE
-        body = controller_pb2.KeepLeaseAliveRequest(lease_id=self.id)
+        body = controller_pb2.KeepLeaseAliveRequest(lease_id=self.id, generation=self._generation)
         # Several attempts fit into what is left when one gets lost.
         attempt_s = max(_ATTEMPT_MIN_S, self.ttl_s * _KEEP_SHARE / 2)
         while True:
@@ -167,8 +171,9 @@ class AsyncLeases(Namespace):
         sent_at = asyncio.get_running_loop().time()
         body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=round(ttl_s * 1000))
         result, _ = await core.write(body, acks, timeout_s)
-        assert result.offset is not None
-        return AsyncLease(core, result.offset, body.ttl_ms / 1000, sent_at)
+        assert result.token is not None
+        at = result.token
+        return AsyncLease(core, at.offset, at.generation, body.ttl_ms / 1000, sent_at)
 
     async def keep_alive(self, lease_id: int, *, timeout_s: float | None = None) -> float:
         """Give a lease its whole time again: how long it lives from when this was called.

@@ -43,6 +43,13 @@ class Lock(BlockingContext[AsyncLock]):
         return self._twin.token
 
     @property
+    def generation(self) -> int:
+        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
+        again, under a higher generation.
+        """
+        return self._twin.generation
+
+    @property
     def key(self) -> str:
         """The key that stands for the holder."""
         return self._twin.key
@@ -91,6 +98,13 @@ class Election(BlockingContext[AsyncElection]):
     def token(self) -> int:
         """The fencing token of this candidate."""
         return self._twin.token
+
+    @property
+    def generation(self) -> int:
+        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
+        again, under a higher generation.
+        """
+        return self._twin.generation
 
     def guard(self) -> Expect:
         """The condition that this candidate has not lost its place: for ``client.kv.alter``."""

@@ -164,8 +164,11 @@ class AsyncDoubleBarrier:
         """Write the next group down, if it still stands as it was seen."""
         members = look.waiting[: self._count]
         group = _Group(members[0].create_offset, members[-1].create_offset)
-        there = [Expect(one.key, expected_create=one.create_offset) for one in members]
-        formed = Put(self._formed_key, str(group), expected=look.version)
+        of = self._place.generation
+        there = [
+            Expect(one.key, expected_create=one.create_offset, generation=of) for one in members
+        ]
+        formed = Put(self._formed_key, str(group), expected=look.version, generation=of)
         try:
             await self._client.kv.alter(*there, formed)
         except (InvalidUpdateVersionError, UnknownOutcomeError):

@@ -51,6 +51,13 @@ class AsyncElection:
         """The fencing token of this candidate."""
         return self._place.token
 
+    @property
+    def generation(self) -> int:
+        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
+        again, under a higher generation.
+        """
+        return self._place.generation
+
     def guard(self) -> Expect:
         """The condition that this candidate has not lost its place: for ``client.kv.alter``."""
         return self._place.guard()
@@ -66,6 +73,7 @@ class AsyncElection:
             value,
             lease_id=self._place.lease.id,
             expected_create=self._place.token,
+            generation=self._place.generation,
         )
         try:
             await self._client.kv.alter(put)

@@ -41,6 +41,13 @@ class AsyncLock:
         return self._place.token
 
     @property
+    def generation(self) -> int:
+        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
+        again, under a higher generation.
+        """
+        return self._place.generation
+
+    @property
     def key(self) -> str:
         """The key that stands for the holder."""
         return self._place.key

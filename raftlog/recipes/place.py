@@ -62,9 +62,14 @@ class Place:
 
         Raises PlaceLostError if there never was one.
         """
-        if not self.key:
+        return Expect(self.key, expected_create=self.token, generation=self.generation)
+
+    @property
+    def generation(self) -> int:
+        """Of the log that the token is of. Raises PlaceLostError if there never was one."""
+        if self.entered is None:
             raise PlaceLostError(self._no_place)
-        return Expect(self.key, expected_create=self.token)
+        return self.entered.generation
 
     async def take(self, value: str, timeout_s: float | None) -> bool:
         """Go to the end of the queue, and wait until nobody is before it; False: the time was over

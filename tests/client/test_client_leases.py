@@ -26,6 +26,7 @@ class Keeper(Scripted):
     def __init__(self) -> None:
         super().__init__()
         self.kept = 0
+        self.generations: set[int] = set()
         self.silent = self.gone = False
 
     def __call__(self, request: pb.BrokerRequest) -> pb.BrokerResponse | None:
@@ -36,6 +37,7 @@ class Keeper(Scripted):
                 gone = refuses(ErrorCode.RESOURCE_NOT_FOUND)(request.write)
                 return pb.BrokerResponse(write=gone)
             self.kept += 1
+            self.generations.add(request.write.keep_lease_alive.generation)
             kept = rpc.KeepLeaseAliveResponse(ttl_ms=10_000)
             return pb.BrokerResponse(write=rpc.ControllerResponse(keep_lease_alive=kept))
         return super().__call__(request)
@@ -51,7 +53,12 @@ def test_a_lease_is_kept_alive_until_it_is_revoked() -> None:
                 assert lease.is_held
                 assert 30 < broker.kept < 50
             assert (lease.is_held, lease.why_lost) == (False, "revoked")
-            assert broker.writes[-1].revoke_lease.lease_id == lease.id
+            revoke = broker.writes[-1].revoke_lease
+            assert revoke.lease_id == lease.id
+            # In another generation of the log the id may be another lease's.
+            assert revoke.HasField("generation")
+            assert client.token is not None
+            assert broker.generations == {revoke.generation} == {client.token.generation}
             before = broker.kept
             await asyncio.sleep(50)
             assert broker.kept == before
@@ -153,6 +160,11 @@ def test_a_condition_on_an_offset_is_refused_for_good_also_on_a_retry() -> None:
                 await client.kv.alter(*changes)
             dropped, field = 0, "alterations[1].expected_create_offset"
             changes[1] = raftlog.Delete("b", expected_create=7)
+            with pytest.raises(errors.InvalidUpdateVersionError):
+                await client.kv.alter(*changes)
+            # Generations grow.
+            dropped, field = 0, "alterations[1].expected_generation"
+            changes[1] = raftlog.Delete("b", expected_create=raftlog.ABSENT, generation=0)
             with pytest.raises(errors.InvalidUpdateVersionError):
                 await client.kv.alter(*changes)
 

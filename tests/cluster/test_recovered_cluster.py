@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ from cluster_kit import (
     until,
 )
 
+from raftlog import Client, Put, connect
 from raftlog.cli.local import LocalCluster
+from raftlog.errors import InconsistentGenerationError, InvalidUpdateVersionError
+from raftlog.recipes import Lock
+
+LOCK_TTL_S = 60.0
 
 
 async def written(cluster: LocalCluster, prefix: str, count: int) -> dict[str, int]:
@@ -85,15 +91,39 @@ def test_one_directory_is_led_on_and_a_backup_becomes_a_cluster(tmp_path: Path) 
             "the state of the cluster at that very offset"
         )
         acknowledged = early | asyncio.run(written(old, "late", 200))
-        survivor = _lose_all_but_the_best(old)
-        _recover(old, survivor)
-        _led_on(old, survivor, acknowledged)
+        with connect(old.brokers[0].endpoint, timeout_s=PATIENCE_S) as client:
+            lock = Lock(client, "held", ttl_s=LOCK_TTL_S)
+            lock.acquire()
+            survivor = _lose_all_but_the_best(old)
+            _recover(old, survivor)
+            _led_on(old, survivor, acknowledged)
+            _is_lost(old.brokers[0].endpoint, client, lock)
         old.stop_all(timeout_s=5)
         _restore(new, backup, said)
         _begins_anew(new, in_backup)
     finally:
         old.stop_all(timeout_s=5)
         new.stop_all(timeout_s=5)
+
+
+def _is_lost(address: str, client: Client, lock: Lock) -> None:
+    """A lock of the old generation: its lease and its key are in the log that was led on, and in
+    another one there might be somebody else's under their offsets.
+    """
+    begun = time.monotonic()
+    assert lock.wait_lost(PATIENCE_S)
+    assert "generation 0" in lock._twin._place.lease.why_lost
+    assert time.monotonic() - begun < LOCK_TTL_S / 2, "it is told, and does not wait for its time"
+    with pytest.raises(InconsistentGenerationError):
+        client.kv.get(lock.key)
+    client.forget()
+    assert client.kv.get(lock.key, read="strict") is not None
+    # Its numbered writes are of the old log, too.
+    with pytest.raises(InconsistentGenerationError):
+        client.kv.alter(lock.guard(), Put("guarded", "late"))
+    refused = pytest.raises(InvalidUpdateVersionError, match="generation 0 of the log, which is of")
+    with connect(address, timeout_s=PATIENCE_S) as fresh, refused:
+        fresh.kv.alter(lock.guard(), Put("guarded", "late"))
 
 
 def _lose_all_but_the_best(cluster: LocalCluster) -> str:

@@ -148,13 +148,17 @@ def valid(cell: Cell, topic_id: bytes) -> dict[str, Any]:
         "alter_key_values": rpc.AlterKeyValuesRequest(
             alterations=[
                 rpc.KeyValueAlteration(
-                    key="k", value=b"v", expected_offset=-1, expected_create_offset=-1
+                    key="k",
+                    value=b"v",
+                    expected_offset=-1,
+                    expected_create_offset=-1,
+                    expected_generation=0,
                 )
             ]
         ),
         "grant_lease": rpc.GrantLeaseRequest(name="l", ttl_ms=5_000),
-        "keep_lease_alive": rpc.KeepLeaseAliveRequest(lease_id=lease_of(cell)),
-        "revoke_lease": rpc.RevokeLeaseRequest(lease_id=lease_of(cell)),
+        "keep_lease_alive": rpc.KeepLeaseAliveRequest(lease_id=lease_of(cell), generation=0),
+        "revoke_lease": rpc.RevokeLeaseRequest(lease_id=lease_of(cell), generation=0),
         "list_leases": rpc.ListLeasesRequest(),
         "list_export_cursors": rpc.ListExportCursorsRequest(),
         "alter_export_cursors": rpc.AlterExportCursorsRequest(

@@ -185,3 +185,17 @@ def test_a_request_that_is_only_validated_changes_nothing() -> None:
     decided = at.decide(alter({"key": "a", "value": b"1"}, validate_only=True))
     assert decided.error is None
     assert decided.records == []
+
+
+def test_what_is_expected_of_another_generation_is_not_so() -> None:
+    at = Cell(generation=1)
+    made = at.send(alter({"key": "lock", "value": b"1"})).offsets[0]
+    guard = {"key": "lock", "operation": COMPARE, "expected_create_offset": made}
+    write = {"key": "guarded", "value": b"2"}
+    for generation in (0, 2):
+        refused = code(at, {**guard, "expected_generation": generation}, write)
+        field = "alterations[0].expected_generation"
+        assert refused == (ErrorCode.INVALID_UPDATE_VERSION, field)
+    assert "guarded" not in at.pending.key_values
+    at.send(alter({**guard, "expected_generation": 1}, write))
+    assert at.pending.key_values["guarded"].value == b"2"

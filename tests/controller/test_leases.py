@@ -97,6 +97,28 @@ def test_a_new_controller_gives_each_its_whole_time_again() -> None:
     assert leases(after) == []
 
 
+@pytest.mark.parametrize(
+    "request_of",
+    [rpc.KeepLeaseAliveRequest, rpc.RevokeLeaseRequest],
+    ids=lambda kind: str(kind.DESCRIPTOR.name),
+)
+def test_of_another_generation_an_id_is_another_lease(request_of: Any) -> None:
+    before = Cell(brokers=0)
+    image = before.pending.snapshot()
+    lost = [grant(before) for _ in range(4)][-1]
+    # The log goes on from before the lease was granted, and its offset is taken again.
+    at = Cell(brokers=0, image=image, epoch=1000, generation=1)
+    while (lease := grant(at)) < lost:
+        pass
+    assert lease == lost
+    error = at.decide(request_of(lease_id=lost, generation=0)).error
+    assert (error.code, error.field) == (ErrorCode.RESOURCE_NOT_FOUND, "generation")
+    assert lease in leases(at)
+    assert at.decide(request_of(lease_id=lease, generation=1)).error is None
+    # Who does not say which log it knows is taken at its word.
+    assert at.decide(request_of(lease_id=lease)).error is None
+
+
 def test_a_loop_that_stood_still_ends_no_lease() -> None:
     at = Cell(brokers=0)
     lease = grant(at)

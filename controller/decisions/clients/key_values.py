@@ -30,13 +30,17 @@ def alter_key_values(
     request: rpc.AlterKeyValuesRequest,
     end_offset: int,
     owner: str | None = None,
+    *,
+    generation: int = 0,
 ) -> Write | Reply:
     """Change the keys, or raise why none of them is changed.
 
     ``end_offset``: where the first record goes. ``owner``: whose leases may be named; None:
-    anybody's. Raises UNSUPPORTED_VERSION, INVALID_REQUEST, INVALID_UPDATE_VERSION for a condition
-    that does not hold, RESOURCE_NOT_FOUND for a lease that is not there, POLICY_VIOLATION for what
-    there is no room for.
+    anybody's. ``generation``: of the log.
+
+    Raises UNSUPPORTED_VERSION, INVALID_REQUEST, INVALID_UPDATE_VERSION for a condition that does
+    not hold, RESOURCE_NOT_FOUND for a lease that is not there, POLICY_VIOLATION for what there is
+    no room for.
     """
     check_supported(view)
     alterations = request.alterations
@@ -55,6 +59,7 @@ def alter_key_values(
         seen.add(key)
         old = view.key_values.get(key)
         _check_fields(one, field)
+        _check_generation(one, generation, field)
         _compare(old, one, field)
         offset = NOT_THERE if old is None else old.offset
         if one.operation == rpc.KEY_VALUE_PUT:
@@ -127,6 +132,20 @@ def _check_fields(one: rpc.KeyValueAlteration, field: str) -> None:
             ErrorCode.INVALID_REQUEST,
             "a value and a lease go with KEY_VALUE_PUT only",
             f"{field}.value" if one.value else f"{field}.lease_id",
+        )
+
+
+def _check_generation(one: rpc.KeyValueAlteration, generation: int, field: str) -> None:
+    """Raise INVALID_UPDATE_VERSION if what is expected is of another log: offsets begin again where
+    it was recovered or restored [the guard of a lock that is lost holds for another one's, which
+    has its key and its offset].
+    """
+    if one.HasField("expected_generation") and one.expected_generation != generation:
+        raise refuse(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"what is expected of key {one.key} is of generation {one.expected_generation} of the"
+            f" log, which is of generation {generation} since it was recovered or restored",
+            f"{field}.expected_generation",
         )
 
 

@@ -61,7 +61,7 @@ def keep_lease_alive(
     Raises UNSUPPORTED_VERSION, RESOURCE_NOT_FOUND, also for one that is due: some of its keys may
     be gone already.
     """
-    lease = _lease_of(state, request.lease_id, owner)
+    lease = _lease_of(state, request, owner)
     if not state.leases.remaining_s(lease.id, now):
         raise no_lease(lease.id, "lease_id")
     return Reply(
@@ -77,7 +77,7 @@ def revoke_lease(
     Raises UNSUPPORTED_VERSION, RESOURCE_NOT_FOUND, POLICY_VIOLATION if it has more keys than a
     batch takes.
     """
-    lease = _lease_of(state, request.lease_id, owner)
+    lease = _lease_of(state, request, owner)
     records, is_whole = _end(state, lease.id, REVOKED)
     if not is_whole:
         raise refuse(
@@ -127,10 +127,23 @@ def _end(state: ControllerState, lease_id: int, reason: str) -> tuple[list[Recor
     return [*records, record(pb.RemoveLeaseRecord(lease_id=lease_id, reason=reason))], True
 
 
-def _lease_of(state: ControllerState, lease_id: int, owner: str | None) -> Lease:
-    pending = state.log.pending
+def _lease_of(
+    state: ControllerState,
+    request: rpc.KeepLeaseAliveRequest | rpc.RevokeLeaseRequest,
+    owner: str | None,
+) -> Lease:
+    pending, lease_id = state.log.pending, request.lease_id
     check_supported(pending)
     if not lease_id:
         raise no_lease(lease_id, "lease_id")
+    if request.HasField("generation") and request.generation != state.generation:
+        # Offsets begin again where the log was recovered or restored [the holder of a lease that
+        # is lost keeps alive the one that has its id now, and both hold the lock].
+        raise refuse(
+            ErrorCode.RESOURCE_NOT_FOUND,
+            f"lease {lease_id} was of generation {request.generation} of the log, which is of"
+            f" generation {state.generation} since it was recovered or restored",
+            "generation",
+        )
     check_lease(pending, lease_id, owner, "lease_id")
     return pending.leases[lease_id]
