@@ -261,7 +261,7 @@ ENTRIES: dict[str, Entry] = {
         "a broker dies or stops, and comes back (session 9 s)", "k6", _broker_lives(), inner=3
     ),
     "watch": Entry(
-        "watchers of one prefix, a stream each, over three brokers (etcd: members): a write until",
+        "watchers of one prefix, a stream each unless said, over three brokers (etcd: members): a write until",
         "watch",
         (
             *(*_watchers(0, 10), *_watchers(1, 1_000), *_watchers(2, 10_000)),
