@@ -43,16 +43,18 @@ def elected(seen: Evidence) -> list[Elected]:
 
 def elections(seen: Evidence) -> Iterator[Line]:
     """One line for each new leader."""
-    for one in elected(seen):
+    known = elected(seen)
+    for earlier, one in zip((None, *known), known, strict=False):
         won = _last(seen.of_node(one.leader_id, Kind.BECAME_LEADER), one.epoch)
         active = _last(seen.of_node(one.leader_id, Kind.ACTIVE_CONTROLLER), one.epoch)
         lost = [
             event
             for event in seen.of_node(one.before, Kind.LOST_LEADERSHIP)
-            if event.number("epoch") < one.epoch and one.at_ms - event.at_ms < BEFORE_MS
+            if _since(earlier).epoch <= event.number("epoch") < one.epoch
+            and one.at_ms - event.at_ms < BEFORE_MS
         ]
         reason = won.text("reason") if won is not None else ""
-        begun_ms, is_known = _begun_ms(seen, one, lost)
+        begun_ms, is_known = _begun_ms(seen, one, lost, _since(earlier).at_ms)
         until_ms = active.at_ms if active is not None else one.at_ms
         text = f"node {one.leader_id} leads epoch {one.epoch}"
         lasted_ms = until_ms - begun_ms
@@ -96,15 +98,28 @@ def _outage(begins: list[NodeEvent], until_ms: int) -> Line:
     )
 
 
-def _begun_ms(seen: Evidence, one: Elected, lost: list[NodeEvent]) -> tuple[int, bool]:
+def _since(earlier: Elected | None) -> Elected:
+    """The election before; one of old where none is known.
+
+    What befell its leader sooner ended another leadership [a node that led, was restarted, led
+    again and handed over had been without a leader for all of that time].
+    """
+    return Elected(0, -1, -1, -1) if earlier is None else earlier
+
+
+def _begun_ms(
+    seen: Evidence, one: Elected, lost: list[NodeEvent], since_ms: int
+) -> tuple[int, bool]:
     """Since when there was no leader, and whether that is known: when the one before resigned,
     stopped, or was missed. Else when it wrote last: it led until then at least.
+
+    ``since_ms``: when the one before was elected.
     """
     begun = [event.at_ms for event in lost]
     begun += [
         event.at_ms
         for event in seen.of_node(one.before, Kind.STOPPED)
-        if 0 <= one.at_ms - event.at_ms < BEFORE_MS
+        if event.at_ms >= since_ms and 0 <= one.at_ms - event.at_ms < BEFORE_MS
     ]
     begun += [
         event.at_ms

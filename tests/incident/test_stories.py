@@ -125,6 +125,45 @@ def test_3_a_transfer_is_no_trouble() -> None:
     assert told.suspects == ()
 
 
+def test_3a_a_leader_that_has_led_before_lost_only_its_last_leadership() -> None:
+    """[node 2 was restarted, led again and handed over for its full disk: the 11 s between were
+    told to be without a leader]
+    """
+    told = story(
+        node("controller-2",
+             (60_000, Kind.LOST_LEADERSHIP, {"epoch": 6, "reason": "the node is shutting down",
+                                              "handed_over": True}),
+             (60_010, Kind.STOPPED, {"reason": "asked to stop", "clean": True}),
+             won(62_650, 8, "leader resigned"), active(62_660, 8),
+             (70_878, Kind.LOST_LEADERSHIP, {"epoch": 8, "reason": "the disk is full",
+                                              "handed_over": True})),
+        node("controller-1",
+             won(60_070, 7, "leader resigned"), active(60_080, 7),
+             (62_620, Kind.LOST_LEADERSHIP, {"epoch": 7, "reason": "requested by an operator",
+                                              "handed_over": True}),
+             won(70_890, 9, "leader resigned"), active(70_900, 9)),
+        log=LogTold((leader(60_070, 7, 1, 2), leader(62_650, 8, 2, 1), leader(70_890, 9, 1, 2))),
+    )  # fmt: skip
+    lines = [line for line in told.lines if line.code == "ELECTION"]
+    assert [(line.at_ms - T0, line.text) for line in lines] == [
+        (60_000, "node 1 leads epoch 7, after 80 ms without a leader: node 2 resigned (the node is"
+                 " shutting down)"),
+        (62_620, "node 2 leads epoch 8, after 40 ms without a leader: node 1 resigned (requested by"
+                 " an operator)"),
+        (70_878, "node 1 leads epoch 9, after 22 ms without a leader: node 2 resigned (the disk is"
+                 " full)"),
+    ]  # fmt: skip
+    # A crash leaves no trace of the second leadership: the first one's end is none of it.
+    told = story(
+        node("controller-2", (60_010, Kind.STOPPED, {"reason": "asked to stop", "clean": True}),
+             (60_000, Kind.LOST_LEADERSHIP, {"epoch": 6, "reason": "the node is shutting down",
+                                              "handed_over": True})),
+        node("controller-1", won(70_890, 9, "leader gone"), active(70_900, 9)),
+        log=LogTold((leader(62_650, 8, 2, 1), leader(70_890, 9, 1, 2)), (T0 + 70_800,)),
+    )  # fmt: skip
+    assert "epoch 9, after at most 100 ms without a leader" in told.lines[-1].text
+
+
 def test_3b_of_a_transfer_either_journal_is_enough() -> None:
     given = node(
         "controller-1",
