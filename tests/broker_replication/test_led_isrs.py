@@ -118,10 +118,11 @@ def test_what_the_leader_has_proposed_is_told_until_the_controller_has_answered(
         await looker.until()
         leader, victim = cluster.leader(), follower_of(cluster)
         # The leader hears no controller: what it proposes is not answered, and it has some seconds
-        # left in which it may lead.
+        # left in which it may lead. Nor does it hear the victim, which the controller does: one that
+        # is killed is fenced at once, and out of the ISR without a proposal.
         for host in cluster.controllers:
             cluster.network.block(f"b{leader}", host.name)
-        cluster.brokers[victim].kill()
+        cluster.network.partition(f"b{leader}", f"b{victim}")
         row = await looker.until(Why.PROPOSED)
         assert row.differences[0].text == f"broker {leader} has proposed -{victim}"
         assert row.led is not None
@@ -129,7 +130,7 @@ def test_what_the_leader_has_proposed_is_told_until_the_controller_has_answered(
         assert ids(row.led.proposed_isr) == sorted({101, 102, 103} - {victim})
         for host in cluster.controllers:
             cluster.network.unblock(f"b{leader}", host.name)
-        cluster.brokers[victim].start()
+        cluster.network.heal(f"b{leader}", f"b{victim}")
         await cluster.until(lambda: len(cluster.isr()) == 3, "all are in sync again")
         await looker.until()
         await load.stop()
