@@ -8,17 +8,21 @@ more of these places than it leaves to others.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from raftlog.errors import ConfigError
+from raftlog.logger import get_logger
 from raftlog.shares import Shares
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.lane import Lane
 from raftlog.transport.lane_offer import GREETING, TICKET_BYTES, LaneMetadata, Offer, new_ticket
+
+log = get_logger(__name__)
 
 PORT_KEY = "controller.quorum.fetch.port"
 MAX_STRANGERS = 32
@@ -66,9 +70,9 @@ class LaneListener:
                     await loop.create_server(lambda: Stranger(self), sock=bound, backlog=64)
                 )
         except OSError as error:
-            raise ConfigError(
-                f"{PORT_KEY}: cannot listen on {host}:{port}: {error.strerror or error}"
-            ) from error
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise ConfigError(f"{PORT_KEY}: cannot listen on {host}:{port}: {why}") from error
+        log.info("followers may fetch beside gRPC", host=host, port=self.port)
 
     def close(self) -> None:
         """Listen no more, and let go of who has shown no ticket. Lanes belong to their links."""
