@@ -49,6 +49,14 @@ DISK_REMEDY = (
     "free space or replace the disk, then start again (see Disk error in docs/operations.md)"
 )
 """What a person can do about exit code DISK."""
+DAMAGE_REMEDY = {
+    "controller": (
+        "keep the directory, and replace it if a majority is intact (see Corrupted log in"
+        " docs/operations.md)"
+    ),
+    "broker": "keep the directory (see Damaged partition replicas in docs/operations.md)",
+}
+"""What a person can do about a node whose data is damaged."""
 _UNREACHABLE = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,

@@ -10,10 +10,10 @@ from typing import Any
 
 import uvloop
 
-from raftlog.cli.exits import DISK_REMEDY, Exit
+from raftlog.cli.exits import DAMAGE_REMEDY, DISK_REMEDY, Exit
 from raftlog.config.load import load_config
 from raftlog.config.node import NodeConfig
-from raftlog.errors import ConfigError
+from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.runtime import tune_memory
 from raftlog.storage.private import UMASK
 
@@ -45,9 +45,14 @@ def run_node(
     async def run() -> int:
         return await main(config)
 
-    sys.exit(uvloop.run(run()))
+    try:
+        sys.exit(uvloop.run(run()))
+    except CorruptLogError as error:
+        told = f"{error}; {DAMAGE_REMEDY[role]}"
+        raise CorruptLogError(told, offset=error.offset) from error
 
 
-def remedy(code: Exit) -> dict[str, str]:
+def remedy(code: Exit, role: str) -> dict[str, str]:
     """What a person can do about a node that ended with this code, for its last line in the log."""
-    return {"remedy": DISK_REMEDY} if code is Exit.DISK else {}
+    said = {Exit.DISK: DISK_REMEDY, Exit.FOUND: DAMAGE_REMEDY[role]}.get(code)
+    return {} if said is None else {"remedy": said}

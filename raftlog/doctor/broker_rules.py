@@ -25,6 +25,8 @@ _BY_CAUSE: dict[int, tuple[str, str]] = {
 }
 """What to do, and the next command. None that takes anything away [an operator in a hurry copies
 it]."""
+SILENT_MS = 4_500
+"""Two heartbeats (broker.heartbeat.interval.ms) and a little: who is busy misses none."""
 HELD_BACK_MS = 1_000
 """LAO moves with each write; standing still for so long is worth a line."""
 
@@ -64,6 +66,22 @@ def fenced(seen: Evidence) -> Iterator[Finding]:
             f"{remedy} If it will not come back: docs/operations.md, A broker is fenced.",
             command,
         )
+
+
+def silent(seen: Evidence) -> Iterator[Finding]:
+    """Brokers that serve, as far as is known, and have missed a heartbeat or two."""
+    for one in _of(seen):
+        if one.state == pb.ACTIVE and one.last_contact_age_ms > SILENT_MS:
+            yield Finding(
+                "BROKER_SILENT",
+                Severity.NOTICE,
+                f"Broker {one.broker_id} ({one.endpoint}) was last heard"
+                f" {span(one.last_contact_age_ms)} ago.",
+                "If it stays silent, it is fenced when its session ends (9 s by default). Until"
+                " then writes with acks=acknowledged or visible wait for it.",
+                "Look at its process, its machine and the network.",
+                "raftlog brokers list",
+            )
 
 
 def lao_stalled(seen: Evidence) -> Iterator[Finding]:
@@ -148,4 +166,4 @@ def _of(seen: Evidence) -> list[pb.DescribedBroker]:
     return [] if seen.brokers is None else list(seen.brokers.brokers)
 
 
-RULES = (brokers_unknown, partitions, lao_stalled, fenced, none_registered)
+RULES = (brokers_unknown, partitions, lao_stalled, fenced, silent, none_registered)

@@ -58,6 +58,15 @@ def test_a_fenced_broker_of_an_earlier_leader() -> None:
     assert "for more than 0 ms; this leader has not heard of it" in cause
 
 
+def test_a_broker_that_has_missed_heartbeats_is_named_before_it_is_fenced() -> None:
+    """[paused for 8 s, and the doctor said HEALTHY]"""
+    hangs = broker(5, last_contact_age_ms=6_200)
+    found = only(quorum(3, brokers=brokers(broker(4), hangs)))
+    assert (found.code, found.severity) == ("BROKER_SILENT", Severity.NOTICE)
+    assert found.cause == "Broker 5 (127.0.0.1:9195) was last heard 6 s ago."
+    assert diagnose(quorum(3, brokers=brokers(broker(5, last_contact_age_ms=4_400)))) == []
+
+
 def test_who_holds_lao_back() -> None:
     held = brokers(
         broker(1), broker(2), held_back_by=[2], held_back_ms=4_000, lowest_acknowledged_offset=90

@@ -71,7 +71,7 @@ def test_data_without_its_identity_is_not_formatted_over(formatted: Path) -> Non
 
 def test_unformatted_is_said_with_the_remedy(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ConfigError, match="not formatted; run: raftlog storage format"):
+        with pytest.raises(ConfigError, match="If the node has run before, do not format it"):
             read_identity(directory)
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file"):
