@@ -21,13 +21,13 @@ from replay.kernels.passes import Rows, facts_of
 from replay.lag import holders
 from replay.lag.absence import returns
 from replay.lag.holders import Blame
-from replay.lag.measured import measured
 from replay.lag.model import BrokerLag, Hour, LaoPoint, LaoResult, LaoStall, Measured
 from replay.lag.points import Points, points
-from replay.lag.samples import COLUMNS, TYPES, Samples, samples
+from replay.lag.samples import Samples
+from replay.lag.sampling import sample
 from replay.lag.show import render
 from replay.lag.waits import HOUR_MS, Steps, Waited, waits
-from replay.lag.words import BrokerWords, lags, words
+from replay.lag.word_pass import BrokerWords, broker_words
 from replay.local.passes import ExportLog
 from replay.opened import Export, require_whole_history
 from replay.outages.fencings import departures, service
@@ -80,34 +80,29 @@ def look(
     """Look at a log; of what came before ``since_ms`` only at what lasts until then. ``steps``: of
     these, too, it is to be said how long records waited.
     """
-    sampled = samples(log.table(COLUMNS, TYPES))
-    stood = words(sampled, brokers)
+    sampled, acknowledged, told = sample(log, since_ms)
     known = sampled.lao[sampled.lao != MISSING]
-    asked, waited = waits(
-        log,
-        sampled,
-        np.concatenate([known + 1, stood.applied + 1]),
-        since_ms=since_ms,
-        steps=steps,
-    )
+    asked, waited = waits(log, sampled, known + 1, since_ms=since_ms, steps=steps)
     found = points(sampled, asked, waited)
     stalled = holders.stalls(found, waited, least_ms=stall_ms)
     first = 0
     if since_ms is not None:
         first = int(np.searchsorted(sampled.timestamp_ms, since_ms))
         stalled = [each for each in stalled if each.ended_ms >= since_ms]
+    figures, stood = broker_words(
+        log, sampled, brokers, since_ms=since_ms, applied=holders.telling(stalled)
+    )
     served = service(brokers)
     laid = holders.blamed(stalled, sampled, stood, departures(served), returns(served))
-    recent = stood if since_ms is None else stood.since(since_ms)
     return Lao(
         found,
         first,
         waited,
-        lags(recent, asked, waited),
+        figures,
         laid,
         holders.hold_ups(laid),
-        measured(sampled.table["acknowledged_sketch"][first:]),
-        measured(sampled.table["told_sketch"][first:]),
+        acknowledged.measured(),
+        told.measured(),
     )
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raftlog.metadata.causes import SHUT_DOWN
-from replay.kernels.arrays import MISSING, NEVER
+from replay.kernels.arrays import MISSING, NEVER, Ints
 from replay.lag.absence import AT_THE_END, Return
 from replay.lag.model import LaoStall
 from replay.lag.points import Points
@@ -193,10 +193,7 @@ class _Lowest:
 
     def __init__(self, stalled: Iterable[Stall], stood: Words) -> None:
         self._stood = stood
-        wanted = np.array(
-            [each.lowest_acknowledged_offset or 0 for each in stalled if _tells(each)], np.int64
-        )
-        places = np.flatnonzero(np.isin(stood.applied, wanted))
+        places = np.flatnonzero(np.isin(stood.applied, telling(stalled)))
         self._of: dict[tuple[int, int], list[int]] = defaultdict(list)
         for place in places.tolist():
             key = int(stood.epoch[place]), int(stood.applied[place])
@@ -211,6 +208,13 @@ class _Lowest:
         for place in self._of[stall.epoch, stall.lowest_acknowledged_offset or 0]:
             if stood.begins[place] <= sample < stood.ends[place]:
                 yield int(stood.broker_id[place])
+
+
+def telling(stalled: Iterable[Stall]) -> Ints:
+    """What LAO was in the stalls that may be laid to who had applied just that."""
+    return np.array(
+        [each.lowest_acknowledged_offset or 0 for each in stalled if _tells(each)], np.int64
+    )
 
 
 def _tells(stall: Stall) -> bool:

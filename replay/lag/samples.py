@@ -32,6 +32,11 @@ COLUMNS = (
 """Of the records of TYPES."""
 
 
+MOST, COUNT, LONGEST = "most_applied", "measured", "measured_us"
+"""Columns of what is kept of a progress record, beside its numbers: see :func:`kept`."""
+_NUMBERS = COLUMNS[:5]
+
+
 @dataclass(frozen=True)
 class Samples:
     """One place a progress record, in order; MISSING: null.
@@ -68,37 +73,44 @@ def shifted(values: Ints) -> Ints:
 
 
 def samples(table: pa.Table) -> Samples:
-    """Of progress records in order, COLUMNS."""
-    lao = ints(table["lowest_acknowledged_offset"])
+    """Of progress records in order: COLUMNS, or what was kept of them."""
+    few = table if MOST in table.column_names else kept(table)
+    lao = ints(few["lowest_acknowledged_offset"])
     lao = np.where(lao < 0, MISSING, lao)
     reached = np.maximum.accumulate(lao) if len(lao) else lao
+    most = ints(few[MOST])
+    return Samples(
+        table,
+        ints(few["offset"]),
+        ints(few["epoch"]),
+        ints(few["timestamp_ms"]),
+        lao,
+        ints(few["high_watermark"]),
+        reached,
+        shifted(reached),
+        np.maximum.accumulate(most) if len(most) else most,
+        ints(few[COUNT]),
+        ints(few[LONGEST]),
+    )
+
+
+def kept(table: pa.Table) -> pa.Table:
+    """Of progress records, COLUMNS: their numbers, without what each broker says and without
+    sketches, which are most of their bytes.
+    """
     sketch = whole(table["acknowledged_sketch"])
     count, longest = (
         ints(pc.struct_field(sketch, [name]))
         if pa.types.is_struct(sketch.type)
-        else np.full(len(lao), MISSING, np.int64)
+        else np.full(table.num_rows, MISSING, np.int64)
         for name in ("count", "max_us")
     )
-    return Samples(
-        table,
-        ints(table["offset"]),
-        ints(table["epoch"]),
-        ints(table["timestamp_ms"]),
-        lao,
-        ints(table["high_watermark"]),
-        reached,
-        shifted(reached),
-        _most_applied(table["applied"]),
-        count,
-        longest,
-    )
-
-
-def _most_applied(column: pa.ChunkedArray) -> Ints:
-    where, _, _, applied = entries(column)
-    most = np.full(len(column), MISSING, np.int64)
+    where, _, _, applied = entries(table["applied"])
+    most = np.full(table.num_rows, MISSING, np.int64)
     np.maximum.at(most, where, applied)
-    return np.maximum.accumulate(most) if len(most) else most
+    numbers = {name: pa.array(ints(table[name])) for name in _NUMBERS}
+    more = {MOST: most, COUNT: count, LONGEST: longest}
+    return pa.table(numbers | {name: pa.array(values) for name, values in more.items()})
 
 
 def entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints, Ints]:

@@ -194,3 +194,16 @@ def waits(
         found.merge(part)
     found.look_on(asked)
     return asked, found
+
+
+def next_of(log: Rows, offsets: Ints) -> tuple[Ints, Ints]:
+    """The first record at or behind each of some offsets, ascending, that is waited for, and when
+    it was written (NEVER: nothing is behind it).
+    """
+    nothing = np.zeros(0, np.int64)
+    asked = Asked(nothing, nothing, offsets, NEVER, None)
+    found = Waited.nothing(asked)
+    for part in log.run(Pass(partial(_Waiting, asked), COLUMNS)):
+        found.merge(part)
+    found.look_on(asked)
+    return found.next, found.next_ms

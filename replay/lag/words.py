@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from replay.kernels.arrays import MISSING, NEVER, Bools, Ints, carried
 from replay.kernels.facts import BrokerSpan
-from replay.kernels.histogram import percentile
 from replay.lag.samples import Samples, entries, shifted
-from replay.lag.waits import Asked, Waited
 
 
 @dataclass(frozen=True)
@@ -43,47 +43,74 @@ class Words:
         """Some of them."""
         return Words(**{name: values[chosen] for name, values in vars(self).items()})
 
-    def since(self, since_ms: int) -> Words:
-        """Those that stood then, or later."""
-        return self.of(self.ends_ms >= since_ms)
 
+class Entries(NamedTuple):
+    """What samples say of brokers: one place an entry, in order.
 
-@dataclass(frozen=True)
-class BrokerWords:
-    """Of one broker: how often it was named, what it had applied last, and how far it was behind.
-
-    ``max_lag_ms``: the age of the oldest record that it had not applied.
+    ``high``: the sample's high watermark; ``known``, ``known_ms``: that of the sample before it,
+    and its time. ``tells``: a word that begins with it is asked for.
     """
 
-    broker_id: int
-    reports: int
-    last_applied_offset: int
-    p50_lag_offsets: int
-    max_lag_offsets: int
-    max_lag_ms: int
+    broker: Ints
+    offset: Ints
+    ms: Ints
+    epoch: Ints
+    applied: Ints
+    high: Ints
+    known: Ints
+    known_ms: Ints
+    tells: Bools
+
+    def of(self, chosen: Bools | Ints) -> Entries:
+        """Some of them."""
+        return Entries._make(values[chosen] for values in self)
+
+
+def said(
+    column: pa.ChunkedArray, offset: Ints, timestamp_ms: Ints, epoch: Ints, high_watermark: Ints
+) -> Entries:
+    """The entries of a column ``applied``, beside what else its samples say."""
+    where, broker, _, applied = entries(column)
+    return Entries(
+        broker,
+        offset[where],
+        timestamp_ms[where],
+        epoch[where],
+        applied,
+        high_watermark[where],
+        shifted(high_watermark)[where],
+        shifted(timestamp_ms)[where],
+        np.ones(len(where), np.bool_),
+    )
 
 
 def words(sampled: Samples, brokers: Iterable[BrokerSpan]) -> Words:
+    """The words in samples that were made of whole records."""
+    numbers = sampled.offset, sampled.timestamp_ms, sampled.epoch, sampled.high_watermark
+    return words_of(said(sampled.table["applied"], *numbers), standings(brokers))
+
+
+def words_of(entry: Entries, standing: Ints) -> Words:
     """The words of the members, by broker and in order.
 
     A broker is a member while it is unfenced (the committed image's side of
     ``controller/visibility/lao.py``). A word is void under another controller: what that one says
     next proves nothing about how long the word was true.
     """
-    where, broker, _, applied = entries(sampled.table["applied"])
-    standing = _standings(brokers)
-    said, count = len(where), len(standing)
+    count = len(standing)
+    nothing, no = np.full(count, MISSING, np.int64), np.zeros(count, np.bool_)
     rows = {
-        "broker": np.concatenate([broker, standing[:, 0]]),
-        "offset": np.concatenate([sampled.offset[where], standing[:, 1]]),
-        "ms": np.concatenate([sampled.timestamp_ms[where], standing[:, 2]]),
-        "up": np.concatenate([np.full(said, MISSING, np.int64), standing[:, 3]]),
-        "applied": np.concatenate([applied, np.full(count, MISSING, np.int64)]),
-        "epoch": np.concatenate([sampled.epoch[where], np.full(count, MISSING, np.int64)]),
-        "high": np.concatenate([sampled.high_watermark[where], np.zeros(count, np.int64)]),
+        "broker": np.concatenate([entry.broker, standing[:, 0]]),
+        "offset": np.concatenate([entry.offset, standing[:, 1]]),
+        "ms": np.concatenate([entry.ms, standing[:, 2]]),
+        "up": np.concatenate([np.full(len(entry.broker), MISSING, np.int64), standing[:, 3]]),
+        "applied": np.concatenate([entry.applied, nothing]),
+        "epoch": np.concatenate([entry.epoch, nothing]),
+        "high": np.concatenate([entry.high, np.zeros(count, np.int64)]),
         # All below a change of a registration was committed before it, or with it.
-        "known": np.concatenate([shifted(sampled.high_watermark)[where], standing[:, 1]]),
-        "known_ms": np.concatenate([shifted(sampled.timestamp_ms)[where], standing[:, 2]]),
+        "known": np.concatenate([entry.known, standing[:, 1]]),
+        "known_ms": np.concatenate([entry.known_ms, standing[:, 2]]),
+        "tells": np.concatenate([entry.tells, no]),
     }
     order = np.lexsort([rows["offset"], rows["broker"]])
     rows = {name: values[order] for name, values in rows.items()}
@@ -109,10 +136,10 @@ def words(sampled: Samples, brokers: Iterable[BrokerSpan]) -> Words:
         np.where(same, after("known", MISSING), MISSING),
         np.where(same, after("known_ms", MISSING), MISSING),
     )
-    return found.of((rows["applied"] != MISSING) & (up == 1))
+    return found.of(rows["tells"] & (rows["applied"] != MISSING) & (up == 1))
 
 
-def _standings(brokers: Iterable[BrokerSpan]) -> Ints:
+def standings(brokers: Iterable[BrokerSpan]) -> Ints:
     """What the log says of a broker itself, each of which ends its word: broker, offset, time,
     whether it counts from here on.
     """
@@ -126,28 +153,3 @@ def _standings(brokers: Iterable[BrokerSpan]) -> Ints:
         if span.ends_ms is not None and not followed:
             rows.append((span.broker_id, span.ends, span.ends_ms, 0))
     return np.array(rows, np.int64).reshape(len(rows), 4)
-
-
-def lags(stood: Words, asked: Asked, found: Waited) -> list[BrokerWords]:
-    """One a broker. ``found``: of a pass that was asked for the record behind each word."""
-    at = np.searchsorted(asked.offsets, stood.applied + 1)
-    known = stood.known != MISSING
-    behind = known & (found.next[at] < stood.known)
-    ends_ms = np.where(behind, stood.known_ms - found.next_ms[at], 0)
-    ends = np.where(known, np.maximum(stood.known - 1 - stood.applied, 0), 0)
-    most = np.maximum(stood.lag_offsets, ends)
-    brokers, starts, counts = np.unique(stood.broker_id, return_index=True, return_counts=True)
-    told = []
-    for broker, start, end in zip(brokers, starts, starts + counts, strict=True):
-        mine = slice(int(start), int(end))
-        told.append(
-            BrokerWords(
-                int(broker),
-                int(end - start),
-                int(stood.applied[mine][-1]),
-                percentile(stood.lag_offsets[mine], 50) or 0,
-                int(most[mine].max()),
-                int(ends_ms[mine].max()),
-            )
-        )
-    return told

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -68,12 +69,14 @@ class OutageWatcher:
     _leaderless: SpellFinder = field(default_factory=SpellFinder)
     _spells: list[Spells] = field(default_factory=list)
     _lives: list[dict[str, Ints]] = field(default_factory=list)
-    _impaired: list[_Impaired] = field(default_factory=list)
     _most: dict[int, int] = field(default_factory=dict)
+    _lost: dict[int, _Lost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Look removals up once."""
         self._removals = Removals(self.facts)
+        count = len(self.stretch.periods)
+        self._leaderless_ms, self._unwritable_ms = (np.zeros(count, np.int64) for _ in range(2))
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
@@ -101,8 +104,16 @@ class OutageWatcher:
         self._spells.append(self._leaderless.take(intervals, leaderless))
         size = intervals.lists.size(intervals.isr)
         most = self._most_asked(intervals)
-        for place in np.flatnonzero(leaderless | (size < most)).tolist():
-            self._cut(intervals, place, int(size[place]))
+        places = np.flatnonzero(leaderless | (size < most)).tolist()
+        self._add([cut for each in places for cut in self._cut(intervals, each, int(size[each]))])
+
+    def _add(self, impaired: list[_Impaired]) -> None:
+        """Times are summed up at once: a log may have as many of them as records."""
+        rows = np.array(impaired, np.int64).reshape(len(impaired), len(_Impaired._fields))
+        times = _clipped(self.stretch, dict(zip(_Impaired._fields, rows.T, strict=True)))
+        self._leaderless_ms += _by_period(self.stretch, times, times["leaderless"] == 1)
+        self._unwritable_ms += _by_period(self.stretch, times)
+        _add_times(self._lost, times)
 
     def _most_asked(self, intervals: Intervals) -> Ints:
         topics, where = np.unique(intervals.key >> 32, return_inverse=True)
@@ -115,7 +126,7 @@ class OutageWatcher:
         lives = self.facts.lives_of.get(self.partitions.topic_of(key), ())
         return lives[0].topic_name if lives else None
 
-    def _cut(self, intervals: Intervals, place: int, in_sync: int) -> None:
+    def _cut(self, intervals: Intervals, place: int, in_sync: int) -> Iterator[_Impaired]:
         lists = intervals.lists
         there = lists.size(intervals.replicas[place : place + 1])[0]
         there -= max(0, int(lists.size(intervals.adding[place : place + 1])[0]))
@@ -129,31 +140,26 @@ class OutageWatcher:
         ):
             under = in_sync < min(cut.asked, max(int(there), 1))
             if leaderless or under:
-                self._impaired.append(_Impaired(key, cut.begins_ms, cut.ends_ms, leaderless, under))
+                yield _Impaired(key, cut.begins_ms, cut.ends_ms, leaderless, under)
 
     def found(self) -> Outages:
         """Of all partitions watched."""
         stretch = self.stretch
         lives = _clipped(stretch, _joined(self._lives))
-        rows = np.array(self._impaired, np.int64).reshape(len(self._impaired), 5)
-        times = _clipped(
-            stretch,
-            dict(zip(("key", "begins_ms", "ends_ms", "leaderless", "under"), rows.T, strict=True)),
-        )
-        leaderless = times["leaderless"] == 1
         without = {
             name: np.concatenate([getattr(each, name) for each in self._spells])
             for name in ("key", "begins_ms", "ends_ms")
         }
         without = _clipped(stretch, without)
+        _add_outages(self._lost, without)
         return Outages(
             self.partitions.topics,
-            _lost(times, without),
+            self._lost,
             lives,
             without,
             _by_period(stretch, lives),
-            _by_period(stretch, times, leaderless),
-            _by_period(stretch, times),
+            self._leaderless_ms,
+            self._unwritable_ms,
         )
 
 
@@ -178,8 +184,7 @@ def _by_period(stretch: Stretch, rows: dict[str, Ints], chosen: Bools | None = N
     return stretch.by_period(begins_ms, ends_ms)
 
 
-def _lost(times: dict[str, Ints], without: dict[str, Ints]) -> dict[int, _Lost]:
-    found: dict[int, _Lost] = {}
+def _add_times(found: dict[int, _Lost], times: dict[str, Ints]) -> None:
     for key, begins_ms, ends_ms, leaderless, under in zip(
         *(values.tolist() for values in times.values()), strict=True
     ):
@@ -187,13 +192,15 @@ def _lost(times: dict[str, Ints], without: dict[str, Ints]) -> dict[int, _Lost]:
         lost.leaderless_ms += length if leaderless else 0
         lost.under_min_isr_ms += length if under else 0
         lost.unwritable_ms += length
+
+
+def _add_outages(found: dict[int, _Lost], without: dict[str, Ints]) -> None:
     for key, begins_ms, ends_ms in zip(
         *(values.tolist() for values in without.values()), strict=True
     ):
         lost = found.setdefault(key, _Lost())
         lost.outages += 1
         lost.longest_ms = max(lost.longest_ms, ends_ms - begins_ms)
-    return found
 
 
 def outage_watcher(stretch: Stretch, asked: MinIsr) -> partial[OutageWatcher]:
