@@ -20,7 +20,7 @@ def _broken() -> bool:
 
 def break_disk() -> None:
     """Let RocksDB's writes, and the calls on the small files, fail."""
-    for name in ("_put", "sync", "close"):
+    for name in ("_write", "sync", "close"):
         real = getattr(rocks_adapter._RocksMap, name)
 
         def fail(self: Any, *arguments: Any, real: Any = real) -> Any:
