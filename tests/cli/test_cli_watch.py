@@ -65,7 +65,8 @@ def test_changes_one_a_line_until_ctrl_c_and_how_to_go_on(
         assert process.returncode == -signal.SIGINT
     since = err.split()[-1]
     assert err == f"raftlog: to go on: --since {since}\n"
-    assert Token.parse(since).offset == int(second.split()[0])
+    # Or behind what came after it and is not watched, as a broker that was fenced meanwhile.
+    assert Token.parse(since).offset >= int(second.split()[0])
     alter(3000)
     later = raftlog("watch", "configs", "--since", since, "--max-changes", "1", "--json", *at)
     assert later.code == 0
