@@ -34,6 +34,10 @@ message of ``raftlog.wire.records.v1``).
 * ``kv_value``: of a KEY_VALUE, null where the key is deleted; its key is ``group_id``.
   ``lease_id``: of a KEY_VALUE, 0 for none, and of a REMOVE_LEASE; ``lease_ttl_ms``,
   ``lease_principal``: of a LEASE.
+* ``supported_features``, ``log_dirs``: of a REGISTER_BROKER; the latter also of a
+  BROKER_REGISTRATION_CHANGE, null where that leaves them unchanged.
+* ``directories``: of a PARTITION or PARTITION_CHANGE in the log of a Kafka cluster, of each
+  replica, as Kafka prints them; null: unchanged, or none.
 * ``eligible_leader_replicas``, ``last_known_elr``, ``imported_name``: only in the log of a Kafka
   cluster (``raftlog import kafka``); the last is the name of a record that raftlog does not have.
 * ``imported_fields``: what such a record says, as JSON; null: its transaction was aborted.
@@ -50,6 +54,7 @@ import pyarrow as pa
 
 from raftlog import batch
 from raftlog.metadata.causes import Cause, HostnameCause
+from raftlog.metadata.kafka_ids import kafka_id
 from raftlog.metadata.records import RecordType, group_of, parse
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
@@ -80,6 +85,20 @@ _VOTERS = pa.list_(
         ),
     )
 )
+
+_RANGES = pa.list_(
+    pa.field(
+        "element",
+        pa.struct(
+            [
+                ("name", pa.string()),
+                ("min_supported_version", pa.int32()),
+                ("max_supported_version", pa.int32()),
+            ]
+        ),
+    )
+)
+_TEXTS = pa.list_(pa.field("element", pa.string()))
 
 _SKETCH = pa.struct(
     [
@@ -172,6 +191,9 @@ _TYPED_FIELDS: tuple[tuple[str, pa.DataType], ...] = (
     ("lease_ttl_ms", pa.int64()),
     ("lease_principal", pa.string()),
     ("imported_fields", pa.string()),
+    ("supported_features", _RANGES),
+    ("log_dirs", _TEXTS),
+    ("directories", _TEXTS),
 )
 _ID_LISTS = ("replicas", "isr", "adding_replicas", "removing_replicas")
 _CAUSE_NAMES = {int(each): each.name for each in Cause}
@@ -198,6 +220,13 @@ def _register(message: Any) -> Typed:
         "rack": message.rack,
         "fenced": message.fenced,
         "in_controlled_shutdown": message.in_controlled_shutdown,
+        "supported_features": tuple(
+            [
+                (each.name, each.min_supported_version, each.max_supported_version)
+                for each in message.features
+            ]
+        ),
+        "log_dirs": tuple(message.log_dirs),
     }
 
 
@@ -209,6 +238,8 @@ def _registration_change(message: Any) -> Typed:
     }
     if message.cause:
         typed["cause"] = _CAUSE_NAMES.get(message.cause, str(message.cause))
+    if message.log_dirs:
+        typed["log_dirs"] = tuple(message.log_dirs)
     return typed | {
         name: getattr(message, name)
         for name in ("fenced", "in_controlled_shutdown")
@@ -253,11 +284,14 @@ def _elr(message: Any) -> Typed:
     if not message.HasField("imported"):
         return {}
     detail = message.imported
-    return {
+    said: Typed = {
         name: tuple(getattr(detail, name).ids)
         for name in ("eligible_leader_replicas", "last_known_elr")
         if detail.HasField(name)
     }
+    if detail.HasField("directories"):
+        said["directories"] = tuple([kafka_id(each.hex()) for each in detail.directories.ids])
+    return said
 
 
 def _config(message: Any) -> Typed:

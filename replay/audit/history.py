@@ -38,6 +38,7 @@ class History:
     ``partitions_before`` and ``topics_before``: what was open before the records, null for a
     history that is given from its beginning. ``super_users`` and
     ``allow_everyone_if_no_acl_found``: of the nodes' configuration, which the log does not say.
+    ``state_from``: what stands below it is a state, and no history.
     """
 
     records: DataFrame
@@ -48,6 +49,7 @@ class History:
     topics_before: DataFrame | None = None
     super_users: frozenset[str] = frozenset()
     allow_everyone_if_no_acl_found: bool = False
+    state_from: int = 0
 
     @cached_property
     def rare(self) -> DataFrame:
@@ -65,6 +67,7 @@ class History:
             self.allow_everyone_if_no_acl_found,
             brokers_before=remembered_spans(self.brokers_before, BrokerSpan),
             topics_before=remembered_spans(self.topics_before, TopicLife),
+            state_from=self.state_from,
         )
 
     @cached_property

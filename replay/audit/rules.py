@@ -271,6 +271,18 @@ VOTERS_REPLACED_WHOLESALE = Rule(
     "the voter set changed by more than one voter at a time",
     (RecordType.VOTERS,),
 )
+FEATURE_LEVEL_NOT_SUPPORTED = Rule(
+    "FEATURE_LEVEL_NOT_SUPPORTED",
+    ERROR,
+    "the level of a feature was one that a registered broker does not support",
+    (RecordType.FEATURE_LEVEL, RecordType.REGISTER_BROKER),
+)
+DIRECTORY_NOT_REGISTERED = Rule(
+    "DIRECTORY_NOT_REGISTERED",
+    ERROR,
+    "a replica is in a directory that its broker has never registered",
+    _PARTITIONS,
+)
 TRANSACTION_OUT_OF_PLACE = Rule(
     "TRANSACTION_OUT_OF_PLACE",
     ERROR,

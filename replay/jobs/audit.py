@@ -83,6 +83,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
         export.manifest.end_offset,
         super_users=frozenset(request.super_users),
         allow_everyone_if_no_acl_found=request.allow_everyone_if_no_acl_found,
+        state_from=export.manifest.state_from or 0,
     )
     found = kernels.judge(export, facts, scan.epochs, rules, request.limit, pool)
     return told(rules, scan.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.plural import counted
+from raftlog.segments.manifest import Manifest
 from replay.audit.profiles import choose
 from replay.errors import ReplayError
 from replay.jobs.sql import plain
@@ -33,15 +34,16 @@ CHECKS_FILES = True
 """It reads raw segments, and checks each batch of them."""
 _FILES = 8
 """In one micro-batch, at most."""
-_JUDGES: dict[str, Callable[[JobRequest, str], Judge]] = {
-    audit.NAME: lambda request, origin: audit.judge(
-        choose(request.rules, origin),
+_JUDGES: dict[str, Callable[[JobRequest, Manifest], Judge]] = {
+    audit.NAME: lambda request, manifest: audit.judge(
+        choose(request.rules, manifest.origin),
         request.super_users,
         allow_everyone_if_no_acl_found=request.allow_everyone_if_no_acl_found,
+        state_from=manifest.state_from or 0,
     ),
     lao.NAME: lambda request, _: lao.judge(request.stall_ms),
 }
-"""By what was asked for, and whose log it is."""
+"""By what was asked for, and the log that is watched."""
 _AUDIT_SHOWN = ("rule", "offset", "subject", "found", "expected")
 
 
@@ -88,7 +90,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
             spark,
             request.export,
             ledger,
-            _JUDGES[request.watch](request, export.manifest.origin),
+            _JUDGES[request.watch](request, export.manifest),
             every=None if request.every_s is None else f"{request.every_s} seconds",
             max_files=_FILES,
             # Who goes on for ever has no end at which to say what was found.

@@ -11,7 +11,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from replay.audit.rules import RULES, Rule
+from replay.audit.rules import (
+    BROKER_EPOCH_REUSED,
+    EPOCH_WITHOUT_CONTROLLER,
+    REGISTERED_UNFENCED,
+    RULES,
+    Rule,
+)
 from replay.kernels.entries import begins
 from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding
@@ -20,6 +26,7 @@ from replay.kernels.rules import (
     clients,
     configs,
     departed,
+    directories,
     feature_levels,
     hostnames,
     kafka,
@@ -29,6 +36,7 @@ from replay.kernels.rules import (
     quorum,
     registrations,
     rights,
+    supported,
 )
 from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import Partitions
@@ -37,7 +45,9 @@ FAMILIES: tuple[ModuleType, ...] = (
     members,
     partitions,
     departed,
+    directories,
     registrations,
+    supported,
     progress,
     hostnames,
     quorum,
@@ -77,6 +87,7 @@ class PartitionRules:
         self._departed = (
             departed.Departed(facts, self.partitions) if _asked(departed, rules) else None
         )
+        self._directories = directories.Directories(facts) if _asked(directories, rules) else None
         self._partitions = _asked(partitions, rules)
         self._chosen = _Chosen(facts, rules)
 
@@ -93,6 +104,8 @@ class PartitionRules:
             yield from self._members.check(judged)
         if self._departed is not None:
             yield from self._departed.check(judged)
+        if self._directories is not None:
+            yield from self._directories.check(judged)
 
     def end(self) -> Iterator[Finding]:
         """What the brokers that are left show."""
@@ -102,7 +115,7 @@ class PartitionRules:
     @staticmethod
     def asked(rules: Collection[Rule]) -> bool:
         """Whether any of the rules is one of these."""
-        return any(_asked(family, rules) for family in (members, partitions, departed))
+        return any(_asked(family, rules) for family in (members, partitions, departed, directories))
 
 
 class _Lowerings:
@@ -183,6 +196,8 @@ def fact_rules(
     chosen = _Chosen(facts, rules)
     if _asked(registrations, rules):
         yield from chosen(registrations.check(facts))
+    if _asked(supported, rules):
+        yield from chosen(supported.check(facts))
     if _asked(hostnames, rules):
         yield from chosen(hostnames.check(facts))
     if _asked(quorum, rules):
@@ -191,11 +206,22 @@ def fact_rules(
         yield from chosen(kafka.check(facts))
 
 
+_HOW_IT_CAME = {
+    each.id for each in (EPOCH_WITHOUT_CONTROLLER, BROKER_EPOCH_REUSED, REGISTERED_UNFENCED)
+}
+"""Rules that a state says nothing of: its records stand where no history had them."""
+
+
 class _Chosen:
     """Keeps the findings that were asked for."""
 
     def __init__(self, facts: Facts, rules: Collection[Rule]) -> None:
         self._since, self._ids = facts.since, {rule.id for rule in rules}
+        self._state_from = facts.state_from
 
     def __call__(self, found: Iterable[Finding]) -> Iterator[Finding]:
-        return (each for each in found if each.offset >= self._since and each.rule in self._ids)
+        return (each for each in found if each.offset >= self._since and self._counts(each))
+
+    def _counts(self, found: Finding) -> bool:
+        in_state = found.offset < self._state_from and found.rule in _HOW_IT_CAME
+        return found.rule in self._ids and not in_state

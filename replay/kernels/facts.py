@@ -78,6 +78,8 @@ RARE_COLUMNS = (
     "permission_type",
     "imported_name",
     "imported_fields",
+    "supported_features",
+    "log_dirs",
 )
 Row = dict[str, Any]
 
@@ -86,7 +88,8 @@ class BrokerSpan(NamedTuple):
     """From when to when (``ends`` exclusive, NEVER: still) a registration stood as it did.
 
     ``registration``: it begins by a registration, not by a change of one. The batch is that of the
-    record that begins it, inclusive.
+    record that begins it, inclusive. ``supported_features``: their ranges, as registered.
+    ``log_dirs``: all that the broker has ever registered up to here; null: not known.
     """
 
     broker_id: int
@@ -104,6 +107,8 @@ class BrokerSpan(NamedTuple):
     principal: str | None
     batch_base_offset: int
     batch_last_offset: int
+    supported_features: list[Row] | None
+    log_dirs: list[str] | None
     ends: int = NEVER
     ends_ms: int | None = None
 
@@ -126,6 +131,7 @@ class Facts:
     ``brokers_before`` and ``topics_before``: what was open before them, for a history that is given
     in pieces; findings are those at or behind ``since``. ``super_users`` and
     ``allow_everyone_if_no_acl_found``: as the nodes were configured, which the log does not say.
+    ``state_from``: what stands below it is a state, and no history.
     """
 
     rare: pa.Table
@@ -135,6 +141,7 @@ class Facts:
     allow_everyone_if_no_acl_found: bool = False
     brokers_before: list[BrokerSpan] = field(default_factory=list)
     topics_before: list[TopicLife] = field(default_factory=list)
+    state_from: int = 0
 
     def of(self, *types: RecordType, columns: Iterable[str] = RARE_COLUMNS) -> list[Row]:
         """The records of some types, some columns of them."""
@@ -144,7 +151,7 @@ class Facts:
     @cached_property
     def brokers(self) -> list[BrokerSpan]:
         """Each broker's spans, in order."""
-        return list(_broker_spans(self.brokers_before, self.of(*BROKER_TYPES)))
+        return list(_broker_spans(self.brokers_before, self.of(*BROKER_TYPES), self.state_from))
 
     @cached_property
     def standings(self) -> Standings:
@@ -210,17 +217,19 @@ class Facts:
         return level
 
 
-def _broker_spans(before: list[BrokerSpan], rows: list[Row]) -> Iterator[BrokerSpan]:
+def _broker_spans(
+    before: list[BrokerSpan], rows: list[Row], state_from: int
+) -> Iterator[BrokerSpan]:
     of_broker: dict[int, list[Row | BrokerSpan]] = defaultdict(list)
     for span in before:
         of_broker[span.broker_id].append(span)
     for row in rows:
         of_broker[row["broker_id"]].append(row)
     for events in of_broker.values():
-        yield from _spans_of_one(events)
+        yield from _spans_of_one(events, state_from)
 
 
-def _spans_of_one(events: list[Row | BrokerSpan]) -> Iterator[BrokerSpan]:
+def _spans_of_one(events: list[Row | BrokerSpan], state_from: int) -> Iterator[BrokerSpan]:
     current: BrokerSpan | None = None
     known: Row = {}
     for event in events:
@@ -230,7 +239,8 @@ def _spans_of_one(events: list[Row | BrokerSpan]) -> Iterator[BrokerSpan]:
             continue
         if current is not None:
             yield current._replace(ends=event["offset"], ends_ms=event["timestamp_ms"])
-        for name in ("fenced", "in_controlled_shutdown", "rack", "incarnation_id"):
+        known["log_dirs"] = _log_dirs(known, event, state_from)
+        for name in _KEPT:
             if event[name] is not None:
                 known[name] = event[name]
         current = None
@@ -238,6 +248,17 @@ def _spans_of_one(events: list[Row | BrokerSpan]) -> Iterator[BrokerSpan]:
             current = _span(event, known)
     if current is not None:
         yield current
+
+
+_KEPT = ("fenced", "in_controlled_shutdown", "rack", "incarnation_id", "supported_features")
+
+
+def _log_dirs(known: Row, event: Row, state_from: int) -> list[str] | None:
+    """All up to here. What a broker has registered before the state that a log begins with, nobody
+    knows.
+    """
+    before = known.get("log_dirs", None if event["offset"] < state_from else [])
+    return None if before is None else sorted({*before, *(event["log_dirs"] or ())})
 
 
 def _span(event: Row, known: Row) -> BrokerSpan:
@@ -258,6 +279,8 @@ def _span(event: Row, known: Row) -> BrokerSpan:
         principal=event["principal"],
         batch_base_offset=event["batch_base_offset"],
         batch_last_offset=event["batch_last_offset"],
+        supported_features=known.get("supported_features"),
+        log_dirs=known["log_dirs"],
     )
 
 

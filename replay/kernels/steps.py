@@ -51,6 +51,7 @@ COLUMNS = (
     "proposer_epoch",
     "eligible_leader_replicas",
     "last_known_elr",
+    "directories",
 )
 """What the kernel needs of the records of PARTITION_TYPES."""
 NO_LEADER = -1

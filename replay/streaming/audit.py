@@ -23,6 +23,7 @@ def judge(
     super_users: Collection[str] = (),
     *,
     allow_everyone_if_no_acl_found: bool = False,
+    state_from: int = 0,
 ) -> Judge:
     """Findings against the rules (:data:`replay.kernels.finding.FINDING_DDL`) as alerts."""
 
@@ -40,6 +41,7 @@ def judge(
             topics_before=piece.remembered("topics"),
             super_users=frozenset(super_users),
             allow_everyone_if_no_acl_found=allow_everyone_if_no_acl_found,
+            state_from=state_from,
         )
         stack.enter_context(history.kept())
         spark = history.records.sparkSession

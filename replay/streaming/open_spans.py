@@ -13,7 +13,9 @@ BROKERS_DDL = (
     "broker_id int, broker_epoch long, begins long, begins_ms long, epoch int, fenced boolean,"
     " in_controlled_shutdown boolean, rack string, reason string, cause string,"
     " registration boolean, incarnation_id string, principal string, batch_base_offset long,"
-    " batch_last_offset long, ends long, ends_ms long"
+    " batch_last_offset long, supported_features array<struct<name string,"
+    " min_supported_version int, max_supported_version int>>, log_dirs array<string>,"
+    " ends long, ends_ms long"
 )
 TOPICS_DDL = (
     "topic_id string, topic_name string, begins long, begins_ms long, ends long, ends_ms long"

@@ -15,6 +15,7 @@ from test_kafka_import import HERE, import_all, log_of
 
 from replay.audit import rules
 from replay.audit.profiles import choose
+from replay.kafka.batches import batches
 from replay.local.runner import compute_local
 from replay.request import JobRequest
 
@@ -83,6 +84,24 @@ def test_histories_of_other_releases_break_none(release: str, tmp_path: Path) ->
     result = audit(tmp_path / "exported")
     assert (result["findings"], result["total"]) == ([], 0)
     assert result["checked"] > 40
+
+
+def test_a_history_that_begins_with_a_snapshot_breaks_none(tmp_path: Path) -> None:
+    """Brokers have registered before it what it does not say any more."""
+    kafka.unpack(HERE / "kafka-4.4.0.tar.gz", tmp_path / "kafka")
+    inside = tmp_path / "kafka" / "node101" / "__cluster_metadata-0"
+    segment = inside / f"{0:020d}.log"
+    log = segment.read_bytes()
+    cut, start = next(
+        (end, one.last_offset + 1) for end, one in batches(log) if one.last_offset > 198
+    )
+    segment.unlink()
+    (inside / f"{start:020d}.log").write_bytes(log[cut:])
+    assert import_all(tmp_path / "exported", tmp_path / "kafka" / "node101").state_from == 247
+    result = audit(tmp_path / "exported")
+    assert (result["findings"], result["total"]) == ([], 0)
+    judged = {rule["id"]: rule["checked"] for rule in result["rules"]}
+    assert judged["DIRECTORY_NOT_REGISTERED"] > 40
 
 
 KAFKAS = choose((), "kafka")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka_log import KafkaLog, kafka
+from kafka_log import KafkaLog, kafka, uuid
 from spark_runs import Replay
 
 from replay.audit.profiles import choose
@@ -214,6 +214,60 @@ def transactions(log: KafkaLog) -> Found:
     return [("TRANSACTION_OUT_OF_PLACE", at) for at in (*without, within, late)]
 
 
+def level_of(log: KafkaLog, level: int) -> int:
+    record = kafka.metadata("FeatureLevelRecord", name="group.version", feature_level=level)
+    return log.append(record)
+
+
+@offence
+def features(log: KafkaLog) -> Found:
+    """Level 0 is off; and who has gone supports nothing."""
+
+    def supports(low: int, high: int) -> list[dict[str, str | int]]:
+        one = {"min_supported_version": low, "max_supported_version": high}
+        return [{"name": "group.version", **one}, {"name": "other.version", **one}]
+
+    log.register(5, features=supports(1, 2))
+    level_of(log, 2)
+    beyond = level_of(log, 3)
+    level_of(log, 0)
+    level_of(log, 1)
+    amended = log.register(5, features=supports(2, 3))
+    log.append(log.standing(5, fenced=1), log.standing(5, fenced=-1))
+    log.register(5, features=supports(1, 1))
+    log.append(kafka.metadata("UnregisterBrokerRecord", broker_id=5, broker_epoch=log.epochs[5]))
+    level_of(log, 2)
+    level_of(log, 0)
+    log.register(5)
+    return [("FEATURE_LEVEL_NOT_SUPPORTED", at) for at in (beyond, amended)]
+
+
+@offence
+def directories(log: KafkaLog) -> Found:
+    """One that was registered earlier is none, nor is one that the same batch registers, nor what
+    is no directory.
+    """
+    first, second, third = map(uuid, (5001, 5002, 5003))
+    log.register(5, log_dirs=[first])
+    log.topic("placed", [5], directories=[first])
+    early = log.change("placed", directories=[second])
+    log.append(log.standing(5, log_dirs=[second]))
+    for known in (first, second, uuid(0), uuid(1), uuid(2)):
+        log.change("placed", directories=[known])
+    both = log.topic("both", [4, 5], directories=[third, second])
+    registered = log.registration(5, log_dirs=[third])
+    log.epochs[5] = log.append(
+        log.changed("placed", leader=-1, directories=[third]),
+        log.changed("both", isr=[4]),
+        registered,
+    )
+    log.append(log.standing(5, fenced=-1))
+    log.change("placed", directories=[first])
+    log.delete("placed")
+    log.delete("both")
+    return [("DIRECTORY_NOT_REGISTERED", at) for at in (early, both)]
+
+
 # --- tests ----------------------------------------------------------------------------------------
 
 
@@ -269,6 +323,6 @@ def test_spark_finds_the_same(
 def test_rules_of_kafka_judge_no_other_log() -> None:
     ours, theirs = ({rule.id for rule in choose((), origin)} for origin in ("", "kafka"))
     assert theirs - ours == {
-        "ELIGIBLE_IN_ISR", "PRODUCER_IDS_OVERLAP", "TRANSACTION_OUT_OF_PLACE",
+        "DIRECTORY_NOT_REGISTERED", "ELIGIBLE_IN_ISR", "FEATURE_LEVEL_NOT_SUPPORTED", "PRODUCER_IDS_OVERLAP", "TRANSACTION_OUT_OF_PLACE",
         "ZK_MIGRATION_WENT_BACK",
     }  # fmt: skip

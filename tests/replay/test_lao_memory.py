@@ -131,6 +131,8 @@ def brokers() -> list[BrokerSpan]:
             principal=None,
             batch_base_offset=begins,
             batch_last_offset=begins,
+            supported_features=None,
+            log_dirs=None,
             **times,
         )
 
