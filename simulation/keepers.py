@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import raftlog
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
-from raftlog.recipes import AsyncLock, PlaceLostError
+from raftlog.recipes import AsyncDoubleBarrier, AsyncLock, PlaceLostError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.held import MEETING, MEETING_SIZE
 from simulation.pinned import PinnedClient
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Keepers:
             self._begin(each.keep_leases(), each)
         for each in self._lockers:
             self._begin(each.take_turns(), each)
+            self._begin(each.meet(), each)
         for each in (*self._keepers, *self._lockers):
             # Of the world: a host that stands still cannot go on by itself.
             self._tasks.append(self._world.spawn(each.suffer(), f"{each.host} suffers"))
@@ -243,6 +245,29 @@ class Keeper:
             else:
                 with contextlib.suppress(RaftlogError):
                     await lock.release()
+
+    # --- a double barrier ------------------------------------------------------------------------
+
+    async def meet(self) -> None:
+        """Begin with others, and end with them, or be gone as a program that dies."""
+        rng = self._world.rng(f"meets {self.host}")
+        client = self._client("meets")
+        while True:
+            await asyncio.sleep(rng.expovariate(2.0))
+            ttl_s = rng.choice(TTL_MS) / 1000
+            barrier = AsyncDoubleBarrier(client, MEETING, MEETING_SIZE, ttl_s=ttl_s)
+            try:
+                if not await barrier.enter(timeout_s=rng.choice((0.2, 1.0, 5.0))):
+                    continue
+            except (PlaceLostError, ApiError):
+                continue
+            self._world.watch.tell("group_entered", self.host, barrier.key)
+            await asyncio.sleep(rng.expovariate(4.0))
+            if rng.random() < 0.3:
+                barrier.abandon()
+            else:
+                with contextlib.suppress(RaftlogError):
+                    await barrier.leave(timeout_s=5.0)
 
 
 async def _through_brokers(client: raftlog.AsyncClient, lease_id: int, timeout_s: float) -> None:

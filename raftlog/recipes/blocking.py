@@ -155,6 +155,19 @@ class DoubleBarrier(BlockingContext[AsyncDoubleBarrier]):
         thread, twin = client.parts
         super().__init__(thread, AsyncDoubleBarrier(twin, name, count, ttl_s=ttl_s))
 
+    @property
+    def key(self) -> str:
+        """The key that stands for it; empty before it has entered."""
+        return self._twin.key
+
+    def abandon(self) -> None:
+        """Be gone with the lease's time, without a word to the cluster: as one that has died."""
+
+        async def abandon() -> None:
+            self._twin.abandon()
+
+        self._thread.call(abandon)
+
     def __enter__(self) -> Self:
         self.enter()
         return self

@@ -82,6 +82,16 @@ class AsyncDoubleBarrier:
         self._place = Place(client, self._waiting_prefix, ttl_s, f"double barrier {name}"[:249])
         self._group: _Group | None = None
 
+    @property
+    def key(self) -> str:
+        """The key that stands for it; empty before it has entered."""
+        return self._place.key
+
+    def abandon(self) -> None:
+        """Be gone with the lease's time, without a word to the cluster: as one that has died."""
+        self._group = None
+        self._place.abandon()
+
     async def enter(self, timeout_s: float | None = None) -> bool:
         """Wait until so many have entered; False: the time was over first, and it is in no group.
 

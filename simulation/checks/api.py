@@ -267,6 +267,9 @@ class Checker:
     def lock_used(self, host: str, lock: AsyncLock) -> None:
         """A client that relies on its lock uses what that guards."""
 
+    def group_entered(self, host: str, key: str) -> None:
+        """A client has entered a double barrier: its group begins. ``key``: what stands for it."""
+
     def client_invoked(self, operation: Operation) -> None:
         """A client begins an operation."""
 

@@ -1,4 +1,4 @@
-"""Leases and locks: what is held, by whom, and for how long (I31).
+"""Leases, locks and double barriers: what is held, by whom, and for how long (I31).
 
 * The log ends no lease by time before the lease's time has passed since the last confirmed
   keep-alive was *sent*, as far as clocks run apart.
@@ -6,9 +6,12 @@
   lease that is gone.
 * At no moment do two holders of a lock rely on it. What it guards sees fencing tokens that only
   grow.
+* A group of a double barrier is complete when it is formed, and none of it is of an earlier one.
+  Who begins is of a group.
 
 Would catch: a keep-alive that a deposed leader confirms, a new leader that counts on from the old
-one, a lease whose keys stay, a lock that does not wait for the one before.
+one, a lease whose keys stay, a lock that does not wait for the one before, a group that is formed
+with one that is gone.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from simulation.checks.node_log import Logged
 from simulation.twins.loop import host_context
 
 EXPIRED = "expired"
+MEETING, MEETING_SIZE = "meeting", 2
+"""A double barrier: its name, and how many are a group."""
+_MEETING_PREFIX = f"double_barriers/{MEETING}/"
 _ROUNDING_S = 0.002
 
 
@@ -41,6 +47,13 @@ class Held(Checker):
         self._holders: dict[str, AsyncLock] = {}
         """Host -> the lock that it has taken last."""
         self._highest_token = -1
+        self._waiting: dict[str, int] = {}
+        """Keys of those who wait at the double barrier, or have begun -> where they were made."""
+        self._met: set[str] = set()
+        """Those that were of a group."""
+        self._last_met = -1
+        self.met = 0
+        """Groups of the double barrier."""
         self.confirmed = self.expired = self.revoked = self.taken = self.used = 0
         ledger.golden.listeners.append(self._committed)
 
@@ -64,6 +77,8 @@ class Held(Checker):
                 self._ended(message, offset)
 
     def _put(self, message: Any, offset: int) -> None:
+        if message.key.startswith(_MEETING_PREFIX):
+            self._meeting(message, offset)
         old = self._lease_of.pop(message.key, 0)
         if old:
             self._keys[old].discard(message.key)
@@ -94,6 +109,31 @@ class Held(Checker):
                 f"I31: lease {message.lease_id} has expired at {offset}, {until - now:.3f} s before"
                 " its time has passed since a keep-alive that was confirmed"
             )
+
+    # --- a double barrier ------------------------------------------------------------------------
+
+    def _meeting(self, message: Any, offset: int) -> None:
+        if message.key != f"{_MEETING_PREFIX}formed":
+            if message.HasField("value"):
+                self._waiting.setdefault(message.key, offset)
+            else:
+                self._waiting.pop(message.key, None)
+            return
+        first, last = map(int, message.value.split())
+        members = [key for key, made in self._waiting.items() if first <= made <= last]
+        if len(members) != MEETING_SIZE or first <= self._last_met:
+            raise CheckFailedError(
+                f"I31: a group of {MEETING_SIZE} is formed at {offset} of {members}, made from"
+                f" {first} to {last}; the group before ends with {self._last_met}"
+            )
+        self.met += 1
+        self._met.update(members)
+        self._last_met = last
+
+    @override
+    def group_entered(self, host: str, key: str) -> None:
+        if key not in self._met:
+            raise CheckFailedError(f"I31: {host} begins with {key}, which is of no group")
 
     # --- a lock ----------------------------------------------------------------------------------
 

@@ -133,6 +133,20 @@ MUTANTS = (
         known=1,
     ),
     Mutant(
+        "group-without-a-condition",
+        "a group of a double barrier is formed of those who were seen, whether they are there or not",
+        (
+            Edit(
+                "raftlog.recipes.double_barrier:AsyncDoubleBarrier._form",
+                "await self._client.kv.alter(*there, formed)",
+                "await self._client.kv.alter(formed)",
+            ),
+        ),
+        KEEPERS,
+        "programs that die and clients that are cut off",
+        known=10,
+    ),
+    Mutant(
         "keys-below-level",
         "keys and leases are written at any metadata.version",
         (
