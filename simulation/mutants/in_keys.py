@@ -144,7 +144,7 @@ MUTANTS = (
         ),
         KEEPERS,
         "programs that die and clients that are cut off",
-        known=10,
+        known=9,
     ),
     Mutant(
         "keys-below-level",
