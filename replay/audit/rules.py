@@ -181,6 +181,12 @@ ELIGIBLE_IN_ISR = Rule(
     "a replica was eligible to lead outside the ISR, and in it",
     _PARTITIONS,
 )
+DIRECTORY_NOT_REGISTERED = Rule(
+    "DIRECTORY_NOT_REGISTERED",
+    ERROR,
+    "a replica is in a directory that its broker has never registered",
+    _PARTITIONS,
+)
 BROKER_EPOCH_REUSED = Rule(
     "BROKER_EPOCH_REUSED",
     CRITICAL,
@@ -276,12 +282,6 @@ FEATURE_LEVEL_NOT_SUPPORTED = Rule(
     ERROR,
     "the level of a feature was one that a registered broker does not support",
     (RecordType.FEATURE_LEVEL, RecordType.REGISTER_BROKER),
-)
-DIRECTORY_NOT_REGISTERED = Rule(
-    "DIRECTORY_NOT_REGISTERED",
-    ERROR,
-    "a replica is in a directory that its broker has never registered",
-    _PARTITIONS,
 )
 TRANSACTION_OUT_OF_PLACE = Rule(
     "TRANSACTION_OUT_OF_PLACE",

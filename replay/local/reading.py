@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
-from raftlog.segments.place import open_place
+from raftlog.segments.place import LocalPlace, Place, open_place
 from raftlog.segments.reading import corrupt, reading
 from replay.kernels.arrays import ints, order_of
 from replay.opened import Export
@@ -133,7 +133,7 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
                 yield _complete(rows, columns)
         except (pa.ArrowException, OSError) as error:
             why = str(error).lower()
-            if not isinstance(error, pa.ArrowException) and "crc" not in why:
+            if not _of_content(error, place) and "crc" not in why:
                 raise
             what = (
                 "the checksum of a page does not match"
@@ -141,6 +141,17 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
                 else "it does not parse"
             )
             raise corrupt(segment, f"it can't be read, {what}") from error
+
+
+def _of_content(error: Exception, place: Place) -> bool:
+    """Whether Arrow says this of what it has read, and not the operating system of reading.
+
+    Of some content Arrow raises OSErrors too, which have no number. [A footer that parses and makes
+    no sense.]
+    """
+    if isinstance(error, pa.ArrowException):
+        return True
+    return isinstance(place, LocalPlace) and getattr(error, "errno", None) is None
 
 
 def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
