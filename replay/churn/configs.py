@@ -1,4 +1,4 @@
-"""Configs that are changed over and over."""
+"""Configs that are changed over and over, and how large all of them were."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
 from replay.churn.model import ConfigChurn
-from replay.kernels.arrays import codes, ints
+from replay.churn.state_size import Grown, grow, in_snapshots
+from replay.kernels.arrays import Ints, codes, ints, order_of
 from replay.kernels.passes import BY_CONFIG, Pass, Rows
 
 _COLUMNS = (
@@ -35,13 +37,15 @@ class _Write(NamedTuple):
 class _Config:
     """One key of a resource."""
 
-    __slots__ = ("before", "changes", "last", "principals", "reversals", "value")
+    __slots__ = ("before", "changes", "last", "principals", "reversals", "size", "value")
 
     def __init__(self) -> None:
         # Before the first write there is no value, as behind a deletion.
         self.value: str | None = None
         self.before: tuple[str | None, ...] = ()
         """The value before the last change; empty: there was none."""
+        self.size = 0
+        """Of its entity in a snapshot."""
         self.changes = self.reversals = 0
         self.principals: set[str] = set()
         self.last: _Write | None = None
@@ -62,9 +66,10 @@ class _Config:
 class _Configs:
     """Carries each key's value."""
 
-    def __init__(self, since_ms: int) -> None:
-        self._since_ms = since_ms
+    def __init__(self, since_ms: int, period_ms: int) -> None:
+        self._since_ms, self._period_ms = since_ms, period_ms
         self._of: dict[Key, _Config] = {}
+        self._grown: Grown = {}
 
     def take(self, table: pa.Table) -> None:
         if not table.num_rows:
@@ -80,6 +85,7 @@ class _Configs:
             )
             for at in first.tolist()
         ]
+        self._grow(table, states, where)
         principals, who = codes(table["principal"])
         for place, offset, at_ms, principal, value in zip(
             where.tolist(),
@@ -94,7 +100,30 @@ class _Configs:
                 write = _Write(offset, at_ms, who[principal], value)
                 state.write(write, counts=at_ms >= self._since_ms)
 
-    def end(self) -> list[ConfigChurn]:
+    def _grow(self, table: pa.Table, states: list[_Config], where: Ints) -> None:
+        """Add up what each record brings, beside what was there before it."""
+        size = sizes_of(table)
+        order = order_of(where)
+        key, size = where[order], size[order]
+        first = np.flatnonzero(np.diff(key, prepend=-1))
+        before = np.concatenate([[0], size[:-1]])
+        before[first] = [state.size for state in states]
+        period = ints(table["timestamp_ms"])[order] // self._period_ms
+        periods, place = np.unique(period, return_inverse=True)
+        sums = np.zeros((2, len(periods)), np.int64)
+        np.add.at(sums[0], place, (size > 0).astype(np.int64) - (before > 0))
+        np.add.at(sums[1], place, size - before)
+        for at, entities, more in zip(periods.tolist(), *sums.tolist(), strict=True):
+            grow(self._grown, at * self._period_ms, entities, more)
+        for state, last in zip(
+            states, size[np.append(first[1:], len(size)) - 1].tolist(), strict=True
+        ):
+            state.size = last
+
+    def end(self) -> tuple[list[ConfigChurn], Grown]:
+        return self._told(), self._grown
+
+    def _told(self) -> list[ConfigChurn]:
         return [
             ConfigChurn(
                 *key,
@@ -111,7 +140,34 @@ class _Configs:
         ]
 
 
-def config_churn(log: Rows, since_ms: int) -> list[ConfigChurn]:
-    """One row a key of a resource that was set or deleted from ``since_ms`` on."""
-    work = Pass(partial(_Configs, since_ms), _COLUMNS, (RecordType.CONFIG,), BY_CONFIG)
-    return [each for part in log.run(work) for each in part]
+def sizes_of(table: pa.Table) -> Ints:
+    """Of the entity that each config record leaves, in a snapshot; 0: it leaves none.
+
+    As ``entity_bytes`` packs them: an array of the resource's type and name, key and value.
+    """
+    length = 1 + _packed_int(ints(table["resource_type"]))
+    for name in ("resource_name", "config_name", "config_value"):
+        length = length + _packed_text(table[name])
+    there = pc.is_valid(table["config_value"]).to_numpy(zero_copy_only=False)
+    return np.where(there, in_snapshots(length), 0)
+
+
+def _packed_int(value: Ints) -> Ints:
+    """Of MessagePack, as are the texts: of numbers that are not negative."""
+    edges = np.array([1 << 7, 1 << 8, 1 << 16])
+    return np.array([1, 2, 3, 5])[np.searchsorted(edges, value, side="right")]
+
+
+def _packed_text(column: pa.ChunkedArray) -> Ints:
+    size = ints(pc.fill_null(pc.binary_length(column.cast(pa.string())), 0))
+    edges = np.array([1 << 5, 1 << 8, 1 << 16])
+    return size + np.array([1, 2, 3, 5])[np.searchsorted(edges, size, side="right")]
+
+
+def config_churn(log: Rows, since_ms: int, period_ms: int) -> tuple[list[ConfigChurn], list[Grown]]:
+    """One row a key of a resource that was set or deleted from ``since_ms`` on; and what each
+    period brought to the size of all configs.
+    """
+    begin = partial(_Configs, since_ms, period_ms)
+    parts = log.run(Pass(begin, _COLUMNS, (RecordType.CONFIG,), BY_CONFIG))
+    return [each for changed, _ in parts for each in changed], [grown for _, grown in parts]

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import BATCH_BYTES
+from replay.kernels.arrays import Ints
 from replay.kernels.folding import apply_row
 from replay.kernels.passes import Log
 from replay.kernels.steps import PARTITION_TYPES
@@ -73,6 +75,11 @@ def in_snapshot(length: int) -> int:
     return length + 2 + (length >= 1 << 7) + (length >= 1 << 14)
 
 
+def in_snapshots(length: Ints) -> Ints:
+    """The same of many."""
+    return length + 2 + (length >= 1 << 7) + (length >= 1 << 14)
+
+
 class Size(NamedTuple):
     """The state at the end of a period: entities, and about the bytes of a snapshot."""
 
@@ -120,18 +127,18 @@ class _Sizes:
 def state_sizes(
     log: Log,
     period_ms: int,
-    partitions: Iterable[Grown] | None = None,
+    by_columns: Iterable[Grown] | None = None,
     *,
     tasks: int | None = None,
 ) -> dict[int, Size]:
     """The size at the end of each period in which it changed, by the period's beginning.
 
-    ``partitions``: what partitions brought, as :mod:`replay.churn.partition_sizes` finds it; None:
-    they are folded, too.
+    ``by_columns``: what partitions and configs brought, as :mod:`replay.churn.partition_sizes` and
+    :mod:`replay.churn.configs` find it; None: they are folded, too.
     """
-    without = () if partitions is None else PARTITION_TYPES
+    without = () if by_columns is None else (*PARTITION_TYPES, RecordType.CONFIG)
     rest = log.fold(partial(_Sizes, period_ms), tasks, without=without)
-    return added_up([*rest, *(partitions or ())])
+    return added_up([*rest, *(by_columns or ())])
 
 
 def added_up(parts: Iterable[Grown]) -> dict[int, Size]:

@@ -94,21 +94,27 @@ def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
     )
     moves, grown = zip(*parts, strict=True)
     brokers, partitions = together(list(moves), Names(facts))
+    configs, config_sizes = config_churn(log, stretch.since_ms, stretch.period_ms)
     found = Churn(
         stretch,
         brokers,
         partitions,
-        config_churn(log, stretch.since_ms),
+        configs,
         growth(log, stretch.since_ms, stretch.period_ms),
         state_sizes(
-            log, stretch.period_ms, sized_by_columns(export, grown), tasks=request.partitions
+            log,
+            stretch.period_ms,
+            sized_by_columns(export, [*grown, *config_sizes]),
+            tasks=request.partitions,
         ),
     )
     return summarize(found, export, request)
 
 
 def sized_by_columns(export: Export, grown: Iterable[Grown]) -> Iterable[Grown] | None:
-    """What partitions brought, if columns say all of them: those of another system have more."""
+    """What partitions and configs brought, if columns say all of it: another system's log says more
+    of partitions, and removes configs with their topic.
+    """
     return None if export.manifest.origin else grown
 
 

@@ -97,15 +97,16 @@ def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) 
         export.manifest.origin,
     )
     served = availability.look(facts, reigns, census, stretch, outages_of(list(outages), names))
+    configs, config_sizes = config_churn(log, stretch.since_ms, stretch.period_ms)
     changed = churn.Churn(
         stretch,
         *moves_of(list(moves), names),
-        config_churn(log, stretch.since_ms),
+        configs,
         grown,
         state_sizes(
             log,
             stretch.period_ms,
-            churn.sized_by_columns(export, sizes),
+            churn.sized_by_columns(export, [*sizes, *config_sizes]),
             tasks=request.partitions,
         ),
     )

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import random
+from typing import TypeVar
+
 import pyarrow as pa
 import pytest
 from outage_story import OutageStory
 from spark_runs import Replay
 
+from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.export import export
 from replay.churn.configs import config_churn
 from replay.churn.forecast import trend
+from replay.churn.state_size import in_snapshot
 from replay.jobs import churn
 from replay.jobs.churn import ChurnResult
-from replay.kernels.passes import TableRows
+from replay.kernels.passes import Pass, TableRows
 from replay.text import console
 
+Found = TypeVar("Found")
 STORY = OutageStory()
 
 
@@ -132,6 +138,55 @@ def test_a_write_of_the_value_that_is_there_is_no_change() -> None:
         "config_value", "principal",
     )  # fmt: skip
     table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-    (found,) = config_churn(TableRows(table, 10), 0)
+    (found,), _ = config_churn(TableRows(table, 10), 0, 1000)
     assert (found.config_name, found.changes, found.reversals) == ("k", 5, 2)
     assert (found.last_offset, found.last_value) == (7, "1")
+
+
+def _configs(seed: int, count: int) -> pa.Table:
+    """Writes and deletions of all lengths at which MessagePack, or a field, takes a byte more."""
+    draw = random.Random(seed)
+    rows = []
+    for at in range(count):
+        length = draw.choice([0, 1, 31, 32, 100, 127, 128, 200, 255, 256, 16_300, 16_400, 65_536])
+        value = None if draw.random() < 0.3 else draw.choice("aé") * length
+        kind = draw.choice([2, 4, 16, 32])
+        name = draw.choice(["", "o", "orders" * 6, "ö" * 120])
+        key = draw.choice(["retention.ms", "k" * 300])
+        rows.append((int(RecordType.CONFIG), at, 700 * at, kind, name, key, value, "User:alice"))
+    names = (
+        "type", "offset", "timestamp_ms", "resource_type", "resource_name", "config_name",
+        "config_value", "principal",
+    )  # fmt: skip
+    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+class _Slices(TableRows):
+    """The same rows, some at a time."""
+
+    def run(self, work: Pass[Found]) -> list[Found]:
+        part = work.begin()
+        whole = self.table(work.columns, work.types or ())
+        for at in range(0, whole.num_rows, 17):
+            part.take(whole.slice(at, 17))
+        return [part.end()]
+
+
+@pytest.mark.parametrize("rows", [TableRows, _Slices])
+def test_configs_are_as_large_by_columns_as_their_entities(rows: type[TableRows]) -> None:
+    table, period_ms = _configs(5, 400), 60_000
+    _, (grown,) = config_churn(rows(table, 400), 0, period_ms)
+    there: dict[tuple[int, str, str], int] = {}
+    expected: dict[int, tuple[int, int]] = {}
+    for row in table.to_pylist():
+        key = row["resource_type"], row["resource_name"], row["config_name"]
+        there.pop(key, None)
+        if row["config_value"] is not None:
+            there[key] = in_snapshot(len(entity_bytes((*key, row["config_value"]))))
+        period = row["timestamp_ms"] - row["timestamp_ms"] % period_ms
+        expected[period] = len(there), sum(there.values())
+    entities = size = 0
+    for period, (more, bytes_more) in sorted(grown.items()):
+        entities, size = entities + more, size + bytes_more
+        assert (entities, size) == expected[period]
+    assert grown.keys() == expected.keys()
