@@ -51,8 +51,9 @@ class News:
         view = self._view
         tip = view.tip
         if tip is self._seen:
-            # Another LAO: nothing that the registration depends on.
+            # Another LAO: nothing that the registration depends on. Watches at LAO show more.
             self._requests.released()
+            self._watches.moved()
             return
         self._seen = tip
         self._lifecycle.metadata_applied(

@@ -84,6 +84,24 @@ def test_a_watch_tells_what_changes_from_now_on() -> None:
     on_cluster(test)
 
 
+def test_a_change_is_told_as_soon_as_every_broker_is_known_to_have_it() -> None:
+    async def test(cluster: Cluster) -> None:
+        broker, _ = await cluster.active(1, 2)
+        watch = watcher(cluster, broker, selectors=["configs"])
+        await watch.started()
+        for number in range(5):
+            # Nothing else happens meanwhile: no other change, no heartbeat.
+            begun = cluster.loop.time()
+            offset = config(cluster, str(number))
+            (change,) = await take(watch, 1)
+            assert change.offset == offset
+            assert cluster.quorum.lao >= offset
+            assert cluster.loop.time() - begun < 0.05, "not paced by any timer"
+        watch.close()
+
+    on_cluster(test)
+
+
 def test_it_goes_on_at_another_broker_each_change_once() -> None:
     async def test(cluster: Cluster) -> None:
         brokers = await cluster.active(1, 2, 3)
