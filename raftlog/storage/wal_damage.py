@@ -13,9 +13,8 @@ from pathlib import Path
 
 from raftlog.errors import CorruptLogError
 from raftlog.storage.chunks import walk
-from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc
+from raftlog.storage.wal_tail import BLOCK, FIRST, FULL, HEADER, LAST, end_of_piece
 
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _BATCH_HEADER_BYTES = 12
 _PUT, _DELETE_RANGE = 1, 15
 
@@ -43,8 +42,8 @@ def locate_damage(rocks: Path, error: CorruptLogError) -> CorruptLogError:
                 whole = f"; the log before it is whole up to offset {end}" if end >= 0 else ""
                 found = f"{error}: {_mismatch(position, path)}{whole}"
                 return CorruptLogError(found, offset=end)
-            parts = payload if type_ in {_FULL, _FIRST} else parts + payload
-            if type_ in {_FULL, _LAST}:
+            parts = payload if type_ in {FULL, FIRST} else parts + payload
+            if type_ in {FULL, LAST}:
                 end = _end_of(parts, end)
     return error
 
@@ -60,14 +59,14 @@ def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
     for start in range(0, len(data), BLOCK):
         position, end = start, min(start + BLOCK, len(data))
         while end - position >= HEADER.size:
-            crc, length, type_ = HEADER.unpack_from(data, position)
+            _, length, type_ = HEADER.unpack_from(data, position)
             if type_ == 0 and length == 0:
                 break
-            behind = position + HEADER.size + length
-            if behind > end or masked_crc(data[position + HEADER.size - 1 : behind]) != crc:
+            behind = end_of_piece(data, position)
+            if behind < 0:
                 yield position, type_, None
                 return
-            if _FULL <= type_ <= _LAST:
+            if FULL <= type_ <= LAST:
                 yield position, type_, data[position + HEADER.size : behind]
             position = behind
 

@@ -29,13 +29,22 @@ from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError
 from raftlog.storage.crc_completion import CRC_BYTES, can_complete
-from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc, records_behind, unmasked
+from raftlog.storage.wal_tail import (
+    BLOCK,
+    FIRST,
+    FULL,
+    HEADER,
+    LAST,
+    end_of_piece,
+    pieces,
+    records_behind,
+    unmasked,
+)
 
 SECTOR_BYTES = 512
 """The unit that a disk writes whole."""
 ZEROS_MIN_BYTES = 8
 """Fewer zeros of a sector may be a record's own."""
-_FULL, _FIRST, _LAST = 1, 2, 4
 _WRITE = struct.Struct("<QI")
 """What a write begins with: its first sequence number, and how many it takes."""
 _MARK = b"\x01\x01\x00\x08"
@@ -63,13 +72,14 @@ class Cut(NamedTuple):
     """The write there is whole, but does not follow the one before."""
 
 
-class _Stream:
+class WalStream:
     """The WALs of a log, read up to where they break."""
 
     def __init__(self, wals: Sequence[bytes]) -> None:
         self.expected = -1
         """The sequence number of the first write that is missing; -1: unknown."""
         self.cut: Cut | None = None
+        """None: they are whole, and nothing but zeros is behind their last write."""
         for index, data in enumerate(wals):
             self.cut = self._read(index, data)
             if self.cut is not None:
@@ -83,40 +93,24 @@ class _Stream:
                 only_zeros = not data[position:].strip(b"\0")
                 is_end = only_zeros and not within
                 return None if is_end else Cut(wal, whole_to, position, is_gap=False)
-            if type_ in {_FULL, _FIRST}:
+            if type_ in {FULL, FIRST}:
                 sequence, count = _WRITE.unpack_from(data, position + HEADER.size)
                 if self.expected not in {-1, sequence}:
                     return Cut(wal, whole_to, position, is_gap=True)
                 following = sequence + count
-            within = type_ not in {_FULL, _LAST}
+            within = type_ not in {FULL, LAST}
             if not within:
                 whole_to, self.expected = behind, following
         return None
 
 
-def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(position, type, end) of each physical record; at the first that is none, its end is -1 and
-    nothing follows.
-    """
-    for start in range(0, len(data), BLOCK):
-        position, end = start, min(start + BLOCK, len(data))
-        while end - position >= HEADER.size:
-            crc, length, type_ = HEADER.unpack_from(data, position)
-            behind = position + HEADER.size + length
-            if behind > end or masked_crc(data[position + HEADER.size - 1 : behind]) != crc:
-                yield position, type_, -1
-                return
-            yield position, type_, behind
-            position = behind
-
-
-def find_hole(paths: Sequence[Path], wals: Sequence[bytes]) -> Cut | None:
-    """Where power loss made the first hole in the WALs of a log; None: nothing of the kind.
+def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -> Cut | None:
+    """Whether it is a hole of power loss in which the WALs of a log break; None: they do not, or it
+    is nothing of the kind.
 
     All behind it is to be cut off, later WALs too. Raises CorruptLogError if what is in the last
     WAL says that the hole had been synced.
     """
-    stream = _Stream(wals)
     cut = stream.cut
     if cut is None or stream.expected < 0:
         return None
@@ -147,13 +141,7 @@ def marked(data: bytes, begin: int) -> Iterator[Marked]:
     at = data.find(_MARK, begin + _MARK_AT)
     while at >= 0:
         position = at - _MARK_AT
-        crc, length, type_ = HEADER.unpack_from(data, position)
-        behind = position + HEADER.size + length
-        if (
-            type_ in {_FULL, _FIRST}
-            and behind <= min(len(data), position // BLOCK * BLOCK + BLOCK)
-            and masked_crc(data[position + HEADER.size - 1 : behind]) == crc
-        ):
+        if data[position + HEADER.size - 1] in {FULL, FIRST} and end_of_piece(data, position) >= 0:
             sequence, _ = _WRITE.unpack_from(data, position + HEADER.size)
             synced = int.from_bytes(data[at + len(_MARK) : at + len(_MARK) + 8], "big")
             yield Marked(position, sequence, synced)
@@ -185,18 +173,22 @@ def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
         until = min(at + SECTOR_BYTES, end)
         missing = until - at
         if not any(data[at:until]) and (
-            missing >= ZEROS_MIN_BYTES
-            or (
-                missing < CRC_BYTES
-                and can_complete(
-                    unmasked(HEADER.unpack_from(data, position)[0]),
-                    data[position + HEADER.size - 1 : at],
-                    missing,
-                )
-            )
+            missing >= ZEROS_MIN_BYTES or lacks_its_end(data[position:end], at - position)
         ):
             yield at
         at = until
+
+
+def lacks_its_end(record: bytes, written: int) -> bool:
+    """Whether all that is wrong with a record may be the few bytes behind those that were
+    written.
+    """
+    missing = len(record) - written
+    if written < HEADER.size or missing >= CRC_BYTES:
+        return False
+    return can_complete(
+        unmasked(HEADER.unpack_from(record)[0]), record[HEADER.size - 1 : written], missing
+    )
 
 
 def _hides_records(data: bytes, position: int, end: int) -> bool:

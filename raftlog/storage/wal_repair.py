@@ -25,21 +25,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from raftlog.errors import StorageError
-from raftlog.storage.crc_completion import CRC_BYTES, can_complete
 from raftlog.storage.wal_ahead import wals
-from raftlog.storage.wal_holes import SECTOR_BYTES, ZEROS_MIN_BYTES, find_hole
-from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc, records_behind, unmasked
+from raftlog.storage.wal_holes import (
+    SECTOR_BYTES,
+    ZEROS_MIN_BYTES,
+    WalStream,
+    find_hole,
+    lacks_its_end,
+)
+from raftlog.storage.wal_tail import BLOCK, FULL, HEADER, LAST, pieces, records_behind
 
 MANIFEST_ZEROS_MIN_BYTES = 4
 """A VersionEdit ends in a varint, a terminating tag or text: never in so many zeros, unless
 compaction is round-robin, which it is not.
 """
-_FULL, _LAST = 1, 4
 _MANIFEST = re.compile(r"MANIFEST-\d+")
 
 
@@ -74,20 +78,26 @@ def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
     Raises StorageError; CorruptLogError if the hole had been synced.
     """
     try:
-        holes = tuple(_holes(wals(rocks)))
-        found = (
-            _find(path, path.read_bytes())
-            for path in _growing(rocks, wal=not holes)
-            if _ends_with_zero(path)
-        )
-        return holes + tuple(tail for tail in found if tail is not None)
+        paths = wals(rocks)
+        contents = [path.read_bytes() for path in paths]
+        stream = WalStream(contents)
+        tails = list(_holes(stream, paths, contents))
+        grown = []
+        if stream.cut is not None and not tails:
+            # No hole: the last one may have grown, as those of older builds do.
+            grown.append((paths[-1], contents[-1]))
+        if (manifest := _manifest_in_force(rocks)) is not None:
+            grown.append((manifest, manifest.read_bytes()))
     except OSError as error:
         raise StorageError(f"can't read the WAL in {rocks}: {error}") from error
+    found = (_find(path, data) for path, data in grown if data.endswith(b"\0"))
+    return (*tails, *(tail for tail in found if tail is not None))
 
 
-def _holes(paths: list[Path]) -> Iterator[TornTail]:
-    contents = [path.read_bytes() for path in paths]
-    cut = find_hole(paths, contents)
+def _holes(
+    stream: WalStream, paths: Sequence[Path], contents: Sequence[bytes]
+) -> Iterator[TornTail]:
+    cut = find_hole(stream, paths, contents)
     if cut is None:
         return
     size = len(contents[cut.wal])
@@ -96,14 +106,11 @@ def _holes(paths: list[Path]) -> Iterator[TornTail]:
         yield TornTail(path, 0, 0, len(content), is_hole=True)
 
 
-def _growing(rocks: Path, *, wal: bool) -> Iterator[Path]:
-    """The files that RocksDB was adding to."""
-    if wal and (found := wals(rocks)):
-        yield found[-1]
+def _manifest_in_force(rocks: Path) -> Path | None:
     current = rocks / "CURRENT"
     in_force = current.read_text(errors="replace").rstrip("\n") if current.is_file() else ""
-    if _MANIFEST.fullmatch(in_force) and (rocks / in_force).is_file():
-        yield rocks / in_force
+    manifest = rocks / in_force
+    return manifest if _MANIFEST.fullmatch(in_force) and manifest.is_file() else None
 
 
 def cut_off(tail: TornTail) -> None:
@@ -114,12 +121,6 @@ def cut_off(tail: TornTail) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise StorageError(f"can't cut the torn tail off {tail.path}: {error}") from error
-
-
-def _ends_with_zero(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-        return file.read() == b"\0"
 
 
 def _find(path: Path, data: bytes) -> TornTail | None:
@@ -139,22 +140,11 @@ def _find(path: Path, data: bytes) -> TornTail | None:
     if torn_at >= min(behind, size):
         return None
     enough = MANIFEST_ZEROS_MIN_BYTES if _MANIFEST.fullmatch(path.name) else ZEROS_MIN_BYTES
-    if size - torn_at < enough and not _lacks_its_end(
-        data[broken_at:], behind - broken_at, torn_at - broken_at
+    if size - torn_at < enough and not (
+        behind == size and lacks_its_end(data[broken_at:], torn_at - broken_at)
     ):
         return None
     return None if _something_behind(data, broken_at, behind, zeros_from) else tail
-
-
-def _lacks_its_end(record: bytes, length: int, written: int) -> bool:
-    """Whether all that is wrong with a file's last record may be the few bytes behind those that
-    were written.
-    """
-    if written < HEADER.size or length != len(record) or length - written >= CRC_BYTES:
-        return False
-    return can_complete(
-        unmasked(HEADER.unpack_from(record)[0]), record[HEADER.size - 1 : written], length - written
-    )
 
 
 def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int) -> bool:
@@ -173,14 +163,9 @@ def _whole(data: bytes) -> tuple[int, int]:
     begins (-1: none is).
     """
     whole_to = 0
-    for start in range(0, len(data), BLOCK):
-        position, end = start, min(start + BLOCK, len(data))
-        while end - position >= HEADER.size:
-            crc, length, type_ = HEADER.unpack_from(data, position)
-            behind = position + HEADER.size + length
-            if behind > end or masked_crc(data[position + HEADER.size - 1 : behind]) != crc:
-                return whole_to, position
-            position = behind
-            if type_ in {_FULL, _LAST}:
-                whole_to = position
+    for position, type_, behind in pieces(data):
+        if behind < 0:
+            return whole_to, position
+        if type_ in {FULL, LAST}:
+            whole_to = behind
     return whole_to, -1

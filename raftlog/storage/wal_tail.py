@@ -24,6 +24,8 @@ from raftlog.errors import CorruptLogError, StorageError
 
 BLOCK = 32 << 10
 HEADER = struct.Struct("<IHB")
+FULL, FIRST, MIDDLE, LAST = range(1, 5)
+"""Types of physical records: a whole write, and the pieces of one that lies in several."""
 _PLAIN_TYPES = range(1, 5)
 _KNOWN_TYPES = frozenset({0, 1, 2, 3, 4, 9, 10})
 _IGNORABLE = 0x80
@@ -99,6 +101,31 @@ def records_behind(block: bytes, position: int) -> bool:
         if end <= total and masked_crc(block[at + 6 : end]) == crc:
             return True
     return False
+
+
+def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """(position, type, end) of each physical record of a file; at the first that is none, its end
+    is -1 and nothing follows.
+    """
+    for start in range(0, len(data), BLOCK):
+        position, end = start, min(start + BLOCK, len(data))
+        while end - position >= HEADER.size:
+            behind = end_of_piece(data, position)
+            yield position, data[position + HEADER.size - 1], behind
+            if behind < 0:
+                return
+            position = behind
+
+
+def end_of_piece(data: bytes, position: int) -> int:
+    """Where the physical record at ``position`` of a file ends; -1: its checksum is wrong, or it
+    overruns its block.
+    """
+    crc, length, _ = HEADER.unpack_from(data, position)
+    behind = position + HEADER.size + length
+    if behind > min(len(data), position // BLOCK * BLOCK + BLOCK):
+        return -1
+    return behind if masked_crc(data[position + HEADER.size - 1 : behind]) == crc else -1
 
 
 def masked_crc(data: bytes) -> int:

@@ -20,7 +20,7 @@ from raftlog.storage.meta_file import format_storage
 from raftlog.storage.opening import open_store
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import VoteFile, write_vote_file
-from raftlog.storage.wal_holes import pieces
+from raftlog.storage.wal_tail import pieces
 from simulation.twins.disk import SimDisk
 from simulation.twins.disk_hardware import Operation
 
