@@ -52,10 +52,11 @@ _MARK = b"\x01\x01\x00\x08"
 eight.
 """
 _MARK_AT = HEADER.size + _WRITE.size
+_SYNCED_BYTES = 8
 
 
 class Marked(NamedTuple):
-    """A whole write that is there: the first piece of it, at least."""
+    """A whole write that is there: the first piece of it, at least, with the mark whole in it."""
 
     position: int
     sequence: int
@@ -87,20 +88,25 @@ class WalStream:
 
     def _read(self, wal: int, data: bytes) -> Cut | None:
         """Where this one breaks; None: only zeros follow its last write."""
-        whole_to, following, within = 0, self.expected, False
+        whole_to, begin, within, head = 0, 0, False, b""
         for position, type_, behind in pieces(data):
             if behind < 0:
                 only_zeros = not data[position:].strip(b"\0")
                 is_end = only_zeros and not within
                 return None if is_end else Cut(wal, whole_to, position, is_gap=False)
             if type_ in {FULL, FIRST}:
-                sequence, count = _WRITE.unpack_from(data, position + HEADER.size)
-                if self.expected not in {-1, sequence}:
-                    return Cut(wal, whole_to, position, is_gap=True)
-                following = sequence + count
+                begin, head = position, b""
+            if len(head) < _WRITE.size:
+                # At the end of a block a piece may be too short for what a write begins with.
+                head += data[position + HEADER.size : behind][: _WRITE.size]
             within = type_ not in {FULL, LAST}
             if not within:
-                whole_to, self.expected = behind, following
+                if len(head) < _WRITE.size:
+                    return Cut(wal, whole_to, begin, is_gap=False)
+                sequence, count = _WRITE.unpack_from(head)
+                if self.expected not in {-1, sequence}:
+                    return Cut(wal, whole_to, begin, is_gap=True)
+                whole_to, self.expected = behind, sequence + count
         return None
 
 
@@ -141,10 +147,13 @@ def marked(data: bytes, begin: int) -> Iterator[Marked]:
     at = data.find(_MARK, begin + _MARK_AT)
     while at >= 0:
         position = at - _MARK_AT
-        if data[position + HEADER.size - 1] in {FULL, FIRST} and end_of_piece(data, position) >= 0:
+        end = at + len(_MARK) + _SYNCED_BYTES
+        if (
+            data[position + HEADER.size - 1] in {FULL, FIRST}
+            and end_of_piece(data, position) >= end
+        ):
             sequence, _ = _WRITE.unpack_from(data, position + HEADER.size)
-            synced = int.from_bytes(data[at + len(_MARK) : at + len(_MARK) + 8], "big")
-            yield Marked(position, sequence, synced)
+            yield Marked(position, sequence, int.from_bytes(data[end - _SYNCED_BYTES : end], "big"))
         at = data.find(_MARK, at + 1)
 
 

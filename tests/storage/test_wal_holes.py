@@ -15,9 +15,11 @@ from structlog.testing import capture_logs
 
 from raftlog.errors import CorruptLogError
 from raftlog.storage.reader import open_read_only
+from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.wal_ahead import wals
-from raftlog.storage.wal_holes import SECTOR_BYTES, marked
-from raftlog.storage.wal_tail import BLOCK
+from raftlog.storage.wal_holes import SECTOR_BYTES, WalStream, marked
+from raftlog.storage.wal_repair import find_torn_tails
+from raftlog.storage.wal_tail import BLOCK, HEADER
 
 PAGE_BYTES = 4096
 SMALL, LARGE = b"body" * 60, bytes(range(1, 250)) * 300
@@ -274,10 +276,40 @@ async def test_the_wal_before_is_cut_with_what_follows_in_the_next(
     assert opened(lost) in running.logs[1:3]
 
 
+def test_a_write_that_begins_at_the_end_of_a_block(tmp_path: Path) -> None:
+    """Its first piece may be too short for its number, or for its mark, by any number of bytes."""
+    rocks = RocksLog(tmp_path / "log", create=True)
+    (wal,) = (tmp_path / "log").glob("*.log")
+    base = 0
+
+    def put(size: int) -> int:
+        nonlocal base
+        rocks.put(base, b"x" * size)
+        rocks.sync()
+        base += 1
+        return written_bytes(wal)
+
+    # What a write takes beside a chunk of some hundred bytes.
+    frame = -put(500) + put(500) - 500
+    begins = set()
+    for left in range(HEADER.size, 48):
+        begin = written_bytes(wal)
+        while (room := -begin % BLOCK - left - frame) > 15_000 or room < 130:
+            begin = put(10_000 if room > 15_000 else 700)
+        begin = put(room)
+        begins.add(-begin % BLOCK)
+        put(300)
+    assert begins == set(range(HEADER.size, 48))
+    assert WalStream([wal.read_bytes()]).cut is None, "all of it is whole"
+    assert find_torn_tails(tmp_path / "log") == (), "and synced"
+    found = list(marked(wal.read_bytes(), 0))
+    rocks.close()
+    assert all(one.synced < one.sequence for one in found)
+    assert base - len(begins) < len(found) <= base + 1
+
+
 def test_zeros_ahead_never_overwrite(tmp_path: Path) -> None:
     """Whatever is written, and whenever RocksDB begins another WAL."""
-    from raftlog.storage.rocks_adapter import RocksLog
-
     rng = Random(5)
     rocks = RocksLog(tmp_path / "log", create=True)
     sizes = []
