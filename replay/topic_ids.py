@@ -10,7 +10,7 @@ from msgspec import structs
 from raftlog.metadata.imported import PARTITION_DETAIL
 from raftlog.metadata.kafka_ids import parse_topic_id
 from raftlog.segments.place import open_place
-from raftlog.segments.reading import reading
+from raftlog.segments.reading import reading, says_content
 from replay.asked import BY_ID, TOPIC
 from replay.opened import Export
 from replay.request import JobRequest
@@ -37,7 +37,9 @@ def _is_name(export: Export, name: str) -> bool:
         with reading(place, segment), place.open(segment.file) as opened:
             try:
                 names = pq.read_table(opened, columns=["topic_name"])["topic_name"]
-            except pa.ArrowException:
+            except (pa.ArrowException, OSError) as error:
+                if not says_content(error):
+                    raise
                 continue
         if pc.any(pc.equal(names, name)).as_py():
             return True

@@ -21,7 +21,7 @@ from raftlog.segments.columns import SCHEMA, RowBuffer
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import Place
-from raftlog.segments.reading import read_segment, reading
+from raftlog.segments.reading import read_segment, reading, says_content
 
 ROWS = 16_384
 """About so many are compared at a time."""
@@ -245,9 +245,7 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
-            # Arrow's own errors have no number; those of the operating system say nothing of what
-            # the file holds.
-            if isinstance(error, OSError) and error.errno is not None:
+            if not says_content(error):
                 raise
             raise corrupt(segment, segment.base_offset, f"it cannot be read: {error}") from error
 

@@ -48,6 +48,16 @@ def reading(place: Place, segment: Segment) -> Iterator[None]:
         raise
 
 
+def says_content(error: Exception) -> bool:
+    """Whether what was raised while Arrow read a file is about what the file holds, and not about
+    reading.
+
+    Of some content Arrow raises plain OSErrors, too [a footer that parses and makes no sense]: they
+    have no number, as those of an operating system have.
+    """
+    return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
+
+
 def read_segment(
     target: Path | str | Place, segment: Segment, *, owner: tuple[str, int] | None = None
 ) -> Iterator[bytes]:

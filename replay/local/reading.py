@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
-from raftlog.segments.place import LocalPlace, Place, open_place
-from raftlog.segments.reading import corrupt, reading
+from raftlog.segments.place import open_place
+from raftlog.segments.reading import corrupt, reading, says_content
 from replay.kernels.arrays import ints, order_of
 from replay.opened import Export
 
@@ -132,26 +132,15 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
             ):
                 yield _complete(rows, columns)
         except (pa.ArrowException, OSError) as error:
-            why = str(error).lower()
-            if not _of_content(error, place) and "crc" not in why:
+            if not says_content(error):
                 raise
+            why = str(error).lower()
             what = (
                 "the checksum of a page does not match"
                 if "crc" in why or "checksum" in why
                 else "it does not parse"
             )
             raise corrupt(segment, f"it can't be read, {what}") from error
-
-
-def _of_content(error: Exception, place: Place) -> bool:
-    """Whether Arrow says this of what it has read, and not the operating system of reading.
-
-    Of some content Arrow raises OSErrors too, which have no number. [A footer that parses and makes
-    no sense.]
-    """
-    if isinstance(error, pa.ArrowException):
-        return True
-    return isinstance(place, LocalPlace) and getattr(error, "errno", None) is None
 
 
 def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
