@@ -48,7 +48,7 @@ class Measured:
             checked(await self.client.send(self.writes.next(), 30.0))
 
     async def measure(self) -> None:
-        """One slice."""
+        """Write for ``SLICE_S`` seconds, and add up what it took."""
         await self.write(FIRST_WRITES)
         clock, before = time.perf_counter, len(self.taken_s)
         cpu = cpu_s(self.quorum.pids)
@@ -60,7 +60,7 @@ class Measured:
         self.rates.append((len(self.taken_s) - before) / SLICE_S)
 
     def row(self) -> str:
-        """What came out."""
+        """CPU a write in us, percentiles in ms, and writes/s, in columns."""
         taken = sorted(self.taken_s)
         p5, p50, p99 = (taken[int(len(taken) * part)] * 1000 for part in (0.05, 0.5, 0.99))
         return (

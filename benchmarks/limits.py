@@ -57,7 +57,7 @@ def replace_ms(directory: Path, count: int = 200) -> float:
 
 
 async def limits(directory: Path) -> dict[str, float]:
-    """All limits, milliseconds."""
+    """Medians by name, in milliseconds. Takes some seconds."""
     pingpong = await measure_pingpong(2.0)
     return {
         "fdatasync_p50_ms": fdatasync_ms(directory),

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from raftlog.config_writes.twin import varint
+from raftlog.transport.conversations import varint_at
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 class Shared(Protocol):
-    """One side's way."""
+    """How one side lays out requests and responses of many watches on a stream."""
 
     def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
         """The messages that begin these watches, numbered from ``first`` on."""
@@ -48,26 +49,15 @@ class _Etcd:
         # WatchResponse: the header (1), watch_id (2) unless it is 0, and what there is to tell.
         position = 0
         if message[0] == _HEADER:
-            length, position = _varint(message, 1)
+            length, position = varint_at(message, 1)
             position += length
         watch_id = 0
         if message[position : position + 1] == _WATCH_ID:
-            watch_id, _ = _varint(message, position + 1)
+            watch_id, _ = varint_at(message, position + 1)
         yield (watch_id,), message
 
 
 _HEADER, _WATCH_ID = 1 << 3 | 2, varint(2 << 3)
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte <= 0x7F:
-            return value, position
-        shift += 7
 
 
 SHARED: dict[str, Shared] = {"raftlog": _Raftlog(), "etcd": _Etcd()}

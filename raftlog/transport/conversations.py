@@ -84,13 +84,13 @@ def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
                 if high <= 0x7F:
                     position += (length & 0x7F | high << 7) + 3
                     continue
-            tag, position = _varint(message, position)
+            tag, position = varint_at(message, position)
             kind = tag & 7
             if kind == _LENGTH_DELIMITED:
-                length, position = _varint(message, position)
+                length, position = varint_at(message, position)
                 position += length
             elif kind == _VARINT:
-                _, position = _varint(message, position)
+                _, position = varint_at(message, position)
             elif kind == _FIXED64:
                 position += 8
             elif kind == _FIXED32:
@@ -119,7 +119,7 @@ def _cuts(message: bytes, tag: int, most: int) -> list[int] | None:
                 if high <= 0x7F:
                     length, position = length & 0x7F | high << 7, position + 1
                 else:
-                    length, position = _varint(message, position - 1)
+                    length, position = varint_at(message, position - 1)
             position += length
             count += 1
             if count >= until or position - begin >= PART_MAX_BYTES:
@@ -134,7 +134,7 @@ def _cuts(message: bytes, tag: int, most: int) -> list[int] | None:
     return cuts
 
 
-def _varint(message: bytes, position: int) -> tuple[int, int]:
+def varint_at(message: bytes, position: int) -> tuple[int, int]:
     """The number at a position, and the position behind it.
 
     Raises IndexError where there is none.
@@ -335,28 +335,27 @@ class Encoded(NamedTuple):
     data: bytes
 
 
-class WatchWire(SingleWire):
-    """Responses of watches: most of them are sent to many."""
+class _TakesEncoded(Wire):
+    """Responses of watches: most of them are sent to many, and come as bytes."""
+
+    def encode(self, message: Any, max_bytes: int) -> bytes:
+        """See :class:`Wire`."""
+        # A broker cuts responses far below every bound.
+        return message.data if type(message) is Encoded else super().encode(message, max_bytes)
+
+
+class WatchWire(_TakesEncoded, SingleWire):
+    """To one watch."""
 
     def __init__(self) -> None:
         super().__init__(broker_pb2.WatchResponse)
 
-    def encode(self, message: Any, max_bytes: int) -> bytes:
-        """See :class:`Wire`."""
-        # A broker cuts responses far below every bound.
-        return message.data if type(message) is Encoded else super().encode(message, max_bytes)
 
-
-class WatchManyWire(RepeatedWire):
-    """The same, of many watches on one stream."""
+class WatchManyWire(_TakesEncoded, RepeatedWire):
+    """To many watches on one stream."""
 
     def __init__(self) -> None:
         super().__init__(broker_pb2.WatchManyResponse, broker_pb2.WatchManyResponses)
-
-    def encode(self, message: Any, max_bytes: int) -> bytes:
-        """See :class:`Wire`."""
-        # A broker cuts responses far below every bound.
-        return message.data if type(message) is Encoded else super().encode(message, max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
