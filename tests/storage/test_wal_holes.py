@@ -308,6 +308,53 @@ def test_a_write_that_begins_at_the_end_of_a_block(tmp_path: Path) -> None:
     assert base - len(begins) < len(found) <= base + 1
 
 
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(150), marks=pytest.mark.nightly)])
+def test_long_logs_of_any_writes(tmp_path: Path, seeds: range) -> None:
+    """Records at every place of a block: what was synced is there, of the rest a beginning; and a
+    hole in what was synced is refused.
+    """
+    holes = refused = 0
+    for seed in seeds:
+        rng, root = Random(seed), tmp_path / str(seed)
+        rocks, chunks = RocksLog(root / "log", create=True), list[bytes]()
+        (wal,) = (root / "log").glob("*.log")
+
+        def put(rocks: RocksLog, chunks: list[bytes], rng: Random) -> None:
+            most = rng.choice((60, 600, 600, 600, 70_000))
+            chunks.append(rng.randbytes(rng.randrange(1, most)))
+            rocks.put(len(chunks) - 1, chunks[-1])
+
+        for _ in range(rng.randrange(200, 2_000)):
+            put(rocks, chunks, rng)
+            if rng.random() < 0.05:
+                rocks.sync()
+        rocks.sync()
+        synced, old = len(chunks), wal.read_bytes()
+        for _ in range(rng.randrange(2, 60)):
+            put(rocks, chunks, rng)
+        new, written = wal.read_bytes(), written_bytes(wal)
+        rocks.close()
+        lost = root / "lost"
+        lost.mkdir()
+        unit = rng.choice((SECTOR_BYTES, PAGE_BYTES))
+        (lost / wal.name).write_bytes(mixed(old, new, unit, rng))
+        tails = find_torn_tails(lost)
+        holes += any(tail.is_hole for tail in tails)
+        kept = (lost / wal.name).read_bytes()[: min((one.cut_at for one in tails), default=None)]
+        stream = WalStream([kept])
+        assert stream.cut is None
+        # A write has its mark and its chunk, the first one a mark alone.
+        assert synced <= (stream.expected - 2) // 2 <= len(chunks)
+        assert kept[:written].rstrip(b"\0") == new[: len(kept[:written].rstrip(b"\0"))]
+        hole = rng.randrange(0, len(old.rstrip(b"\0")) // 2 // SECTOR_BYTES) * SECTOR_BYTES
+        (lost / wal.name).write_bytes(_zeroed(hole, SECTOR_BYTES)(new))
+        with pytest.raises(CorruptLogError, match="is not what was synced there"):
+            find_torn_tails(lost)
+        refused += 1
+    assert holes > len(seeds) / 4
+    assert refused == len(seeds)
+
+
 def test_zeros_ahead_never_overwrite(tmp_path: Path) -> None:
     """Whatever is written, and whenever RocksDB begins another WAL."""
     rng = Random(5)
