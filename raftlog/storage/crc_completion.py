@@ -37,3 +37,14 @@ def can_complete(crc: int, known: bytes, missing: int) -> bool:
     for _ in range(missing):
         wanted = ((wanted ^ _ENTRY_BY_TOP_BYTE[wanted >> 24]) << 8) & _MASK
     return (wanted ^ before) >> (8 * missing) == 0
+
+
+def is_one_bit(crc: int, known: bytes, missing: int) -> bool:
+    """Whether ``known`` and ``missing`` bytes of a single one among zeros have this checksum."""
+    difference: int = google_crc32c.value(known + bytes(missing)) ^ crc
+    one = _POLYNOMIAL
+    for _ in range(8 * missing):
+        if one == difference:
+            return True
+        one = (one >> 1) ^ (_POLYNOMIAL if one & 1 else 0)
+    return False

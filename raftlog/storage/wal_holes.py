@@ -12,6 +12,10 @@ sequence numbers everything had been synced before it. If a whole write that is 
 hole says that of a number which the hole has swallowed, bytes were lost that a disk had confirmed,
 and the start is refused.
 
+A kill leaves something else of a large write. RocksDB hands it to the file system a mebibyte at a
+time, and each time but the first ends behind the header of a piece. If that piece is the last one,
+and small, its header is there and no sector is missing.
+
 Two things cannot be told from a tear. [The last writes of a log lose a whole sector after they were
 synced: nothing behind says so. The same was true of zeros at the end of a file that grew.] [A bit
 changes in the last write, and that write holds a sector of zeros of its own.]
@@ -28,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftlog.errors import CorruptLogError
-from raftlog.storage.crc_completion import CRC_BYTES, can_complete
+from raftlog.storage.crc_completion import CRC_BYTES, can_complete, is_one_bit
 from raftlog.storage.wal_tail import (
     BLOCK,
     FIRST,
@@ -36,6 +40,8 @@ from raftlog.storage.wal_tail import (
     HEADER,
     LAST,
     end_of_piece,
+    length_changed,
+    masked_crc,
     pieces,
     records_behind,
     unmasked,
@@ -45,6 +51,8 @@ SECTOR_BYTES = 512
 """The unit that a disk writes whole."""
 ZEROS_MIN_BYTES = 8
 """Fewer zeros of a sector may be a record's own."""
+BUFFER_BYTES = 1 << 20
+"""What RocksDB hands to the file system at a time (``writable_file_max_buffer_size``)."""
 _WRITE = struct.Struct("<QI")
 """What a write begins with: its first sequence number, and how many it takes."""
 _MARK = b"\x01\x01\x00\x08"
@@ -71,6 +79,8 @@ class Cut(NamedTuple):
     broken_at: int
     is_gap: bool
     """The write there is whole, but does not follow the one before."""
+    begin: int = -1
+    """Where the write begins that breaks behind its first piece; -1: it does not."""
 
 
 class WalStream:
@@ -93,7 +103,9 @@ class WalStream:
             if behind < 0:
                 only_zeros = not data[position:].strip(b"\0")
                 is_end = only_zeros and not within
-                return None if is_end else Cut(wal, whole_to, position, is_gap=False)
+                if is_end:
+                    return None
+                return Cut(wal, whole_to, position, is_gap=False, begin=begin if within else -1)
             if type_ in {FULL, FIRST}:
                 begin, head = position, b""
             if len(head) < _WRITE.size:
@@ -121,7 +133,8 @@ def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -
     if cut is None or stream.expected < 0:
         return None
     data = wals[cut.wal]
-    if not cut.is_gap and not _is_torn(data, cut.broken_at):
+    is_torn = cut.is_gap or _is_torn(data, cut.broken_at)
+    if not is_torn and (cut.wal < len(wals) - 1 or not _ends_at_a_header(data, cut)):
         return None
     left = [(cut.wal, one) for one in marked(data, cut.broken_at)]
     for index in range(cut.wal + 1, len(wals)):
@@ -175,6 +188,30 @@ def _is_torn(data: bytes, position: int) -> bool:
     return any(_unwritten(data, position, end)) and not _hides_records(data, position, end)
 
 
+def _ends_at_a_header(data: bytes, cut: Cut) -> bool:
+    """Whether a kill explains why the last piece of a write has zeros alone behind its header.
+
+    It does not if one changed bit explains it, too [of the payload, the checksum or the length].
+    """
+    position, behind = cut.broken_at, cut.broken_at + HEADER.size
+    written = position - cut.begin // BLOCK * BLOCK
+    if cut.begin < 0 or not written or written % BUFFER_BYTES or len(data) < behind:
+        return False
+    masked, length, type_ = HEADER.unpack_from(data, position)
+    if type_ != LAST or length < ZEROS_MIN_BYTES or data[behind:].strip(b"\0"):
+        return False
+    # With zeros ahead of it the file has more than the piece.
+    if behind + length > min(len(data), position + BLOCK):
+        return False
+    known = bytes([type_])
+    changed = masked ^ masked_crc(known + bytes(length))
+    return not (
+        changed.bit_count() == 1
+        or length_changed(data, position)
+        or is_one_bit(unmasked(masked), known, length)
+    )
+
+
 def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
     """The sectors of a record that have zeros alone, where that is no chance."""
     at = _next_sector(position)
@@ -204,7 +241,7 @@ def _hides_records(data: bytes, position: int, end: int) -> bool:
     """Whether the record's length is what is wrong: it hides a whole record, perhaps its own."""
     start = position // BLOCK * BLOCK
     written = position + len(data[position:end].rstrip(b"\0"))
-    return any(
+    return length_changed(data, position) or any(
         records_behind(data[start:until], position - start)
         for until in {end, max(written, position + HEADER.size)}
     )

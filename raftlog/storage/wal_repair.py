@@ -38,7 +38,15 @@ from raftlog.storage.wal_holes import (
     find_hole,
     lacks_its_end,
 )
-from raftlog.storage.wal_tail import BLOCK, FULL, HEADER, LAST, pieces, records_behind
+from raftlog.storage.wal_tail import (
+    BLOCK,
+    FULL,
+    HEADER,
+    LAST,
+    length_changed,
+    pieces,
+    records_behind,
+)
 
 MANIFEST_ZEROS_MIN_BYTES = 4
 """A VersionEdit ends in a varint, a terminating tag or text: never in so many zeros, unless
@@ -152,6 +160,8 @@ def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int)
     record, perhaps its own.
     """
     start = broken_at // BLOCK * BLOCK
+    if broken_at + HEADER.size <= len(data) and length_changed(data, broken_at):
+        return True
     ends = [start + BLOCK, zeros_from] if zeros_from - broken_at >= HEADER.size else [start + BLOCK]
     return behind > start + BLOCK or any(
         records_behind(data[start:end], broken_at - start) for end in ends

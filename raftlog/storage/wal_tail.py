@@ -103,6 +103,19 @@ def records_behind(block: bytes, position: int) -> bool:
     return False
 
 
+def length_changed(data: bytes, position: int) -> bool:
+    """Whether one bit of the length makes the physical record at ``position`` of a file whole: one
+    that ends in zeros, with zeros behind it, does not show where it ends.
+    """
+    crc, length, _ = HEADER.unpack_from(data, position)
+    behind = position + HEADER.size
+    file_or_block_end = min(len(data), position // BLOCK * BLOCK + BLOCK)
+    ends = (behind + (length ^ (1 << bit)) for bit in range(16))
+    return any(
+        end <= file_or_block_end and masked_crc(data[behind - 1 : end]) == crc for end in ends
+    )
+
+
 def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
     """(position, type, end) of each physical record of a file; at the first that is none, its end
     is -1 and nothing follows.

@@ -7,7 +7,7 @@ from random import Random
 import google_crc32c
 import pytest
 
-from raftlog.storage.crc_completion import CRC_BYTES, can_complete
+from raftlog.storage.crc_completion import CRC_BYTES, can_complete, is_one_bit
 from raftlog.storage.wal_tail import masked_crc, unmasked
 
 TRIES = 4_000
@@ -67,3 +67,19 @@ def test_a_checksum_is_unmasked() -> None:
     for _ in range(200):
         record = rng.randbytes(rng.randrange(20))
         assert unmasked(masked_crc(record)) == google_crc32c.value(record)
+
+
+@pytest.mark.parametrize("missing", [1, 8, 60, 500])
+def test_one_bit_among_zeros_is_found_wherever_it_is(missing: int) -> None:
+    for bit in range(8 * missing):
+        tail = (1 << bit).to_bytes(missing, "big")
+        assert is_one_bit(google_crc32c.value(b"known" + tail), b"known", missing)
+
+
+def test_other_bytes_are_not_one_bit() -> None:
+    rng = Random(1)
+    assert not is_one_bit(google_crc32c.value(b"known" + bytes(8)), b"known", 8)
+    for _ in range(200):
+        missing = rng.randrange(8, 500)
+        two = (1 << rng.randrange(8, 8 * missing) | 1).to_bytes(missing, "big")
+        assert not is_one_bit(google_crc32c.value(b"known" + two), b"known", missing)

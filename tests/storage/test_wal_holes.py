@@ -18,8 +18,8 @@ from raftlog.storage.reader import open_read_only
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.wal_ahead import wals
 from raftlog.storage.wal_holes import SECTOR_BYTES, WalStream, marked
-from raftlog.storage.wal_repair import find_torn_tails
-from raftlog.storage.wal_tail import BLOCK, HEADER
+from raftlog.storage.wal_repair import cut_off, find_torn_tails
+from raftlog.storage.wal_tail import BLOCK, FULL, HEADER, LAST, pieces
 
 PAGE_BYTES = 4096
 SMALL, LARGE = b"body" * 60, bytes(range(1, 250)) * 300
@@ -274,6 +274,98 @@ async def test_the_wal_before_is_cut_with_what_follows_in_the_next(
     (lost / "log" / first.name).write_bytes(data[: hole.start] + old[hole] + data[hole.stop :])
     (lost / "log" / newest.name).write_bytes(content)
     assert opened(lost) in running.logs[1:3]
+
+
+WRITE_BYTES = 1 << 20
+"""What RocksDB hands to the file system at a time."""
+
+
+def with_last_piece(
+    path: Path, tail: bytes, blocks: int = 2 * WRITE_BYTES // BLOCK
+) -> tuple[Path, int, int]:
+    """A log whose last write, and it alone, has so many blocks, and ends in this last piece: its
+    WAL as a kill finds it, where that write begins, and where the piece.
+    """
+    rocks = RocksLog(path / "log", create=True)
+    (wal,) = (path / "log").glob("*.log")
+    rocks.put(0, b"first" * 50)
+    rocks.sync()
+    begin = written_bytes(wal)
+    # Mark and number, and what stands before the value of the second put.
+    frame = written_bytes(wal) - 31 - 250 - HEADER.size + 1
+    room = blocks * (BLOCK - HEADER.size) - begin % BLOCK
+    rocks.put(1, Random(1).randbytes(room - frame) + tail)
+    copy = path / "killed"
+    shutil.copytree(path / "log", copy)
+    rocks.close()
+    (wal,) = copy.glob("*.log")
+    at = next(at for at, type_, _ in reversed(list(pieces(wal.read_bytes()))) if type_ == LAST)
+    return wal, begin, at
+
+
+@pytest.mark.parametrize("size", [8, 60, 504, 505, 506, 512])
+def test_a_kill_within_a_large_write_leaves_the_header_of_its_last_piece(
+    tmp_path: Path, size: int
+) -> None:
+    wal, begin, at = with_last_piece(tmp_path, Random(size).randbytes(size))
+    good = wal.read_bytes()
+    assert at == begin // BLOCK * BLOCK + 2 * WRITE_BYTES
+    assert HEADER.unpack_from(good, at)[1] == size
+    wal.write_bytes(good[: at + HEADER.size].ljust(len(good), b"\0"))
+    (tail,) = find_torn_tails(wal.parent)
+    assert (tail.path, tail.cut_at, tail.zeros_from) == (wal, begin, at)
+    cut_off(tail)
+    found = RocksLog(wal.parent)
+    assert [base for base, _ in found.scan(0)] == [0]
+    found.close()
+
+
+def test_what_no_kill_leaves_of_a_large_write_is_damage(tmp_path: Path) -> None:
+    """Zeros in part of the piece, behind a header elsewhere, or before anything else."""
+    wal, _, at = with_last_piece(tmp_path, bytes(range(1, 201)))
+    good = wal.read_bytes()
+    behind = at + HEADER.size
+    killed = good[:behind].ljust(len(good), b"\0")
+    for changed in (
+        good[: behind + 1].ljust(len(good), b"\0"),
+        _zeroed(behind, 199)(good),
+        _zeroed(behind, 200)(good)[:-1] + b"x",
+        _zeroed(at + 4, 2)(killed),
+        killed[: at + 4] + (7).to_bytes(2, "little") + killed[at + 6 :],
+        killed[: at + 6] + bytes([FULL]) + killed[at + 7 :],
+    ):
+        assert len(changed) == len(good)
+        wal.write_bytes(changed)
+        assert find_torn_tails(wal.parent) == ()
+    wal.write_bytes(killed)
+    (wal.parent / "999999.log").write_bytes(b"x" * 600)
+    assert find_torn_tails(wal.parent) == (), "a kill ends the last WAL, no other one"
+
+
+def test_between_two_of_its_writes_no_kill_ends_a_large_write(tmp_path: Path) -> None:
+    wal, _, at = with_last_piece(tmp_path, bytes(range(1, 201)), blocks=63)
+    good = wal.read_bytes()
+    wal.write_bytes(good[: at + HEADER.size].ljust(len(good), b"\0"))
+    assert find_torn_tails(wal.parent) == ()
+
+
+@pytest.mark.parametrize(
+    "tail", [bytes(59) + b"\x10", bytes(60)], ids=["all zeros but for one bit", "all zeros"]
+)
+def test_one_bit_of_a_synced_piece_is_damage_whatever_it_holds(tmp_path: Path, tail: bytes) -> None:
+    wal, _, at = with_last_piece(tmp_path, tail)
+    good = wal.read_bytes()
+    assert find_torn_tails(wal.parent) == ()
+    header = 8 * HEADER.size
+    the_one = header + 8 * 59 + 4
+    for bit in (*range(header), *range(header, header + 8 * len(tail), 61), the_one):
+        changed = bytearray(good)
+        changed[at + bit // 8] ^= 1 << bit % 8
+        wal.write_bytes(changed)
+        assert find_torn_tails(wal.parent) == (), bit
+        if bit in {3, 41, the_one}:
+            with pytest.raises(CorruptLogError):
+                RocksLog(wal.parent)
 
 
 def test_a_write_that_begins_at_the_end_of_a_block(tmp_path: Path) -> None:
