@@ -20,7 +20,7 @@ from raftlog.cli.options import (
     SetFlags,
     Standalone,
 )
-from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.output import print_error, print_json, print_line, print_table
 from raftlog.errors import ConfigError
 
 app = typer.Typer(
@@ -178,20 +178,25 @@ def info(
     """
     from raftlog.cli.log_sources import say_left_out
     from raftlog.storage.reader import open_read_only
+    from raftlog.storage.vote_file import damaged_copies
 
     where = _directory_asked(config, flags or [], directory)
     with open_read_only(where) as log:
         say_left_out(log)
+        vote, damaged = log.vote, damaged_copies(where)
         document = {
             "directory": str(where),
             **dataclasses.asdict(log.identity),
             **{
                 f"vote_{name}".replace("vote_vote", "vote"): value
-                for name, value in dataclasses.asdict(log.vote).items()
+                for name, value in dataclasses.asdict(vote).items()
             },
             "log_start_offset": log.start_offset,
             "log_end_offset": log.end_offset,
+            "vote_copy_damaged": bool(damaged),
         }
+    for what in damaged:
+        print_error(f"{what}; the node's next start writes both anew")
     if as_json:
         print_json(document)
     else:

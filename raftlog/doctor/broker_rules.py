@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from raftlog.config.settings import Settings
 from raftlog.doctor.evidence import Evidence
 from raftlog.doctor.finding import Finding, Severity
 from raftlog.doctor.words import brokers, span
@@ -25,8 +26,8 @@ _BY_CAUSE: dict[int, tuple[str, str]] = {
 }
 """What to do, and the next command. None that takes anything away [an operator in a hurry copies
 it]."""
-SILENT_MS = 4_500
-"""Two heartbeats (broker.heartbeat.interval.ms) and a little: who is busy misses none."""
+SESSION_TIMEOUT_MS = Settings.broker_session_timeout_ms
+"""Of a leader that does not say its own."""
 HELD_BACK_MS = 1_000
 """LAO moves with each write; standing still for so long is worth a line."""
 
@@ -69,16 +70,20 @@ def fenced(seen: Evidence) -> Iterator[Finding]:
 
 
 def silent(seen: Evidence) -> Iterator[Finding]:
-    """Brokers that serve, as far as is known, and have missed a heartbeat or two."""
+    """Brokers that serve, as far as is known, and have been silent for half of their session: who
+    is busy does not miss two heartbeats.
+    """
+    told = seen.brokers.broker_session_timeout_ms if seen.brokers is not None else 0
+    session_ms = told or SESSION_TIMEOUT_MS
     for one in _of(seen):
-        if one.state == pb.ACTIVE and one.last_contact_age_ms > SILENT_MS:
+        if one.state == pb.ACTIVE and one.last_contact_age_ms > session_ms // 2:
             yield Finding(
                 "BROKER_SILENT",
                 Severity.NOTICE,
                 f"Broker {one.broker_id} ({one.endpoint}) was last heard"
                 f" {span(one.last_contact_age_ms)} ago.",
-                "If it stays silent, it is fenced when its session ends (9 s by default). Until"
-                " then writes with acks=acknowledged or visible wait for it.",
+                f"If it stays silent, it is fenced {span(session_ms)} after it was last heard."
+                " Until then writes with acks=acknowledged or visible wait for it.",
                 "Look at its process, its machine and the network.",
                 "raftlog brokers list",
             )

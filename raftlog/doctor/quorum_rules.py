@@ -16,7 +16,7 @@ HEARD_MS = 2_000
 """A voter that the leader has heard so lately lives, whatever it says to us."""
 _NO_WRITES = (
     "Nothing can be written. Brokers serve reads until they have been without contact for"
-    " broker.fencing.timeout.ms (12 s), then they fence themselves."
+    " broker.fencing.timeout.ms (12 s by default), then they fence themselves."
 )
 START = "raftlog controller run -c FILE"
 

@@ -67,6 +67,18 @@ def read_vote_file(directory: Path) -> VoteState:
     return _read(directory)[0]
 
 
+def damaged_copies(directory: Path) -> tuple[str, ...]:
+    """What is wrong with the file of a vote that counts all the same, for people.
+
+    Raises CorruptLogError, StorageError.
+    """
+    path = directory / VOTE_FILE
+    raw = read_raw(path)
+    if decode_checked(raw, _KIND) is not None or None not in _copies(path, raw):
+        return ()
+    return (f"{path}: one of the two copies of the vote is not whole, the other counts",)
+
+
 def _read(directory: Path) -> tuple[VoteState, bool]:
     """The vote, and whether the form is plain."""
     path = directory / VOTE_FILE
@@ -83,7 +95,7 @@ def _read(directory: Path) -> tuple[VoteState, bool]:
 
 
 def _newest(path: Path, raw: bytes) -> VoteState:
-    found = [_copy_in(path, raw[:COPY_BYTES]), _copy_in(path, raw[COPY_BYTES:])]
+    found = _copies(path, raw)
     whole = [copy for copy in found if copy is not None]
     if not whole:
         raise not_intact(path)
@@ -94,6 +106,10 @@ def _newest(path: Path, raw: bytes) -> VoteState:
             whole=found.index(whole[0]),
         )
     return max(whole, key=lambda copy: copy.sequence).vote
+
+
+def _copies(path: Path, raw: bytes) -> list[_Copy | None]:
+    return [_copy_in(path, raw[:COPY_BYTES]), _copy_in(path, raw[COPY_BYTES:])]
 
 
 def _copy_in(path: Path, block: bytes) -> _Copy | None:

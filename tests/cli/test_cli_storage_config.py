@@ -11,7 +11,10 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
+from raftlog.storage.meta_file import format_storage
+from raftlog.storage.vote_file import COPY_BYTES, VOTE_FILE, VoteFile
 from raftlog.voter import Voter
 
 CONTROLLER = """
@@ -48,6 +51,26 @@ def test_format_and_info(raftlog: Raftlog, config: Path, tmp_path: Path) -> None
     assert info.json["directory_id"] == made.json["directory_id"]
     assert (info.json["log_end_offset"], info.json["vote_epoch"]) == (0, 0)
     assert "directory id" in raftlog("storage", "info", "-c", config).out
+
+
+def test_info_says_that_a_copy_of_the_vote_is_damaged(raftlog: Raftlog, tmp_path: Path) -> None:
+    """As a controller that was killed at metadata.version 8 leaves the file."""
+    directory = tmp_path / "data"
+    format_storage(directory, NodeIdentity("C", 1, "d1"))
+    vote = VoteFile(directory)
+    vote.keep_in_place(True)
+    vote.write(VoteState(9, 2, "d2"))
+    whole = raftlog("storage", "info", "-d", directory, "--json")
+    assert (whole.json["vote_copy_damaged"], whole.err) == (False, "")
+    path = directory / VOTE_FILE
+    raw = bytearray(path.read_bytes())
+    raw[COPY_BYTES + 20] ^= 1
+    path.write_bytes(raw)
+    info = raftlog("storage", "info", "-d", directory, "--json")
+    assert (info.json["vote_copy_damaged"], info.json["vote_epoch"]) == (True, 9)
+    assert info.err.count("one of the two copies of the vote is not whole") == 1
+    assert "the node's next start writes both anew" in info.err
+    assert path.read_bytes() == raw, "it changes nothing"
 
 
 def test_format_with_options(raftlog: Raftlog, tmp_path: Path) -> None:

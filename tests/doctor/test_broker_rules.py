@@ -67,6 +67,17 @@ def test_a_broker_that_has_missed_heartbeats_is_named_before_it_is_fenced() -> N
     assert diagnose(quorum(3, brokers=brokers(broker(5, last_contact_age_ms=4_400)))) == []
 
 
+def test_how_long_a_broker_may_be_silent_is_what_its_controller_says() -> None:
+    silent = broker(5, last_contact_age_ms=6_200)
+    told = {"broker_session_timeout_ms": 30_000}
+    assert diagnose(quorum(3, brokers=brokers(silent, **told))) == []
+    longer = broker(5, last_contact_age_ms=15_100)
+    found = only(quorum(3, brokers=brokers(longer, **told)))
+    assert "it is fenced 30 s after it was last heard." in found.consequence
+    by_default = only(quorum(3, brokers=brokers(silent)))
+    assert "it is fenced 9 s after it was last heard." in by_default.consequence
+
+
 def test_who_holds_lao_back() -> None:
     held = brokers(
         broker(1), broker(2), held_back_by=[2], held_back_ms=4_000, lowest_acknowledged_offset=90

@@ -49,6 +49,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
         held_back_by=lao.held_back_by(),
         held_back_ms=state.lao_stall.held_ms(now),
         partitions=partitions,
+        broker_session_timeout_ms=state.settings.broker_session_timeout_ms,
     )
     return Reply(body)
 
