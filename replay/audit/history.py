@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
+from replay.kernels.arrays import NEVER
 from replay.kernels.facts import RARE, RARE_COLUMNS, BrokerSpan, Facts, TopicLife
 from replay.kernels.rules import clients, configs, feature_levels, progress, rights
 from replay.kernels.rules.quorum import Epoch
@@ -34,9 +35,9 @@ class History:
 
     ``records``: as :func:`replay.source.records` gives them, all below ``end_offset``. Findings are
     those at or behind ``since``: below it stands what is there to be remembered (see
-    :mod:`replay.audit.memory`), which has been judged before. ``brokers_before``,
-    ``partitions_before`` and ``topics_before``: what was open before the records, null for a
-    history that is given from its beginning. ``super_users`` and
+    :mod:`replay.audit.memory`), which has been judged before. ``partitions_before`` and
+    ``topics_before``: what was open before the records, and ``brokers_before``: the last span of
+    each broker; null for a history that is given from its beginning. ``super_users`` and
     ``allow_everyone_if_no_acl_found``: of the nodes' configuration, which the log does not say.
     ``state_from``: what stands below it is a state, and no history.
     """
@@ -65,7 +66,7 @@ class History:
             self.since,
             self.super_users,
             self.allow_everyone_if_no_acl_found,
-            brokers_before=remembered_spans(self.brokers_before, BrokerSpan),
+            brokers_before=remembered_spans(self.brokers_before, BrokerSpan, ended=True),
             topics_before=remembered_spans(self.topics_before, TopicLife),
             state_from=self.state_from,
         )
@@ -184,10 +185,20 @@ def state_of(rows: pa.Table) -> pa.Table:
 Span = TypeVar("Span", BrokerSpan, TopicLife)
 
 
-def remembered_spans(frame: DataFrame | None, kind: type[Span]) -> list[Span]:
-    """The open ones of what was remembered."""
+def remembered_spans(
+    frame: DataFrame | None, kind: type[Span], *, ended: bool = False
+) -> list[Span]:
+    """What was remembered, in order; ``ended``: also what is not open."""
     if frame is None:
         return []
-    kept = [name for name in kind._fields if name not in {"ends", "ends_ms"}]
-    rows: list[Any] = frame.where(sf.col("ends").isNull()).toArrow().to_pylist()
-    return [kind(**{name: row.get(name) for name in kept}) for row in rows]
+    rows: list[Any] = sorted(frame.toArrow().to_pylist(), key=lambda row: int(row["begins"]))
+    return [
+        # What an earlier build remembered may have fewer columns.
+        kind(**{name: row.get(name) for name in kind._fields} | _end(row))
+        for row in rows
+        if ended or row["ends"] is None
+    ]
+
+
+def _end(row: dict[str, Any]) -> dict[str, Any]:
+    return {"ends": NEVER} if row["ends"] is None else {}

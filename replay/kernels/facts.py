@@ -128,8 +128,9 @@ class TopicLife(NamedTuple):
 class Facts:
     """``rare``: the records of the types RARE, in order, RARE_COLUMNS, all below ``end_offset``.
 
-    ``brokers_before`` and ``topics_before``: what was open before them, for a history that is given
-    in pieces; findings are those at or behind ``since``. ``super_users`` and
+    ``topics_before``: what was open before them, for a history that is given in pieces;
+    ``brokers_before``: the last span of each broker, ended or not. Findings are those at or behind
+    ``since``. ``super_users`` and
     ``allow_everyone_if_no_acl_found``: as the nodes were configured, which the log does not say.
     ``state_from``: what stands below it is a state, and no history.
     """
@@ -234,8 +235,10 @@ def _spans_of_one(events: list[Row | BrokerSpan], state_from: int) -> Iterator[B
     known: Row = {}
     for event in events:
         if isinstance(event, BrokerSpan):
-            current = event
             known = event._asdict()
+            current = event if event.ends == NEVER else None
+            if current is None:
+                yield event
             continue
         if current is not None:
             yield current._replace(ends=event["offset"], ends_ms=event["timestamp_ms"])

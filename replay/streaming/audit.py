@@ -11,7 +11,7 @@ from replay.audit.check import audit, beginnings, partitions
 from replay.audit.history import History
 from replay.audit.memory import remember
 from replay.audit.rules import RULES, Rule
-from replay.streaming.open_spans import BROKERS_DDL, TOPICS_DDL, open_spans
+from replay.streaming.open_spans import TOPICS_DDL, last_spans, open_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "audit"
@@ -47,7 +47,7 @@ def judge(
         spark = history.records.sparkSession
         facts = history.facts
         state = {
-            "brokers": open_spans(spark, facts.brokers, BROKERS_DDL),
+            "brokers": last_spans(spark, facts.brokers),
             "partitions": partitions(history),
             "topics": open_spans(spark, facts.topics, TOPICS_DDL),
             "records": remember(history),

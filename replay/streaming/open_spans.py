@@ -22,9 +22,19 @@ TOPICS_DDL = (
 )
 
 
-def open_spans(
-    spark: SparkSession, spans: Sequence[BrokerSpan] | Sequence[TopicLife], ddl: str
-) -> DataFrame:
+def open_spans(spark: SparkSession, spans: Sequence[BrokerSpan | TopicLife], ddl: str) -> DataFrame:
     """Those that have not ended."""
-    rows = [(*span[:-2], None, None) for span in spans if span.ends == NEVER]
+    return _as_table(spark, [span for span in spans if span.ends == NEVER], ddl)
+
+
+def last_spans(spark: SparkSession, spans: Sequence[BrokerSpan]) -> DataFrame:
+    """The last one of each broker: one that has gone may come back, and the log directories that
+    it had registered are known then.
+    """
+    last = {span.broker_id: span for span in spans}
+    return _as_table(spark, list(last.values()), BROKERS_DDL)
+
+
+def _as_table(spark: SparkSession, spans: Sequence[BrokerSpan | TopicLife], ddl: str) -> DataFrame:
+    rows = [(*span[:-2], None, None) if span.ends == NEVER else tuple(span) for span in spans]
     return spark.createDataFrame(rows, ddl)

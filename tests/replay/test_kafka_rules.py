@@ -5,10 +5,13 @@ allowed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from kafka_log import KafkaLog, kafka, uuid
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 from spark_runs import Replay
 
 from replay.audit.profiles import choose
@@ -16,7 +19,12 @@ from replay.audit.rules import CONTROLLER_EPOCH_WENT_BACK
 from replay.jobs.audit import AuditResult
 from replay.local import reading
 from replay.local.runner import compute_local
+from replay.opened import open_export
 from replay.request import JobRequest
+from replay.source import records
+from replay.streaming import audit
+from replay.streaming.ledger import Ledger, output
+from replay.streaming.watch import take
 
 Found = list[tuple[str, int]]
 """(rule, offset) of what there is to be found."""
@@ -272,19 +280,22 @@ def directories(log: KafkaLog) -> Found:
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found, list[int]]:
+    """The export, what is there to be found, and where it begins and ends or a part of it does."""
     log = KafkaLog()
     expected: Found = []
+    bounds = [0]
     for breaks in OFFENCES:
         expected += breaks(log)
+        bounds.append(log.end_offset)
     directory = tmp_path_factory.mktemp("kafka")
     imported = log.import_into(directory)
     assert (imported.stopped, imported.end_offset) == ("", log.end_offset)
-    return directory / "exported", expected
+    return directory / "exported", expected, bounds
 
 
 @pytest.fixture(scope="module")
-def result(broken: tuple[Path, Found]) -> AuditResult:
+def result(broken: tuple[Path, Found, list[int]]) -> AuditResult:
     found = compute_local(JobRequest(job="audit", export=str(broken[0]), limit=1000))
     assert isinstance(found, AuditResult)
     return found
@@ -296,7 +307,7 @@ JUDGING = [rule.id for rule in choose((), "kafka") if rule is not CONTROLLER_EPO
 
 @pytest.mark.parametrize("rule", JUDGING)
 def test_a_rule_finds_what_breaks_it_and_nothing_else(
-    broken: tuple[Path, Found], result: AuditResult, rule: str
+    broken: tuple[Path, Found, list[int]], result: AuditResult, rule: str
 ) -> None:
     there = sorted(at for id_, at in broken[1] if id_ == rule)
     assert [each.offset for each in result.findings if each.rule == rule] == there
@@ -305,7 +316,7 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(
 
 @pytest.mark.parametrize("slice_rows", [7, pytest.param(1, marks=pytest.mark.nightly)])
 def test_wherever_the_log_is_cut_into_slices_the_same_is_found(
-    broken: tuple[Path, Found],
+    broken: tuple[Path, Found, list[int]],
     result: AuditResult,
     monkeypatch: pytest.MonkeyPatch,
     slice_rows: int,
@@ -315,9 +326,47 @@ def test_wherever_the_log_is_cut_into_slices_the_same_is_found(
 
 
 def test_spark_finds_the_same(
-    replay: Replay, broken: tuple[Path, Found], result: AuditResult
+    replay: Replay, broken: tuple[Path, Found, list[int]], result: AuditResult
 ) -> None:
     assert replay("audit", broken[0], limit=1000) == result
+
+
+def found_in_pieces(spark: SparkSession, export: Path, bounds: list[int], job: Path) -> Found:
+    """By a watch that has seen the log up to each of the bounds."""
+    rows = records(spark, open_export(JobRequest(job="", export=str(export)))).cache()
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        piece = rows.where((sf.col("offset") >= low) & (sf.col("offset") < high))
+        take(piece, number, Ledger(job, audit.NAME), audit.judge(choose((), "kafka")))
+    found = output(spark, job)
+    return [] if found is None else sorted((row.rule, row.offset) for row in found.collect())
+
+
+def test_a_watch_remembers_the_directories_of_a_broker_that_has_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It may come back with other ones, while a partition still names the old one."""
+    log, first, second, stranger = KafkaLog(), uuid(5001), uuid(5002), uuid(5003)
+    log.register(5, log_dirs=[first])
+    registered = log.end_offset
+    log.append(kafka.metadata("UnregisterBrokerRecord", broker_id=5, broker_epoch=log.epochs[5]))
+    gone = log.end_offset
+    log.append(kafka.metadata("NoOpRecord"))
+    still_gone = log.end_offset
+    log.register(5, log_dirs=[second])
+    log.topic("placed", [5], directories=[first])
+    offence = log.change("placed", directories=[stranger])
+    log.import_into(tmp_path)
+    bounds = [0, registered, gone, still_gone, log.end_offset]
+    found = found_in_pieces(spark, tmp_path / "exported", bounds, tmp_path / "job")
+    assert found == [("DIRECTORY_NOT_REGISTERED", offence)]
+
+
+@pytest.mark.nightly
+def test_wherever_a_watch_looks_it_finds_the_same(
+    spark: SparkSession, broken: tuple[Path, Found, list[int]], tmp_path: Path
+) -> None:
+    export, expected, bounds = broken
+    assert found_in_pieces(spark, export, bounds, tmp_path / "job") == sorted(expected)
 
 
 def test_rules_of_kafka_judge_no_other_log() -> None:
