@@ -27,6 +27,8 @@ IMPORTED_KINDS = (
     "zk_migration",
 )
 """The kinds of the other entities."""
+KAFKAS_METADATA_VERSION = "kafka.metadata.version"
+"""Kafka's feature ``metadata.version``, whose levels are not raftlog's."""
 _TOPIC = 2
 _LISTS = ("eligible_leader_replicas", "last_known_elr")
 

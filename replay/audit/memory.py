@@ -18,6 +18,7 @@ from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import ACLS, METADATA_VERSION
 from replay.audit.history import History
 from replay.kernels.entries import ENTRIES
+from replay.kernels.rules.supported import CONTROLLERS
 
 _AS_THEY_ARE = (
     RecordType.FEATURE_LEVEL,
@@ -39,7 +40,8 @@ def remember(history: History) -> DataFrame:
 
     * the last level of each feature, and the last mapping of each hostname;
     * the last voter set, the cursors that are there, and the clients that are open;
-    * of Kafka's records the last of those in :func:`_compared`;
+    * of Kafka's records the last of those in :func:`_compared`, and the registrations of the
+      controllers that are there;
     * the access control entries that are there, and since when there are any;
     * of the progress records the one with the highest LAO, and of the newest epoch the one with the
       highest high watermark, and for each broker the last that names it;
@@ -52,6 +54,7 @@ def remember(history: History) -> DataFrame:
         _last(history.of(RecordType.HOSTNAME), "group_id"),
         _last(history.of(RecordType.VOTERS), "type"),
         _last(history.of(RecordType.IMPORTED).where(_compared()), "imported_name"),
+        _last_there(history.of(RecordType.IMPORTED).where(_of_controllers()), _is_there()),
         _last_there(history.of(RecordType.EXPORT_CURSOR), sf.col("cursor_end_offset").isNotNull()),
         _last_there(
             history.of(RecordType.OPEN_CLIENT, RecordType.CLOSE_CLIENT),
@@ -79,6 +82,14 @@ def _compared() -> Column:
     numbers = ("ProducerIdsRecord", "ZkMigrationStateRecord")
     name, said = sf.col("imported_name"), sf.col("imported_fields").isNotNull()
     return name.isin(*of_transactions) | (name.isin(*numbers) & said)
+
+
+def _of_controllers() -> Column:
+    return sf.col("imported_name").isin(*CONTROLLERS) & sf.col("imported_fields").isNotNull()
+
+
+def _is_there() -> Column:
+    return sf.col("imported_name") == CONTROLLERS[0]
 
 
 def _last(rows: DataFrame, key: str) -> DataFrame:

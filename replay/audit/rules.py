@@ -280,8 +280,8 @@ VOTERS_REPLACED_WHOLESALE = Rule(
 FEATURE_LEVEL_NOT_SUPPORTED = Rule(
     "FEATURE_LEVEL_NOT_SUPPORTED",
     ERROR,
-    "the level of a feature was one that a registered broker does not support",
-    (RecordType.FEATURE_LEVEL, RecordType.REGISTER_BROKER),
+    "the level of a feature was one that a registered broker or controller does not support",
+    (RecordType.FEATURE_LEVEL, RecordType.REGISTER_BROKER, RecordType.IMPORTED),
 )
 TRANSACTION_OUT_OF_PLACE = Rule(
     "TRANSACTION_OUT_OF_PLACE",

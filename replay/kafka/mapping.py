@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
+from raftlog.metadata.imported import KAFKAS_METADATA_VERSION
+from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.kafka.primitives import is_zero_uuid, uuid_bytes
 from replay.kafka.records import SECRETS, UNKNOWN, KafkaRecord
 from replay.kafka.schema import UNKNOWN_TAGS, Decoded
 
-METADATA_VERSION = "kafka.metadata.version"
-"""Kafka's feature ``metadata.version``, whose levels are not raftlog's."""
 KRAFT_VERSION = "kraft.version"
 _NO_LEADER_CHANGE, _UNCHANGED_STATE = -2, -1
 _TOPIC = 2
@@ -256,7 +256,7 @@ def _by_name(one: Decoded) -> str:
 
 
 def _feature(name: str) -> str:
-    return METADATA_VERSION if name == "metadata.version" else name
+    return KAFKAS_METADATA_VERSION if name == METADATA_VERSION else name
 
 
 def _feature_level(fields: Decoded) -> pb.FeatureLevelRecord:

@@ -251,6 +251,36 @@ def features(log: KafkaLog) -> Found:
 
 
 @offence
+def features_of_controllers(log: KafkaLog) -> Found:
+    """Its registration replaces the one before; and its metadata.version has our import's name."""
+
+    def controller(name: str, high: int) -> int:
+        known = {"name": name, "min_supported_version": 1, "max_supported_version": high}
+        said = {"controller_id": 3000, "incarnation_id": uuid(7), "end_points": []}
+        record = kafka.metadata(
+            "RegisterControllerRecord", **said, zk_migration_ready=False, features=[known]
+        )
+        return log.append(record)
+
+    def level(level: int) -> int:
+        record = kafka.metadata("FeatureLevelRecord", name="metadata.version", feature_level=level)
+        return log.append(record)
+
+    controller("metadata.version", 20)
+    level(20)
+    beyond = level(21)
+    behind = controller("metadata.version", 20)
+    controller("metadata.version", 22)
+    level(22)
+    controller("other.version", 20)
+    level(23)
+    controller("metadata.version", 23)
+    log.append(kafka.metadata("UnregisterControllerRecord", controller_id=3000))
+    level(24)
+    return [("FEATURE_LEVEL_NOT_SUPPORTED", at) for at in (beyond, behind)]
+
+
+@offence
 def directories(log: KafkaLog) -> Found:
     """One that was registered earlier is none, nor is one that the same batch registers, nor what
     is no directory.
@@ -372,6 +402,6 @@ def test_wherever_a_watch_looks_it_finds_the_same(
 def test_rules_of_kafka_judge_no_other_log() -> None:
     ours, theirs = ({rule.id for rule in choose((), origin)} for origin in ("", "kafka"))
     assert theirs - ours == {
-        "DIRECTORY_NOT_REGISTERED", "ELIGIBLE_IN_ISR", "FEATURE_LEVEL_NOT_SUPPORTED", "PRODUCER_IDS_OVERLAP", "TRANSACTION_OUT_OF_PLACE",
-        "ZK_MIGRATION_WENT_BACK",
+        "DIRECTORY_NOT_REGISTERED", "ELIGIBLE_IN_ISR", "PRODUCER_IDS_OVERLAP",
+        "TRANSACTION_OUT_OF_PLACE", "ZK_MIGRATION_WENT_BACK",
     }  # fmt: skip

@@ -485,6 +485,30 @@ def headless(log: AuditedLog) -> Found:
     return [("EPOCH_WITHOUT_CONTROLLER", log.append(pb.NoOpRecord()), None)]
 
 
+def known(name: str, low: int, high: int) -> pb.FeatureRange:
+    return pb.FeatureRange(name=name, min_supported_version=low, max_supported_version=high)
+
+
+@offence
+def unsupported(log: AuditedLog) -> Found:
+    """A level that a broker does not know, and a broker that does not know the level."""
+
+    def registers(*features: pb.FeatureRange) -> int:
+        at = log.append(log.registration(4, features=features), *log._removals(4))
+        log.set_fenced(4, fenced=False)
+        return at
+
+    def level(name: str, level: int) -> int:
+        return log.append(pb.FeatureLevelRecord(name=name, feature_level=level))
+
+    behind = registers(known("metadata.version", 1, 2), known("another", 5, 7))
+    beyond = level("metadata.version", 3)
+    below = level("another", 4)
+    level("another", 0)
+    registers()
+    return [("FEATURE_LEVEL_NOT_SUPPORTED", at, 4) for at in (behind, beyond, below)]
+
+
 # --- what is allowed ----------------------------------------------------------------------------
 
 
@@ -537,12 +561,28 @@ def _lives(log: AuditedLog) -> None:
     log.append(*log._removals(2), gone)
     # A replica that is not registered any more stays one: where others are added, too.
     log.change("a", **begun([1, 2, 3, 4], adding=[4]))
+    _supported(log)
     log.register(2)
     log.set_fenced(2, fenced=False)
     log.append(log.standing(2, in_controlled_shutdown=True), *log._removals(2))
     log.append(log.standing(2, fenced=True, in_controlled_shutdown=True), *log._removals(2))
     log.register(2)
     log.set_fenced(2, fenced=False)
+
+
+def _supported(log: AuditedLog) -> None:
+    """What a broker supports that has gone, or of a feature that is off; and a broker that does not
+    know lao.version may be there.
+    """
+    features = [known("another", 1, 2), known("lao.version", 0, 0)]
+    log.append(log.registration(2, features=features))
+    log.append(pb.FeatureLevelRecord(name="another", feature_level=2))
+    log.append(pb.FeatureLevelRecord(name="another", feature_level=0))
+    log.append(pb.FeatureLevelRecord(name="lao.version", feature_level=1))
+    gone = pb.UnregisterBrokerRecord(broker_id=2, broker_epoch=log.epoch_of(2))
+    log.append(gone)
+    log.append(pb.FeatureLevelRecord(name="another", feature_level=3))
+    log.append(pb.FeatureLevelRecord(name="another", feature_level=0))
 
 
 def _elections(log: AuditedLog) -> None:
