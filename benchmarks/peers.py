@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.leases import peer as leases_peer
 from benchmarks.stats import percentile
 from benchmarks.watching import peer
 from raftlog.errors import ConfigError
@@ -51,7 +52,7 @@ def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
 
     Raises ConfigError if it can't be run, RuntimeError if its step has failed.
     """
-    if workload not in STEPS and workload != "watch":
+    if workload not in {*STEPS, "watch", "leases"}:
         return None
     source, home = scripts()
     # The scripts write beside themselves: run a copy.
@@ -68,6 +69,8 @@ def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
     if workload == "watch":
         # Ours: the watchers must be the same on both sides.
         return {_named(row): row for row in peer.watch(home, seconds)}
+    if workload == "leases":
+        return leases_peer.leases(home, seconds)
     written = copy / "results" / f"{STEPS[workload]}.json"
     # The scripts go on when a step fails: what is there then is of an earlier run.
     written.unlink(missing_ok=True)
@@ -147,6 +150,8 @@ def ratios(
                 ),
             }
         return found
+    if workload == "leases":
+        return _ratios_of_leases(ours[0], theirs)
     if workload == "w5":
         rows = theirs["last_from_send_ms"]
         return {
@@ -160,4 +165,23 @@ def ratios(
     return {
         "writes_per_s": round(middle["writes_per_s"] / theirs["writes_per_s"], 2),
         "latency p50": round(theirs["latency_ms"]["p50"] / middle["latency_ms"]["p50"], 2),
+    }
+
+
+def _ratios_of_leases(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
+    """Of the steps, what each is about."""
+    kept = {
+        f"{who}, servers' CPU a keep-alive": (who, "cpu_us_per_keep_alive", "servers")
+        for who in ("one client", "many clients")
+    }
+    paths = kept | {
+        "acquire p50": ("lock", "acquire_ms", "p50"),
+        "release p50": ("lock", "release_ms", "p50"),
+        "hand-over p50": ("hand-over", "hand_over_ms", "p50"),
+        "dead until led p50": ("election", "dead_until_led_ms", "p50"),
+    }
+    return {
+        name: round(theirs[step][key][which] / ours[step][key][which], 2)
+        for name, (step, key, which) in paths.items()
+        if ours[step][key][which]
     }

@@ -10,6 +10,7 @@ from typing import Any
 import uvloop
 
 from benchmarks import broker_restarts, failover, fencing, many_partitions, propagation
+from benchmarks.leases.ours import leases
 from benchmarks.load import LOADS, measure
 from benchmarks.nodes import Quorum
 from benchmarks.produce import produce
@@ -128,6 +129,11 @@ WORKLOADS = {
     "watch": Workload(
         "10, 1,000 and 10,000 watchers over three brokers: a change until the last has it",
         lambda quorum, seconds, _: watch(quorum, seconds),
+        brokers=3,
+    ),
+    "leases": Workload(
+        "3,000 leases kept alive by one and by 100 clients; locks and elections",
+        lambda quorum, seconds, _: [leases(quorum, seconds)],
         brokers=3,
     ),
     "k7": Workload(

@@ -115,6 +115,38 @@ def _own_keys(index: int, count: int) -> tuple[Figure, ...]:
     )
 
 
+def _leases() -> tuple[Figure, ...]:
+    """Steps by name, with the same names on both sides."""
+    found: list[Figure] = []
+    for step in ("one client", "many clients"):
+        of = "3,000 leases of one client" if step == "one client" else "3,000 leases of 100 clients"
+        found += [
+            *(
+                Figure(
+                    f"{of}: CPU of {who}, us a keep-alive",
+                    *_both(step, "cpu_us_per_keep_alive", key),
+                )
+                for who, key in (("the servers", "servers"), ("the clients", "client"))
+            ),
+            Figure(
+                f"{of}: the least time any had left, s", *_both(step, "least_left_s"), better=""
+            ),
+            Figure(f"{of}: grants/s, 64 in flight", *_both(step, "grants_per_s"), better="more"),
+            Figure(f"{of}: revocations/s", *_both(step, "revocations_per_s"), better="more"),
+        ]
+    for label, step, key in (
+        ("a lock that nobody else wants: acquire", "lock", "acquire_ms"),
+        ("release", "lock", "release_ms"),
+        ("a lock that 50 want: from one to the next", "hand-over", "hand_over_ms"),
+        ("a leader of 2 s is silent: until the next leads", "election", "dead_until_led_ms"),
+    ):
+        found += [Figure(f"{label}, {name} ms", *_both(step, key, name)) for name in ("p50", "p99")]
+        if step != "election" and key != "acquire_ms":
+            path = _both(step, "cpu_us_per_lock", "servers")
+            found.append(Figure("CPU of the servers, us a lock", *path))
+    return tuple(found)
+
+
 def _spread(index: int, key: str, label: str, theirs: str = "") -> tuple[Figure, ...]:
     return tuple(
         Figure(f"{label}, {name} ms", (index, key, name), (theirs, name) if theirs else ())
@@ -268,6 +300,11 @@ ENTRIES: dict[str, Entry] = {
             *_own_keys(3, 10_000),
             *(*_watchers(4, 1_000, "six streams"), *_watchers(5, 10_000, "six streams")),
         ),
+    ),
+    "leases": Entry(
+        "leases of 10 s, locks and elections of the client library (etcd: of its Go client)",
+        "leases",
+        _leases(),
     ),
     "k7": Entry(
         "brokers that heartbeat every 2 s, each on its own connection", "k7", _heartbeats()

@@ -43,11 +43,21 @@ class BlockingContext(Blocking[C]):
 
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Blocking[A], P], T]:
+) -> Callable[Concatenate[Blocking[Any], P], T]:
     """The blocking twin of a method."""
 
     @functools.wraps(method)
-    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.call(lambda: method(self._twin, *args, **kwargs))
 
     return call
+
+
+def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """The twin of a method that waits for nothing, but is for the loop's thread alone."""
+
+    @functools.wraps(method)
+    async def there(self: A, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self, *args, **kwargs)
+
+    return blocking(there)

@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Self
+from typing import Self, TypeVar
 
-from raftlog.library.blocking import Blocking, BlockingContext, blocking
+from raftlog.library.blocking import Blocking, BlockingContext, blocking, on_loop
 from raftlog.library.client import Client
 from raftlog.library.key_values import Expect
 from raftlog.recipes.barrier import AsyncBarrier
 from raftlog.recipes.double_barrier import AsyncDoubleBarrier
 from raftlog.recipes.election import AsyncElection, Leader
 from raftlog.recipes.lock import DEFAULT_TTL_S, AsyncLock
+from raftlog.recipes.place import Holder
+
+H = TypeVar("H", AsyncLock, AsyncElection)
 
 
-class Lock(BlockingContext[AsyncLock]):
-    """A lock of this name, for one thread at a time: ``with Lock(client, "orders"):``. See
-    :class:`raftlog.recipes.AsyncLock`.
-    """
+class _Holding(BlockingContext[H]):
+    """What is the same of a lock and of an election. See :class:`raftlog.recipes.place.Holder`."""
 
-    acquire = blocking(AsyncLock.acquire)
-    release = blocking(AsyncLock.release)
-    wait_lost = blocking(AsyncLock.wait_lost)
-
-    def __init__(
-        self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
-    ) -> None:
-        """``ttl_s``: how long the lock outlives a holder that died. ``value``: who holds it, for
-        people.
-        """
-        thread, twin = client.parts
-        super().__init__(thread, AsyncLock(twin, name, ttl_s=ttl_s, value=value))
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it is certain, by this clock, that nobody else has it."""
-        return self._twin.is_held
+    abandon = on_loop(Holder.abandon)
+    wait_lost = blocking(Holder.wait_lost)
 
     @property
     def token(self) -> int:
-        """The fencing token: each later holder's is higher."""
+        """The fencing token: that of who comes later is higher."""
         return self._twin.token
 
     @property
@@ -55,23 +41,38 @@ class Lock(BlockingContext[AsyncLock]):
         return self._twin.key
 
     def guard(self) -> Expect:
-        """The condition that the lock is held: for ``client.kv.alter``."""
+        """The condition that it is not lost: for ``client.kv.alter``."""
         return self._twin.guard()
 
-    def abandon(self) -> None:
-        """Rely on it no longer, and let it end with its time: without a word to the cluster."""
 
-        async def abandon() -> None:
-            self._twin.abandon()
+class Lock(_Holding[AsyncLock]):
+    """A lock of this name, for one thread at a time: ``with Lock(client, "orders"):``. See
+    :class:`raftlog.recipes.AsyncLock`.
+    """
 
-        self._thread.call(abandon)
+    acquire = blocking(AsyncLock.acquire)
+    release = blocking(AsyncLock.release)
+
+    def __init__(
+        self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
+    ) -> None:
+        """``ttl_s``: how long the lock outlives a holder that died. ``value``: who holds it, for
+        people.
+        """
+        thread, twin = client.parts
+        super().__init__(thread, AsyncLock(twin, name, ttl_s=ttl_s, value=value))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is certain, by this clock, that nobody else has it."""
+        return self._twin.is_held
 
     def __enter__(self) -> Self:
         self.acquire()
         return self
 
 
-class Election(BlockingContext[AsyncElection]):
+class Election(_Holding[AsyncElection]):
     """An election of this name: ``with Election(client, "scheduler", "host-1"):`` leads inside. See
     :class:`raftlog.recipes.AsyncElection`.
     """
@@ -80,7 +81,6 @@ class Election(BlockingContext[AsyncElection]):
     leader = blocking(AsyncElection.leader)
     proclaim = blocking(AsyncElection.proclaim)
     resign = blocking(AsyncElection.resign)
-    wait_lost = blocking(AsyncElection.wait_lost)
 
     def __init__(
         self, client: Client, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
@@ -93,22 +93,6 @@ class Election(BlockingContext[AsyncElection]):
     def is_leader(self) -> bool:
         """Whether it is certain, by this clock, that nobody else leads."""
         return self._twin.is_leader
-
-    @property
-    def token(self) -> int:
-        """The fencing token of this candidate."""
-        return self._twin.token
-
-    @property
-    def generation(self) -> int:
-        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
-        again, under a higher generation.
-        """
-        return self._twin.generation
-
-    def guard(self) -> Expect:
-        """The condition that this candidate has not lost its place: for ``client.kv.alter``."""
-        return self._twin.guard()
 
     def observe(self) -> Generator[Leader | None]:
         """Who leads, whenever that changes, from now on. Several changes may show as one."""
@@ -147,6 +131,7 @@ class DoubleBarrier(BlockingContext[AsyncDoubleBarrier]):
 
     enter = blocking(AsyncDoubleBarrier.enter)
     leave = blocking(AsyncDoubleBarrier.leave)
+    abandon = on_loop(AsyncDoubleBarrier.abandon)
 
     def __init__(
         self, client: Client, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
@@ -159,14 +144,6 @@ class DoubleBarrier(BlockingContext[AsyncDoubleBarrier]):
     def key(self) -> str:
         """The key that stands for it; empty before it has entered."""
         return self._twin.key
-
-    def abandon(self) -> None:
-        """Be gone with the lease's time, without a word to the cluster: as one that has died."""
-
-        async def abandon() -> None:
-            self._twin.abandon()
-
-        self._thread.call(abandon)
 
     def __enter__(self) -> Self:
         self.enter()

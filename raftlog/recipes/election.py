@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from raftlog.errors import InvalidUpdateVersionError
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.key_values import Expect, Put
+from raftlog.library.key_values import Put
 from raftlog.recipes.lock import DEFAULT_TTL_S
-from raftlog.recipes.place import Place, PlaceLostError
+from raftlog.recipes.place import Holder, Place, PlaceLostError
 
 PREFIX = "elections/"
 
@@ -27,7 +26,7 @@ class Leader:
     key: str
 
 
-class AsyncElection:
+class AsyncElection(Holder):
     """An election of this name: ``async with AsyncElection(client, "scheduler", "host-1"):`` leads
     inside.
 
@@ -45,22 +44,6 @@ class AsyncElection:
     def is_leader(self) -> bool:
         """Whether it is certain, by this clock, that nobody else leads."""
         return self._place.is_first
-
-    @property
-    def token(self) -> int:
-        """The fencing token of this candidate."""
-        return self._place.token
-
-    @property
-    def generation(self) -> int:
-        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
-        again, under a higher generation.
-        """
-        return self._place.generation
-
-    def guard(self) -> Expect:
-        """The condition that this candidate has not lost its place: for ``client.kv.alter``."""
-        return self._place.guard()
 
     async def campaign(self, timeout_s: float | None = None) -> bool:
         """Wait until elected; False: the time was over first. Raises PlaceLostError, ApiError."""
@@ -83,10 +66,6 @@ class AsyncElection:
     async def resign(self) -> None:
         """Let another one lead. Idempotent. Raises ApiError: then the lease ends by itself."""
         await self._place.leave()
-
-    async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until the leadership is lost or given up; False: the time was over first."""
-        return await self._place.lease.wait_lost(timeout_s)
 
     async def leader(self) -> Leader | None:
         """Who leads; None: nobody. At one moment, and perhaps no more."""
@@ -111,11 +90,3 @@ class AsyncElection:
     async def __aenter__(self) -> Self:
         await self.campaign()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._place.give_up()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.key_values import Expect
-from raftlog.recipes.place import Place
+from raftlog.recipes.place import Holder, Place
 
 PREFIX = "locks/"
 DEFAULT_TTL_S = 10.0
 
 
-class AsyncLock:
+class AsyncLock(Holder):
     """A lock of this name, for one task at a time: ``async with AsyncLock(client, "orders"):``.
 
     The log never has two holders. A holder that is paused, or whose last words are late, does not
@@ -35,29 +33,6 @@ class AsyncLock:
         """Whether it is certain, by this clock, that nobody else has it."""
         return self._place.is_first
 
-    @property
-    def token(self) -> int:
-        """The fencing token: each later holder's is higher."""
-        return self._place.token
-
-    @property
-    def generation(self) -> int:
-        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
-        again, under a higher generation.
-        """
-        return self._place.generation
-
-    @property
-    def key(self) -> str:
-        """The key that stands for the holder."""
-        return self._place.key
-
-    def guard(self) -> Expect:
-        """The condition that the lock is held: ``client.kv.alter(lock.guard(), Put(…))`` changes
-        nothing once it is lost.
-        """
-        return self._place.guard()
-
     async def acquire(self, timeout_s: float | None = None) -> bool:
         """Wait for the lock; False: the time was over first. Raises PlaceLostError, ApiError."""
         return await self._place.take(self._value, timeout_s)
@@ -66,22 +41,6 @@ class AsyncLock:
         """Let the next one have it. Idempotent. Raises ApiError: then the lease ends by itself."""
         await self._place.leave()
 
-    def abandon(self) -> None:
-        """Rely on it no longer, and let it end with its time: without a word to the cluster."""
-        self._place.abandon()
-
-    async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until the lock is lost or released; False: the time was over first."""
-        return await self._place.lease.wait_lost(timeout_s)
-
     async def __aenter__(self) -> Self:
         await self.acquire()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._place.give_up()

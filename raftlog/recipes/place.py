@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from types import TracebackType
 from typing import Any, TypeVar
 
 from raftlog.errors import ApiError, RaftlogError
@@ -159,6 +160,51 @@ class Place:
             if not doing.done():
                 doing.cancel()
                 await asyncio.gather(doing, return_exceptions=True)
+
+
+class Holder:
+    """What is the same of all that hold a place: of a lock, and of a leadership."""
+
+    _place: Place
+
+    @property
+    def token(self) -> int:
+        """The fencing token: that of who comes later is higher."""
+        return self._place.token
+
+    @property
+    def generation(self) -> int:
+        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
+        again, under a higher generation.
+        """
+        return self._place.generation
+
+    @property
+    def key(self) -> str:
+        """The key that stands for the holder."""
+        return self._place.key
+
+    def guard(self) -> Expect:
+        """The condition that the place is not lost: ``client.kv.alter(lock.guard(), Put(…))``
+        changes nothing once it is.
+        """
+        return self._place.guard()
+
+    def abandon(self) -> None:
+        """Rely on it no longer, and let it end with its time: without a word to the cluster."""
+        self._place.abandon()
+
+    async def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is lost or given up; False: the time was over first."""
+        return await self._place.lease.wait_lost(timeout_s)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._place.give_up()
 
 
 async def until_gone(client: AsyncClient, key: str, *, read: ReadModeLike) -> bool:

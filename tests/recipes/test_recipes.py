@@ -132,6 +132,22 @@ def test_the_lock_of_one_that_died_goes_to_the_next_after_its_time() -> None:
     on_cluster(test)
 
 
+def test_a_leader_that_abandons_leads_no_more_and_is_followed_after_its_time() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("old") as old, cluster.client("new") as new:
+            leader, next_one = AsyncElection(old, "e", ttl_s=5.0), AsyncElection(new, "e")
+            await leader.campaign()
+            guard, begun = leader.guard(), cluster.loop.time()
+            leader.abandon()
+            assert not leader.is_leader
+            await next_one.campaign()
+            assert 4.5 < cluster.loop.time() - begun < 6.0
+            with pytest.raises(errors.InvalidUpdateVersionError):
+                await old.kv.alter(guard, raftlog.Put("data", "late"))
+
+    on_cluster(test)
+
+
 def test_a_lock_that_is_taken_away_says_so() -> None:
     async def test(cluster: Cluster) -> None:
         async with cluster.client("a") as one, cluster.client("b") as other:
@@ -235,8 +251,11 @@ def test_a_watch_that_ends_lifts_no_barrier(monkeypatch: pytest.MonkeyPatch) -> 
 def test_each_recipe_has_a_blocking_twin_with_the_same_arguments() -> None:
     for name in ("Lock", "Election", "Barrier", "DoubleBarrier"):
         asynchronous, twin = getattr(recipes, f"Async{name}"), getattr(recipes, name)
-        for method, what in vars(asynchronous).items():
-            if method.startswith("_") or not callable(what):
+        for method, what in inspect.getmembers(asynchronous):
+            if method.startswith("_"):
+                continue
+            if not callable(what):
+                assert isinstance(getattr(twin, method), property), (name, method)
                 continue
             ours = inspect.signature(getattr(twin, method)).parameters
             assert ours == inspect.signature(what).parameters, (name, method)
