@@ -56,7 +56,7 @@ class CountingTransport(GrpcServerTransport):
     """Counts the messages of metadata streams."""
 
     def __init__(self, counter: Counter) -> None:
-        super().__init__()
+        super().__init__(asks_for_lanes=True)
         self._counter = counter
 
     def dial(self, address: str, conversation: Conversation, handler: Any) -> GrpcDialer:

@@ -145,6 +145,10 @@ class TransportLimits:
     max_connections_per_address: int = 2**31 - 1
     """Of those that have a call open."""
     max_connections_per_principal: int = 2**31 - 1
+    max_observer_lanes: int = 1_024
+    """Streams of observers that have a TCP connection beside them, or may come for one; one address
+    has at most half of what is left.
+    """
     max_streams_per_connection: int = 128
     max_streams: int = 4_096
     """Of one conversation, on all connections, and as many unary calls; one connection has at most

@@ -10,7 +10,7 @@ from raftlog.config.listeners import Security, TlsFiles
 from raftlog.config.node import NodeConfig
 from raftlog.resource_limits import CONTROLLER_TURN_MAX_MS
 from raftlog.transport.api import TransportLimits
-from raftlog.transport.descriptors import connections_allowed
+from raftlog.transport.descriptors import connections_allowed, lanes_allowed
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.listener_security import ListenerSecurity, Routes
 from raftlog.transport.tls import TlsConfig
@@ -34,11 +34,15 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
     if config.controller is not None:
         # A turn of the loop holds a turn of decisions there, which is no message's cost.
         limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
-        limits = limits.within(settings.controller_quorum_fetch_timeout_ms)
+        limits = replace(
+            limits.within(settings.controller_quorum_fetch_timeout_ms),
+            max_observer_lanes=lanes_allowed(limits.max_observer_lanes, limits.max_connections),
+        )
     fetch_port = settings.controller_quorum_fetch_port
     return GrpcServerTransport(
         limits,
         lane_port=None if config.controller is None or fetch_port < 0 else fetch_port,
+        asks_for_lanes=config.controller is None,
         routes=Routes(
             {name: _tls(security) for name, security in config.peers.items()},
             tuple(one.name for one in config.listeners if one.for_nodes),

@@ -335,6 +335,22 @@ class Encoded(NamedTuple):
     data: bytes
 
 
+class _SharedWire(SingleWire):
+    """Mostly the same message to many, one after the other: it is encoded once."""
+
+    def __init__(self, item_type: type[Message]) -> None:
+        super().__init__(item_type)
+        self._last: Any = None
+        self._data = b""
+
+    def encode(self, message: Any, max_bytes: int) -> bytes:
+        """See :class:`Wire`. Nobody changes a message that was sent."""
+        if message is not self._last or len(self._data) + 8 > max_bytes:
+            self._data = super().encode(message, max_bytes)
+            self._last = message
+        return self._data
+
+
 class _TakesEncoded(Wire):
     """Responses of watches: most of them are sent to many, and come as bytes."""
 
@@ -380,7 +396,7 @@ WIRES: dict[Conversation, ConversationWires] = {
     Conversation.CONTROLLER: ConversationWires(RequestsWire(), ResponsesWire()),
     Conversation.OBSERVER: ConversationWires(
         SingleWire(controller_pb2.MetadataFetchRequest),
-        SingleWire(controller_pb2.MetadataFetchResponse),
+        _SharedWire(controller_pb2.MetadataFetchResponse),
     ),
     Conversation.BROKER: ConversationWires(
         RepeatedWire(broker_pb2.BrokerRequest, broker_pb2.BrokerRequests),

@@ -47,3 +47,20 @@ def connections_allowed(wanted: int) -> int:
             open_files_limit=soft,
         )
     return allowed
+
+
+def lanes_allowed(wanted: int, connections: int) -> int:
+    """How many observers may have a second connection that nobody else could have."""
+    if sys.platform == "win32":
+        return wanted
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    allowed = min(wanted, max(0, soft - RESERVED_DESCRIPTORS - connections))
+    if allowed < wanted:
+        log.info(
+            "fewer brokers than usual may fetch beside gRPC",
+            brokers=allowed,
+            open_files_limit=soft,
+        )
+    return allowed

@@ -205,7 +205,7 @@ class GrpcListener:
             yield GrpcLink(context, peer, conversation, self._bounds, serves=True), ()
             return
         link = ServedLanedLink(context, peer, conversation, self._bounds)
-        with self._lanes.offered(link) as told:
+        with self._lanes.offered(link, conversation) as told:
             yield link, told
 
     async def _carry(

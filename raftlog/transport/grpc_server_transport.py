@@ -17,7 +17,6 @@ from raftlog.transport import grpc_server
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.lane_listener import LaneListener
-from raftlog.transport.lane_offer import LANED
 from raftlog.transport.listener_security import ListenerSecurity, Routes
 from raftlog.transport.probe import split_address
 from raftlog.transport.tls import TlsConfig
@@ -28,7 +27,8 @@ class GrpcServerTransport(GrpcTransport):
 
     Made and used on one running event loop. ``listeners``: how each of the node's listeners is
     secured, by name; without them every listener has ``tls``, or none. ``lane_port``: of the
-    connections that replication moves to (lane_offer.py), 0: any; None: it stays on gRPC.
+    connections that fetches move to (lane_offer.py), 0: any; None: they stay on gRPC.
+    ``asks_for_lanes``: of the servers that it dials, without one of its own.
     """
 
     def __init__(
@@ -40,10 +40,11 @@ class GrpcServerTransport(GrpcTransport):
         routes: Routes | None = None,
         listeners: Mapping[str, ListenerSecurity] | None = None,
         lane_port: int | None = None,
+        asks_for_lanes: bool = False,
     ) -> None:
         super().__init__(limits, tls=tls, rng=rng, routes=routes)
         self._lane_port = lane_port
-        self._asks_for_lanes = lane_port is not None
+        self._asks_for_lanes = asks_for_lanes or lane_port is not None
         self._lanes: LaneListener | None = None
         self._secured = listeners or {"": ListenerSecurity(tls, reflection=tls is None)}
         for security in self._secured.values():
@@ -97,10 +98,15 @@ class GrpcServerTransport(GrpcTransport):
     ) -> LaneListener | None:
         """Where the clients of a listener find their lanes; None: there are none.
 
-        They are plain text, so beside a listener that is not. One port a node: the first such
-        listener has it.
+        They are plain text, so beside a listener that is, too. One port a node: the first such
+        listener for nodes has it.
         """
-        if self._lane_port is None or secured or self._lanes or LANED.isdisjoint(acceptors):
+        if (
+            self._lane_port is None
+            or secured
+            or self._lanes
+            or Conversation.REPLICATION not in acceptors
+        ):
             return None
         lanes = LaneListener(self.bounds)
         await lanes.open(split_address(address)[0], self._lane_port)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from raftlog.errors import ConfigError
 from raftlog.logger import get_logger
 from raftlog.shares import Shares
+from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.lane import Lane
@@ -25,10 +26,13 @@ from raftlog.transport.lane_offer import GREETING, TICKET_BYTES, LaneMetadata, O
 log = get_logger(__name__)
 
 PORT_KEY = "controller.quorum.fetch.port"
-MAX_STRANGERS = 32
-"""Connections that have not shown a ticket yet."""
-MAX_OFFERS = 64
-"""Streams that have a lane, or may come for one: a quorum has few members."""
+MAX_STRANGERS = 64
+"""Connections that have not shown a ticket yet: all brokers come to a new leader at once."""
+MAX_FOLLOWERS = 64
+"""Streams of replication that have a lane, or may come for one: a quorum has few members. Observers
+have places of their own, so that they never take those."""
+RECEIVE_BUFFER_BYTES = 64 << 10
+"""What the kernel takes of a lane before it is read: requests are short."""
 
 
 class Taker(Protocol):
@@ -54,7 +58,10 @@ class LaneListener:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.strangers = Shares(MAX_STRANGERS)
-        self._places = Shares(MAX_OFFERS)
+        self._places = {
+            Conversation.REPLICATION: Shares(MAX_FOLLOWERS),
+            Conversation.OBSERVER: Shares(bounds.limits.max_observer_lanes),
+        }
         self._offered: dict[bytes, Taker] = {}
         self._servers: list[asyncio.Server] = []
         self._guests: set[Stranger] = set()
@@ -82,12 +89,12 @@ class LaneListener:
             guest.leave()
 
     @contextmanager
-    def offered(self, link: Taker) -> Iterator[LaneMetadata]:
+    def offered(self, link: Taker, conversation: Conversation) -> Iterator[LaneMetadata]:
         """Offer a lane as long as the link lives; yields what its peer is told, nothing where there
         is no place.
         """
-        host = host_of(link.peer)
-        if not self._places.take(host):
+        host, places = host_of(link.peer), self._places[conversation]
+        if not places.take(host):
             yield ()
             return
         ticket = new_ticket()
@@ -96,7 +103,7 @@ class LaneListener:
             yield Offer(self.port, ticket).metadata()
         finally:
             self._offered.pop(ticket, None)
-            self._places.give_back(host)
+            places.give_back(host)
             link.lane_over()
 
     def redeem(self, ticket: bytes, transport: asyncio.Transport) -> bool:
@@ -104,6 +111,8 @@ class LaneListener:
         link = self._offered.pop(ticket, None)
         if link is None:
             return False
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         lane = Lane(asyncio.get_running_loop(), link.lane_max_bytes())
         lane.begin(transport)
         transport.write(GREETING)

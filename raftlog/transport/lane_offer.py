@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from raftlog.logger import get_logger
@@ -18,9 +19,13 @@ from raftlog.transport.lane import Lane, LaneError
 
 log = get_logger(__name__)
 
-LANED = frozenset((Conversation.REPLICATION,))
-"""Conversations that may have a lane. On these each request has one answer: that is how either end
-knows when nothing is under way on the stream."""
+LANED: dict[Conversation, Callable[[Any], bool]] = {
+    Conversation.REPLICATION: lambda response: True,
+    Conversation.OBSERVER: lambda response: not response.fetch_stands,
+}
+"""Conversations that may have a lane, and whether a response is the answer to a request. On these
+each request has one answer, and without a request nothing is said: that is how either end knows
+when nothing is under way on the stream."""
 ASK_KEY = "raftlog-lane"
 PORT_KEY = "raftlog-lane-port"
 TICKET_KEY = "raftlog-lane-ticket-bin"
@@ -74,7 +79,9 @@ class LaneCounts:
     """Of one transport: how many links use a lane, and what has come of asking for one."""
 
     def __init__(self) -> None:
-        self.served = self.dialed = self.failures = 0
+        self.served: Counter[Conversation] = Counter()
+        self.dialed: Counter[Conversation] = Counter()
+        self.failures = 0
         self._said: set[tuple[str, str]] = set()
 
     def failed(self, address: str, reason: str) -> None:

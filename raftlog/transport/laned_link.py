@@ -13,6 +13,7 @@ forgotten.
 from __future__ import annotations
 
 import asyncio
+import random
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -24,16 +25,22 @@ from raftlog.transport.bounds import Bounds
 from raftlog.transport.conversations import MalformedMessageError, TooManyItemsError
 from raftlog.transport.grpc_link import FEW_BYTES, GrpcLink, Stream
 from raftlog.transport.lane import Lane, LaneError
-from raftlog.transport.lane_offer import RETRY_MAX_S, RETRY_MIN_S, Offer, connect
+from raftlog.transport.lane_offer import (
+    LANED,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    Offer,
+    connect,
+)
 from raftlog.transport.probe import split_address
 
 import grpc.aio  # isort: skip
 
 log = get_logger(__name__)
 
-PUT_MAX_BYTES = 64 << 10
+PUT_MAX_BYTES = {Conversation.REPLICATION: 64 << 10, Conversation.OBSERVER: 8 << 10}
 """A longer item is left to the writer, which counts what the kernel does not take. What it does not
-take of one that is not longer is in no count.
+take of one that is not longer is in no count: of many observers that adds up.
 """
 
 
@@ -45,6 +52,8 @@ class LanedLink(GrpcLink):
     ) -> None:
         super().__init__(stream, peer, conversation, bounds, serves=serves)
         self._call = stream
+        self._conversation = conversation
+        self._put_max_bytes = PUT_MAX_BYTES[conversation]
         self._standing: Lane | None = None
         """Had, and not used yet."""
         self._lane: Lane | None = None
@@ -91,7 +100,7 @@ class LanedLink(GrpcLink):
             return
         item = self._encode(message, self._send_max_bytes)
         # The writer is busy as long as nothing can wake it.
-        if self._wake is not None and lane.writable and len(item) <= PUT_MAX_BYTES:
+        if self._wake is not None and lane.writable and len(item) <= self._put_max_bytes:
             lane.put(self._outgoing.envelopes([item])[0])
         else:
             self._queue(item)
@@ -171,7 +180,7 @@ class ServedLanedLink(LanedLink):
         self._use(lane)
 
     def _count(self, change: int) -> None:
-        self._bounds.lanes.served += change
+        self._bounds.lanes.served[self._conversation] += change
 
 
 class DialedLanedLink(LanedLink):
@@ -187,6 +196,7 @@ class DialedLanedLink(LanedLink):
     ) -> None:
         super().__init__(stream, address, conversation, bounds, serves=False)
         self._offer = offer
+        self._answers = LANED[conversation]
         self._unanswered = 0
         """Requests on the stream that have no answer yet."""
 
@@ -202,7 +212,8 @@ class DialedLanedLink(LanedLink):
 
     def deliver(self, messages: Sequence[Any]) -> None:
         """Hand over what arrived on the stream, or what the reader of the lane has read."""
-        self._unanswered -= len(messages)
+        if self._lane is None:
+            self._unanswered -= sum(map(self._answers, messages))
         super().deliver(messages)
 
     async def run(self) -> None:
@@ -220,7 +231,8 @@ class DialedLanedLink(LanedLink):
                 lane = await connect(host, self._offer, self._receive_max_bytes, timeout_s)
             except LaneError as error:
                 lanes.failed(self.peer, str(error))
-                await asyncio.sleep(pause_s)
+                # Spread: many may have lost theirs at once.
+                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
             lanes.had(self.peer)
@@ -232,6 +244,6 @@ class DialedLanedLink(LanedLink):
         self.close("malformed message")
 
     def _count(self, change: int) -> None:
-        self._bounds.lanes.dialed += change
+        self._bounds.lanes.dialed[self._conversation] += change
         if change > 0:
             log.info("fetches over a TCP connection of its own", address=self.peer)

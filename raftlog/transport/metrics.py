@@ -10,6 +10,7 @@ from raftlog.memory_bounds import memory_bounds
 from raftlog.observability.registry import gauge
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
+from raftlog.transport.lane_offer import LANED
 
 
 def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
@@ -23,7 +24,7 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
         refused.add_metric((str(kind),), bounds.complaints.counts[kind])
     lane_failures = CounterMetricFamily(
         "raftlog_transport_lane_failures",
-        "Attempts to have such a connection that came to nothing: replication is on gRPC.",
+        "Attempts to have such a connection that came to nothing: fetches stay on gRPC.",
         value=bounds.lanes.failures,
     )
     return (
@@ -46,11 +47,17 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
         ),
         gauge(
             "raftlog_transport_lanes",
-            "Links of replication that have moved from gRPC to a TCP connection, served here and"
-            " dialed here.",
-            (("served",), bounds.lanes.served),
-            (("dialed",), bounds.lanes.dialed),
-            labels=("side",),
+            "Links of replication and of observers that have moved from gRPC to a TCP connection,"
+            " served here and dialed here.",
+            *(
+                ((side, conversation.name.lower()), counted[conversation])
+                for side, counted in (
+                    ("served", bounds.lanes.served),
+                    ("dialed", bounds.lanes.dialed),
+                )
+                for conversation in LANED
+            ),
+            labels=("side", "conversation"),
         ),
         lane_failures,
         gauge(

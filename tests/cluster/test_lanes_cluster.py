@@ -1,5 +1,5 @@
 """Three real controllers, one of which has no lanes, as an older build has none: it replicates over
-gRPC, beside those that have some.
+gRPC, beside those that have some. Brokers follow whoever leads, over a lane where it has lanes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ def settings_of(node: Node) -> Mapping[str, Any]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     directory = tmp_path_factory.mktemp("lanes")
     with running(
-        LocalCluster(directory / "c", controllers=3, brokers=0, settings_of=settings_of)
+        LocalCluster(directory / "c", controllers=3, brokers=2, settings_of=settings_of)
     ) as cluster:
         yield cluster
 
 
-def lanes(node: Node) -> tuple[int, int]:
+def lanes(node: Node, conversation: str = "replication") -> tuple[int, int]:
     """What a node serves, and what it has dialed."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{node.http}/metrics", timeout=PATIENCE_S) as answer:
         text = answer.read().decode()
-    found = dict(re.findall(r'^raftlog_transport_lanes\{side="(\w+)"\} (\S+)$', text, re.M))
+    labels = rf'conversation="{conversation}",side="(\w+)"'
+    found = dict(re.findall(rf"^raftlog_transport_lanes\{{{labels}\}} (\S+)$", text, re.M))
     return int(float(found["served"])), int(float(found["dialed"]))
 
 
@@ -64,6 +65,25 @@ def test_followers_move_to_lanes_where_both_ends_have_them(cluster: LocalCluster
         until(lambda leader=leader: lanes(leader)[0] == 1, "the leader serves it")  # type: ignore[misc]
         assert lanes(without) == (0, 0)
         write(cluster, f"led-by-{leader.node_id}")
+        until(
+            lambda leader=leader: observers(cluster, leader) == ((2, 0), [(0, 1), (0, 1)]),  # type: ignore[misc]
+            "both brokers fetch over lanes",
+        )
     lead(cluster, WITHOUT)
     write(cluster, "led-by-the-other")
     assert lanes(without) == (0, 0)
+    until(
+        lambda: observers(cluster, without) == ((0, 0), [(0, 0), (0, 0)]),
+        "brokers follow over gRPC who has no lanes",
+    )
+    seen = raftlog(
+        "configs", "describe", "client-metrics", "led-by-the-other", "--bootstrap-server",
+        cluster.bootstrap_servers,
+    )  # fmt: skip
+    assert seen.code == 0
+    assert "match" in seen.out
+
+
+def observers(cluster: LocalCluster, leader: Node) -> tuple[tuple[int, int], list[tuple[int, int]]]:
+    """Lanes of the metadata log, at the leader and at each broker."""
+    return lanes(leader, "observer"), [lanes(node, "observer") for node in cluster.brokers]

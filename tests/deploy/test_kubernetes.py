@@ -154,7 +154,7 @@ def test_a_set_its_service_its_budget_and_its_policy_mean_the_same_pods(role: st
     ]
 
 
-def test_controllers_alone_reach_the_port_for_fetches_on_which_controllers_listen() -> None:
+def test_nodes_alone_reach_the_port_for_fetches_on_which_controllers_listen() -> None:
     pod = stateful_set("controller")["spec"]["template"]
     container = pod["spec"]["containers"][0]
     (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "fetch")
@@ -167,7 +167,11 @@ def test_controllers_alone_reach_the_port_for_fetches_on_which_controllers_liste
     policy = of_kind(manifests("controllers.yaml"), "NetworkPolicy")
     (rule,) = (one for one in policy["spec"]["ingress"] if one["ports"] == [{"port": port}])
     (source,) = rule["from"]
-    assert source == {"podSelector": {"matchLabels": pod["metadata"]["labels"]}}
+    labels = source["podSelector"]["matchLabels"]
+    for role in ROLES:
+        of_role = stateful_set(role)["spec"]["template"]["metadata"]["labels"]
+        assert labels.items() <= of_role.items(), f"{role}s fetch there"
+    assert labels, "nobody else does"
 
 
 def test_a_pod_has_the_time_to_stop_and_no_two_nodes_have_one_id() -> None:

@@ -18,7 +18,7 @@ from transport_worlds import LIMITS, until
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.lane import HEADER_BYTES, LaneError
-from raftlog.transport.lane_listener import MAX_OFFERS, MAX_STRANGERS
+from raftlog.transport.lane_listener import MAX_FOLLOWERS, MAX_STRANGERS
 from raftlog.transport.lane_offer import (
     ASK_KEY,
     GREETING,
@@ -256,14 +256,17 @@ def test_streams_that_ask_leave_lanes_to_other_addresses() -> None:
         async with grpc.aio.insecure_channel(both.address) as channel:
             calls = [
                 channel.stream_stream(Conversation.REPLICATION.value)(metadata=((ASK_KEY, "1"),))
-                for _ in range(MAX_OFFERS)
+                for _ in range(MAX_FOLLOWERS)
             ]
             offers = [offered(await call.initial_metadata()) for call in calls]
-            assert lanes._places.total == sum(1 for one in offers if one is not None) + 1
-            assert lanes._places.total <= MAX_OFFERS // 2 + 1
+            assert (
+                lanes._places[Conversation.REPLICATION].total
+                == sum(1 for one in offers if one is not None) + 1
+            )
+            assert lanes._places[Conversation.REPLICATION].total <= MAX_FOLLOWERS // 2 + 1
             for call in calls:
                 call.cancel()
-        await until(lambda: lanes._places.total == 1)
+        await until(lambda: lanes._places[Conversation.REPLICATION].total == 1)
 
     run(scenario)
 

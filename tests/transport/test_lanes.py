@@ -57,7 +57,7 @@ class Pair:
     @property
     def lanes(self) -> tuple[int, int]:
         """In use, as each end knows it."""
-        return self.server.bounds.lanes.served, self.client.bounds.lanes.dialed
+        return self.server.bounds.lanes.served.total(), self.client.bounds.lanes.dialed.total()
 
     async def ask(self) -> None:
         """One request, and its answer."""
