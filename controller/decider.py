@@ -277,7 +277,7 @@ class Decider:
             self._asker, AclOperation.ALTER, CLUSTER, view
         ):
             check_owner(view, request.client_id, self._asker.caller.principal)
-        return close_client(self.state.log.pending, request)
+        return close_client(self.state.log.pending, request, self.state.generation)
 
     def _alter_key_values(self, request: rpc.AlterKeyValuesRequest, now: float) -> Decision:
         log = self.state.log

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         Visibility,
         Voter,
     )
-    from raftlog.outcome import Acks, Token, WriteResult
+    from raftlog.outcome import Acks, LogOffset, Token, WriteResult
 
 _FROM = {
     "raftlog.library.async_client": ("AsyncClient",),
@@ -101,7 +101,7 @@ _FROM = {
         "Visibility",
         "Voter",
     ),
-    "raftlog.outcome": ("Acks", "Token", "WriteResult"),
+    "raftlog.outcome": ("Acks", "LogOffset", "Token", "WriteResult"),
 }
 _HOME = {name: module for module, names in _FROM.items() for name in names}
 
@@ -134,6 +134,7 @@ __all__ = [
     "Hostname",
     "KeyValue",
     "LeaseInfo",
+    "LogOffset",
     "NewTopic",
     "Partition",
     "PartitionState",

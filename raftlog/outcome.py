@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 _TOKEN = re.compile(r"(\d{1,18})-(\d{1,9})-(-1|\d{1,18})(?:-(\d{1,9}))?", re.ASCII)
 
@@ -46,6 +47,33 @@ class Token:
         return cls(*(int(number) for number in found.groups(default="0")))
 
 
+class LogOffset(int):
+    """An offset of the metadata log that knows which log it is of: an int, wherever one will do.
+
+    After an unsafe recovery or a restore the log has another generation, in which other records
+    have the same offsets. What this library gives as an offset or as the id of a lease is one of
+    these, and a call that gets it back is refused once it means something else. ``int(offset)``
+    does not know, nor does what was stored as a number.
+    """
+
+    generation: int
+
+    def __new__(cls, offset: int, generation: int) -> Self:
+        """The offset of a generation."""
+        self = super().__new__(cls, offset)
+        self.generation = generation
+        return self
+
+    def __reduce__(self) -> tuple[type[LogOffset], tuple[int, int]]:
+        """For copies."""
+        return LogOffset, (int(self), self.generation)
+
+
+def generation_of(*offsets: int | None) -> int | None:
+    """Of the log that they are of; None: unknown. If they differ the older one, which is over."""
+    return min((one.generation for one in offsets if isinstance(one, LogOffset)), default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class WriteResult:
     """What became of a write that was accepted.
@@ -62,6 +90,8 @@ class WriteResult:
     duplicate: bool = False
 
     @property
-    def offset(self) -> int | None:
+    def offset(self) -> LogOffset | None:
         """Of the write's last record."""
-        return self.token.offset if self.token is not None else None
+        if self.token is None:
+            return None
+        return LogOffset(self.token.offset, self.token.generation)

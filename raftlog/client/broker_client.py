@@ -80,6 +80,13 @@ class BrokerClient:
         if mine is None or (token.generation, token.offset) > (mine.generation, mine.offset):
             self._token = token
 
+    def _wrote(self, token: common_pb2.MetadataToken) -> None:
+        """Take note of an own write, unless the log is another one since: the next read is to say
+        so [what was seen is gone, and the program goes on as if it were there].
+        """
+        if self._token is None or token.generation == self._token.generation:
+            self.see(token)
+
     def forget(self) -> None:
         """Start afresh, as after INCONSISTENT_GENERATION: the cluster was restored and what was
         seen before may be gone.
@@ -199,7 +206,7 @@ class BrokerClient:
         )
         result = checked(response.write)
         if result.HasField("write"):
-            self.see(result.write.token)
+            self._wrote(result.write.token)
         return check_items(result) if raise_refused else result
 
     def session(self, name: str = "") -> Session:
@@ -216,7 +223,7 @@ class BrokerClient:
         if response.HasField("error"):
             return controller_pb2.ControllerResponse(error=response.error)
         if response.write.HasField("write"):
-            self.see(response.write.write.token)
+            self._wrote(response.write.write.token)
         return response.write
 
     def close(self) -> None:

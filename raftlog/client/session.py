@@ -125,6 +125,13 @@ class Session:
                 client.finish(write)
                 self._wake()
 
+    def forget(self) -> None:
+        """Write as a new client from now on, as after INCONSISTENT_GENERATION: the one that was
+        open was of a log that is over. Those that are under way keep their numbers.
+        """
+        self._client = None
+        self._wake()
+
     async def close(self, timeout_s: float = 10.0) -> None:
         """Close the client in the cluster, where its results are forgotten.
 
@@ -134,7 +141,8 @@ class Session:
         if client is None:
             return
         request = controller_request(
-            controller_pb2.CloseClientRequest(client_id=client.id), cluster_id=self._cluster_id
+            controller_pb2.CloseClientRequest(client_id=client.id, generation=client.generation),
+            cluster_id=self._cluster_id,
         )
         try:
             await self._until_known(request, None, self._loop.time() + timeout_s)
@@ -270,8 +278,7 @@ class Session:
     def _forget(self, client: OpenClient) -> None:
         """The cluster does not know this client: the next write opens another."""
         if self._client is client:
-            self._client = None
-            self._wake()
+            self.forget()
 
     def _wake(self) -> None:
         """Call up as many of those who wait as there is room for: all that fit, as the oldest

@@ -153,10 +153,11 @@ class AsyncClient:
         self._opened().brokers.see(token_to_wire(token))
 
     async def forget(self) -> None:
-        """Begin anew, as after InconsistentGenerationError: the cluster was restored, and what was
-        seen before may be gone.
+        """Begin anew, as after InconsistentGenerationError: the cluster was restored or recovered,
+        and what was seen or written before may be gone. Reads ask for nothing that was seen, and
+        writes are those of a new client.
         """
-        self._opened().brokers.forget()
+        self._opened().forget()
 
     async def __aenter__(self) -> Self:
         """Raises TlsError: that a certificate does not count is not left to the first call."""

@@ -176,6 +176,11 @@ class Core:
                 raise failed from (None if failed is cause else cause)
             await asyncio.sleep(pause_s)
 
+    def forget(self) -> None:
+        """Nothing was seen, and no write was numbered: the log may be another one."""
+        self.brokers.forget()
+        self._session.forget()
+
     async def close(self) -> None:
         """End everything. The cluster is told that the numbered writes are over, if it can be."""
         try:

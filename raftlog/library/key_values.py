@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from raftlog.errors import ApiError, ErrorCode, UnknownOutcomeError
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.namespace import Namespace
-from raftlog.outcome import WriteResult
+from raftlog.outcome import LogOffset, WriteResult, generation_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -24,11 +24,11 @@ class KeyValue:
 
     key: str
     value: bytes
-    offset: int
+    offset: LogOffset
     """Of the record that it was last put by: what ``expected`` is compared with."""
-    create_offset: int
+    create_offset: LogOffset
     """Of the record that made it: a lower one was there first."""
-    lease_id: int | None
+    lease_id: LogOffset | None
     """The lease that it is deleted with; None: it stays."""
 
     @property
@@ -50,7 +50,7 @@ class Put:
     """The key's create_offset, or ABSENT; None: whatever is there."""
     generation: int | None = None
     """Of the log that these offsets are of (``Token.generation``): in another one, as after an
-    unsafe recovery, they may be of other records. None: not compared.
+    unsafe recovery, they may be of other records. None: what they know themselves (LogOffset).
     """
 
 
@@ -88,7 +88,7 @@ class AsyncKeyValues(Namespace):
         """A key; None: it is not there, or may not be seen."""
         body = broker_pb2.ListKeyValuesRequest(keys=[key])
         response = await self._core.read(body, read, timeout_s)
-        return next(map(_from_wire, response.list_key_values.key_values), None)
+        return next(iter(_from_wire(response)), None)
 
     async def list(
         self,
@@ -107,8 +107,9 @@ class AsyncKeyValues(Namespace):
         after = ""
         while True:
             body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after, keys_only=keys_only)
-            answer = (await self._core.read(body, read, timeout_s)).list_key_values
-            found.extend(map(_from_wire, answer.key_values))
+            response = await self._core.read(body, read, timeout_s)
+            found += _from_wire(response)
+            answer = response.list_key_values
             if not answer.more or not answer.key_values:
                 return found
             after = answer.key_values[-1].key
@@ -120,6 +121,7 @@ class AsyncKeyValues(Namespace):
         *,
         lease_id: int | None = None,
         expected: int | None = None,
+        generation: int | None = None,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
@@ -127,8 +129,10 @@ class AsyncKeyValues(Namespace):
 
         ``expected``: only if the key has this offset, or is ABSENT. Otherwise nothing changes, and
         InvalidUpdateVersionError says so; UnknownOutcomeError: it may have happened.
+        ``generation``: of the log that ``expected`` and ``lease_id`` are of, if they are numbers
+        that were stored somewhere: see :class:`raftlog.LogOffset`.
         """
-        change = Put(key, value, lease_id, expected)
+        change = Put(key, value, lease_id, expected, generation=generation)
         return await self.alter(change, acks=acks, timeout_s=timeout_s)
 
     async def delete(
@@ -136,11 +140,13 @@ class AsyncKeyValues(Namespace):
         key: str,
         *,
         expected: int | None = None,
+        generation: int | None = None,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
-        """Delete a key. The result has no offset if it was not there."""
-        return await self.alter(Delete(key, expected), acks=acks, timeout_s=timeout_s)
+        """Delete a key. The result has no offset if it was not there. See ``put``."""
+        change = Delete(key, expected, generation=generation)
+        return await self.alter(change, acks=acks, timeout_s=timeout_s)
 
     async def alter(
         self,
@@ -189,7 +195,7 @@ def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAl
             key=one.key,
             expected_offset=one.expected,
             expected_create_offset=one.expected_create,
-            expected_generation=one.generation,
+            expected_generation=_generation(one),
         )
         if isinstance(one, Put):
             alteration.value = _encoded(one.value)
@@ -203,6 +209,13 @@ def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAl
         yield alteration
 
 
+def _generation(one: KeyChange) -> int | None:
+    if one.generation is not None:
+        return one.generation
+    lease_id = one.lease_id if isinstance(one, Put) else None
+    return generation_of(one.expected, one.expected_create, lease_id)
+
+
 def _encoded(value: bytes | str) -> bytes:
     if isinstance(value, str):
         return value.encode()
@@ -211,5 +224,15 @@ def _encoded(value: bytes | str) -> bytes:
     raise TypeError(f"value is str or bytes, not {type(value).__name__}: {value!r:.80}")
 
 
-def _from_wire(one: broker_pb2.KeyValue) -> KeyValue:
-    return KeyValue(one.key, one.value, one.offset, one.create_offset, one.lease_id or None)
+def _from_wire(response: broker_pb2.BrokerResponse) -> KeyValues:
+    generation = response.token.generation
+    return [
+        KeyValue(
+            one.key,
+            one.value,
+            LogOffset(one.offset, generation),
+            LogOffset(one.create_offset, generation),
+            LogOffset(one.lease_id, generation) if one.lease_id else None,
+        )
+        for one in response.list_key_values.key_values
+    ]

@@ -12,6 +12,7 @@ from raftlog.library.core import Core
 from raftlog.library.enums import AcksLike
 from raftlog.library.namespace import Namespace
 from raftlog.logger import get_logger
+from raftlog.outcome import LogOffset, generation_of
 from raftlog.wire.controller.v1 import controller_pb2
 
 log = get_logger(__name__)
@@ -24,13 +25,15 @@ _KEEP_SHARE = 0.25
 """Of a lease's time: how often it is kept alive."""
 _PAUSE_S = 0.1
 _ATTEMPT_MIN_S = 0.2
+_OVER = frozenset({ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INCONSISTENT_GENERATION})
+"""Of a lease that has ended, or is of a log that is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
     """A lease, as the active controller sees it."""
 
-    id: int
+    id: LogOffset
     name: str
     ttl_s: float
     remaining_s: float
@@ -47,12 +50,8 @@ class AsyncLease:
     not come back.
     """
 
-    def __init__(
-        self, core: Core, lease_id: int, generation: int, ttl_s: float, sent_at: float
-    ) -> None:
+    def __init__(self, core: Core, lease_id: LogOffset, ttl_s: float, sent_at: float) -> None:
         self._core, self.id, self.ttl_s = core, lease_id, ttl_s
-        self._generation = generation
-        """Of the log: in another one the id may be another lease's."""
         self._loop = asyncio.get_running_loop()
         self._believed_s = ttl_s * BELIEVED_SHARE
         self._until = sent_at + self._believed_s
@@ -83,11 +82,11 @@ class AsyncLease:
     async def revoke(self, *, timeout_s: float | None = None) -> None:
         """End it, and delete its keys. No error if it has ended already."""
         self._end("revoked")
-        body = controller_pb2.RevokeLeaseRequest(lease_id=self.id, generation=self._generation)
+        body = controller_pb2.RevokeLeaseRequest(lease_id=self.id, generation=self.id.generation)
         try:
             await self._core.write(body, timeout_s=timeout_s)
         except ApiError as error:
-            if error.code is not ErrorCode.RESOURCE_NOT_FOUND:
+            if error.code not in _OVER or error.outcome_unknown:
                 raise
 
     async def __aenter__(self) -> Self:
@@ -113,7 +112,7 @@ class AsyncLease:
 
     async def _keep_alive(self) -> None:
         pause_s = self.ttl_s * _KEEP_SHARE
-        body = controller_pb2.KeepLeaseAliveRequest(lease_id=self.id, generation=self._generation)
+        body = controller_pb2.KeepLeaseAliveRequest(lease_id=self.id, generation=self.id.generation)
         # Several attempts fit into what is left when one gets lost.
         attempt_s = max(_ATTEMPT_MIN_S, self.ttl_s * _KEEP_SHARE / 2)
         while True:
@@ -172,36 +171,47 @@ class AsyncLeases(Namespace):
         body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=round(ttl_s * 1000))
         result, _ = await core.write(body, acks, timeout_s)
         assert result.token is not None
-        at = result.token
-        return AsyncLease(core, at.offset, at.generation, body.ttl_ms / 1000, sent_at)
+        lease_id = LogOffset(result.token.offset, result.token.generation)
+        return AsyncLease(core, lease_id, body.ttl_ms / 1000, sent_at)
 
-    async def keep_alive(self, lease_id: int, *, timeout_s: float | None = None) -> float:
+    async def keep_alive(
+        self, lease_id: int, *, generation: int | None = None, timeout_s: float | None = None
+    ) -> float:
         """Give a lease its whole time again: how long it lives from when this was called.
 
-        Raises ResourceNotFoundError.
+        ``generation``: of the log that the id is of, if that is a number that was stored somewhere:
+        see :class:`raftlog.LogOffset`. Raises ResourceNotFoundError.
         """
-        body = controller_pb2.KeepLeaseAliveRequest(lease_id=lease_id)
+        of = generation_of(lease_id) if generation is None else generation
+        body = controller_pb2.KeepLeaseAliveRequest(lease_id=lease_id, generation=of)
         response = await self._core.ask_controller(body, timeout_s)
         return response.keep_lease_alive.ttl_ms / 1000
 
     async def revoke(
-        self, lease_id: int, *, acks: AcksLike | None = None, timeout_s: float | None = None
+        self,
+        lease_id: int,
+        *,
+        generation: int | None = None,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        """End a lease, and delete its keys. Raises ResourceNotFoundError."""
-        body = controller_pb2.RevokeLeaseRequest(lease_id=lease_id)
+        """End a lease, and delete its keys. See ``keep_alive``. Raises ResourceNotFoundError."""
+        of = generation_of(lease_id) if generation is None else generation
+        body = controller_pb2.RevokeLeaseRequest(lease_id=lease_id, generation=of)
         await self._core.write(body, acks, timeout_s)
 
     async def list(self, *, timeout_s: float | None = None) -> Leases:
         """All leases, by id: asked of the controller."""
         response = await self._core.ask_controller(controller_pb2.ListLeasesRequest(), timeout_s)
+        answer = response.list_leases
         return [
             LeaseInfo(
-                one.lease_id,
+                LogOffset(one.lease_id, answer.generation),
                 one.name,
                 one.ttl_ms / 1000,
                 one.remaining_ms / 1000,
                 one.principal,
                 one.key_count,
             )
-            for one in response.list_leases.leases
+            for one in answer.leases
         ]

@@ -5,6 +5,9 @@ outcomes.
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
+import pickle
 from typing import Any
 
 import pytest
@@ -167,5 +170,150 @@ def test_a_condition_on_an_offset_is_refused_for_good_also_on_a_retry() -> None:
             changes[1] = raftlog.Delete("b", expected_create=raftlog.ABSENT, generation=0)
             with pytest.raises(errors.InvalidUpdateVersionError):
                 await client.kv.alter(*changes)
+
+    simulate(test)
+
+
+GENERATION = 3
+
+
+class Newer(Keeper):
+    """Of a log that was recovered three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keeping: list[rpc.KeepLeaseAliveRequest] = []
+
+    def __call__(self, request: pb.BrokerRequest) -> pb.BrokerResponse | None:
+        if request.HasField("list_key_values"):
+            one = pb.KeyValue(key="k", value=b"v", offset=8, create_offset=5, lease_id=4)
+            token = common_pb2.MetadataToken(generation=GENERATION, epoch=1, offset=9)
+            return pb.BrokerResponse(
+                token=token, list_key_values=pb.ListKeyValuesResponse(key_values=[one])
+            )
+        if request.write.HasField("list_leases"):
+            listed = rpc.ListLeasesResponse(
+                leases=[rpc.ListedLease(lease_id=4)], generation=GENERATION
+            )
+            return pb.BrokerResponse(write=rpc.ControllerResponse(list_leases=listed))
+        if request.write.HasField("keep_lease_alive"):
+            kept = rpc.KeepLeaseAliveRequest()
+            kept.CopyFrom(request.write.keep_lease_alive)
+            self.keeping.append(kept)
+        return super().__call__(request)
+
+    def result(self) -> common_pb2.WriteResult:
+        result = super().result()
+        result.token.generation = GENERATION
+        return result
+
+
+def test_what_the_library_gave_is_of_its_log_when_it_comes_back() -> None:
+    """[After a recovery the same number is another record's, or another program's lease.]"""
+
+    async def test(world: World) -> None:
+        broker = Newer()
+        await world.broker("a", broker)
+        async with client_of(world) as client:
+            found = await client.kv.get("k")
+            assert found is not None
+            assert (found.offset, found.create_offset, found.lease_id) == (8, 5, 4)
+            put = await client.kv.put("k", "v")
+            lease = await client.leases.grant(10.0)
+            lease.abandon()
+            (listed,) = await client.leases.list()
+            stored = int(found.offset)
+            changes: list[tuple[Any, bool]] = [
+                (raftlog.Expect("k", expected=found.offset), True),
+                (raftlog.Expect("k", expected_create=found.create_offset), True),
+                (raftlog.Delete("k", expected=put.offset), True),
+                (raftlog.Put("k", lease_id=lease.id), True),
+                (raftlog.Put("k", lease_id=found.lease_id), True),
+                (raftlog.Put("k", lease_id=listed.id), True),
+                (raftlog.Put("k", expected=stored), False),
+                (raftlog.Put("k", expected=stored, generation=GENERATION), True),
+                (raftlog.Put("k", expected=raftlog.ABSENT), False),
+                (raftlog.Put("k"), False),
+            ]
+            for change, knows in changes:
+                await client.kv.alter(change)
+                (sent,) = broker.writes[-1].alter_key_values.alterations
+                assert sent.HasField("expected_generation") is knows, change
+                assert sent.expected_generation == (GENERATION if knows else 0)
+            # Of two generations one is over.
+            old = raftlog.LogOffset(7, 1)
+            await client.kv.alter(raftlog.Put("k", lease_id=lease.id, expected=old))
+            (sent,) = broker.writes[-1].alter_key_values.alterations
+            assert sent.expected_generation == 1
+            await client.kv.delete("k", expected=stored, generation=2)
+            (sent,) = broker.writes[-1].alter_key_values.alterations
+            assert sent.expected_generation == 2
+            for named in ((listed.id, None), (int(lease.id), 3), (int(lease.id), None)):
+                await client.leases.keep_alive(named[0], generation=named[1])
+                await client.leases.revoke(named[0], generation=named[1])
+                kept, revoked = broker.keeping[-1], broker.writes[-1].revoke_lease
+                for request in (kept, revoked):
+                    unknown = type(named[0]) is int and named[1] is None
+                    assert request.HasField("generation") is not unknown
+                    assert request.generation == (0 if unknown else GENERATION)
+
+    simulate(test)
+
+
+def test_a_lease_of_a_log_that_is_over_has_ended() -> None:
+    """[``with lease:`` ends with an error after a recovery, though nothing is left to revoke.]"""
+
+    async def test(world: World) -> None:
+        broker = Keeper()
+        server = await world.broker("a", broker)
+        async with client_of(world) as client:
+            lease = await client.leases.grant(10.0)
+
+            def over(request: pb.BrokerRequest) -> Any:
+                return pb.BrokerResponse(
+                    write=refuses(ErrorCode.INCONSISTENT_GENERATION)(request.write)
+                )
+
+            server.answer = over
+            await lease.revoke()
+            assert not lease.is_held
+            with pytest.raises(errors.InconsistentGenerationError):
+                await client.kv.put("k", "v")
+            server.answer = broker
+            await client.forget()
+            await client.kv.put("k", "v")
+
+    simulate(test)
+
+
+def test_an_offset_is_a_number_that_keeps_its_generation_in_copies() -> None:
+    offset = raftlog.LogOffset(17, 2)
+    assert offset == 17
+    assert (str(offset), json.dumps({"at": offset}), f"{offset:020d}") == (
+        "17",
+        '{"at": 17}',
+        "00000000000000000017",
+    )
+    for same in (copy.copy(offset), copy.deepcopy([offset])[0], pickle.loads(pickle.dumps(offset))):
+        assert (same, same.generation) == (17, 2)
+    assert type(offset + 1) is int
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a_write_in_a_log_of_another_generation_does_not_hide_that_from_reads(
+    exactly_once: bool,
+) -> None:
+    """[What was read is gone; a write moves the client on, and the program never hears of it.]"""
+
+    async def test(world: World) -> None:
+        broker = Newer()
+        await world.broker("a", broker)
+        async with client_of(world, exactly_once=exactly_once) as client:
+            await client.see(raftlog.Token(GENERATION - 1, 1, 500))
+            await client.kv.put("k", "v")
+            assert client.token == raftlog.Token(GENERATION - 1, 1, 500)
+            await client.forget()
+            put = await client.kv.put("k", "v")
+            assert client.token == put.token
 
     simulate(test)

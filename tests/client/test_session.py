@@ -43,6 +43,7 @@ class Controller:
         self.opened = 0
         self.writes: list[pb.ControllerRequest] = []
         self.closed: list[int] = []
+        self.closed_of: set[int] = set()
 
     def __call__(self, request: pb.ControllerRequest) -> pb.ControllerResponse | None:
         if request.HasField("open_client"):
@@ -53,6 +54,7 @@ class Controller:
             )
         if request.HasField("close_client"):
             self.closed.append(request.close_client.client_id)
+            self.closed_of.add(request.close_client.generation)
             return pb.ControllerResponse(close_client=pb.CloseClientResponse(), write=token(5))
         self.writes.append(request)
         answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -113,6 +115,8 @@ def test_the_client_is_opened_with_the_first_write_and_once_for_all() -> None:
         await session.close()
         await session.close()
         assert controller.closed == [1000]
+        # Elsewhere the id may be another client's.
+        assert controller.closed_of == {GENERATION}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +218,40 @@ def test_an_unknown_client_on_a_retry_is_an_unknown_outcome() -> None:
         assert controller.numbers == [(1000, 1)] * 2
         await session.write(create())
         assert controller.numbers[-1] == (2000, 1)
+
+
+OTHER_GENERATION = refuses(ErrorCode.INCONSISTENT_GENERATION, field="client.generation")
+
+
+def test_a_log_of_another_generation_is_written_as_a_new_client_once_that_is_wanted() -> None:
+    @against(executed, OTHER_GENERATION, OTHER_GENERATION, executed, silent, OTHER_GENERATION)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        await session.write(create())
+        for _ in range(2):
+            # Who writes is told that what it has written before may be gone; nothing is written.
+            error = await failure(session.write(create()))
+            assert error.code == ErrorCode.INCONSISTENT_GENERATION
+            assert not error.outcome_unknown
+        session.forget()
+        await session.write(create())
+        assert controller.numbers == [(1000, 1), (1000, 2), (1000, 3), (2000, 1)]
+        # One that was under way may have been executed in the log that is over.
+        error = await failure(session.write(create()))
+        assert error.code == ErrorCode.INCONSISTENT_GENERATION
+        assert error.outcome_unknown
+
+
+def test_those_who_wait_for_their_turn_are_of_the_new_client() -> None:
+    @against(silent)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        writes = [asyncio.ensure_future(session.write(create())) for _ in range(WINDOW + 3)]
+        await asyncio.sleep(ATTEMPT_S / 2)
+        assert len(controller.writes) == WINDOW
+        controller.script = [executed]
+        session.forget()
+        done = await asyncio.gather(*writes)
+        assert len(done) == WINDOW + 3
+        assert [who for who, _ in controller.numbers if who == 2000] == [2000] * 3
 
 
 def test_the_deadline_says_whether_an_attempt_may_be_on_its_way() -> None:

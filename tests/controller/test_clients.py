@@ -211,3 +211,17 @@ def test_idle_clients_are_closed_in_log_time() -> None:
 
 def advance(cell: Cell, timestamp_ms: int) -> None:
     cell.log.add([record(pb.NoOpRecord())], None, timestamp_ms)
+
+
+def test_who_was_opened_in_another_generation_closes_nobody() -> None:
+    """[A program that has lived through a recovery ends, and another one has its client's id.]"""
+    cell = Cell(generation=1)
+    writer = Writer(cell)
+    refused = cell.decide(rpc.CloseClientRequest(client_id=writer.id, generation=0)).error
+    assert refused is not None
+    assert refused.code == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert writer.id in cell.pending.clients
+    for named in ({"generation": 1}, {}):
+        writer = Writer(cell)
+        cell.send(rpc.CloseClientRequest(client_id=writer.id, **named))
+        assert writer.id not in cell.pending.clients

@@ -116,13 +116,16 @@ def open_client(
     )
 
 
-def close_client(view: ImageView, request: rpc.CloseClientRequest) -> Write:
+def close_client(view: ImageView, request: rpc.CloseClientRequest, generation: int) -> Write:
     """Close a client: its id is never valid again.
 
     Raises UNSUPPORTED_VERSION, UNKNOWN_PRODUCER_ID.
     """
     _check_supported(view, "")
-    if request.client_id not in view.clients:
+    # [A program that has lived through an unsafe recovery ends, and closes the client that has the
+    # id of its own now, with writes under way.]
+    other = request.HasField("generation") and request.generation != generation
+    if other or request.client_id not in view.clients:
         raise refuse(
             ErrorCode.UNKNOWN_PRODUCER_ID, f"client {request.client_id} is not open", "client_id"
         )

@@ -103,7 +103,7 @@ def list_leases(state: ControllerState, now: float) -> Reply:
         )
         for _, one in sorted(image.leases.items())
     ]
-    return Reply(rpc.ListLeasesResponse(leases=leases))
+    return Reply(rpc.ListLeasesResponse(leases=leases, generation=state.generation))
 
 
 def expire_lease(state: ControllerState, now: float) -> Write | None:
