@@ -87,6 +87,14 @@ def steps(native: Any) -> dict[str, tuple[Callable[[], object], Callable[[], obj
                 pb.ControllerRequests.FromString(envelope).requests, MAX_REQUESTS, MAX_BYTES
             ),
         ),
+        "ends": (
+            lambda: native.ends(envelope, 0x0A, 1 << 20, 512, 1 << 18),
+            lambda: twin.ends(envelope, 0x0A, 1 << 20, 512, 1 << 18),
+        ),
+        "run": (
+            lambda: native.run(changes, 0, 1_024, 249),
+            lambda: twin.run(changes, 0, 1_024, 249),
+        ),
         "encoded": (
             lambda: native.encoded(changes, 0, WRITES),
             lambda: twin.encoded(changes, 0, WRITES),

@@ -19,6 +19,7 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.settings import ControllerSettings
+from raftlog.config_writes import codec
 from raftlog.config_writes.messages import Change, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import ConfigKey, ResourceType, config_keys, find
@@ -91,17 +92,22 @@ def plain_writes(
         end += count
         if end > plain:
             return index - begin
-        if count > 1 and (
-            count > most or len({change[:2] for change in changes[position:end]}) < count
-        ):
+        if count > 1 and (count > most or _names_one_twice(changes[position:end])):
             return index - begin
     return len(counts) - begin
+
+
+def _names_one_twice(changes: Sequence[Change]) -> bool:
+    """Whether a resource is named twice."""
+    count = len(changes)
+    # Names that are all different are enough, and nearly always are.
+    return len({change[1] for change in changes}) < count > len({change[:2] for change in changes})
 
 
 def _plain(
     view: ImageView,
     settings: ControllerSettings,
-    changes: Sequence[Change],
+    changes: list[Change],
     begin: int,
     *,
     printable: bool,
@@ -112,13 +118,21 @@ def _plain(
     """
     most_chars = settings.config_value_max_bytes // _UTF8_MAX_BYTES
     key, key_of = None, (-1, "")
-    for index in range(begin, len(changes)):
+    index, total = begin, len(changes)
+    while index < total:
         resource_type, resource_name, name, value = changes[index]
         # Most are of one key.
         if key_of[1] is not name or key_of[0] != resource_type:
             key, key_of = find(resource_type, name), (resource_type, name)
         if key is None or value is None or len(value) > most_chars:
             return index
+        if printable and key.check is None and resource_type not in (_TOPIC, _BROKER):
+            # Nothing but lengths is left to look at.
+            end = codec.run(changes, index, most_chars, RESOURCE_NAME_MAX_CHARS)
+            if end == index:
+                return index
+            index = end
+            continue
         if key.check is not None and key.check(value) is not None:
             return index
         if resource_type == _TOPIC:
@@ -131,7 +145,8 @@ def _plain(
             return index
         if not printable and not (value.isprintable() and resource_name.isprintable()):
             return index
-    return len(changes)
+        index += 1
+    return total
 
 
 def _is_broker(view: ImageView, name: str) -> bool:

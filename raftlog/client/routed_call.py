@@ -5,42 +5,27 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from raftlog.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from raftlog.client.router import Route, Router
 
 
-class RoutedCall:
+class RoutedCall(msgspec.Struct, eq=False):
     """One call on its way."""
 
-    __slots__ = (
-        "attempts",
-        "deadline",
-        "future",
-        "idempotent",
-        "last",
-        "request",
-        "route",
-        "router",
-    )
-
-    def __init__(
-        self,
-        router: Router,
-        request: Any,
-        deadline: float,
-        future: asyncio.Future[Any],
-        idempotent: bool,
-    ) -> None:
-        self.router = router
-        self.request = request
-        self.deadline = deadline
-        self.future = future
-        self.idempotent = idempotent
-        self.attempts = 0
-        self.route: Route | None = None
-        self.last: Any = None
+    router: Router
+    request: Any
+    deadline: float
+    future: asyncio.Future[Any]
+    idempotent: bool
+    attempts: int = 0
+    route: Route | None = None
+    """Of the current attempt."""
+    last: Any = None
+    """What the last server said that refused it."""
 
     def done(self) -> bool:
         """Never: whatever an attempt says may be news to the router."""
@@ -51,9 +36,11 @@ class RoutedCall:
         # Nearly every answer: no error, so no refusal either.
         refusal = self.router.refusal(response) if response.HasField("error") else None
         if refusal is None:
-            if not self.future.done():
-                self.future.set_result(response)
-            self.router.succeeded(self._route())
+            future, router = self.future, self.router
+            if not future.done():
+                future.set_result(response)
+            if not router.settled:
+                router.succeeded(self._route())
             return
         self.router.refused(self._route(), refusal)
         self.last = response

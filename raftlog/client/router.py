@@ -91,7 +91,8 @@ class Router:
         self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pausing = False
-        self._settled = False
+        self.settled = False
+        """Whether the target has answered as hoped: ``succeeded`` need not be told again."""
         self._patience_s = PATIENCE_MIN_S
         self._closed = False
 
@@ -113,12 +114,13 @@ class Router:
 
         On a live link this makes no Task. The future ends by ``timeout_s`` + ANSWER_MARGIN_S.
         """
-        future: asyncio.Future[Any] = self._loop.create_future()
+        loop = self._loop
+        future: asyncio.Future[Any] = loop.create_future()
         if tracing.active is not None:
             request = tracing.active.calling(request, future)
-        call = RoutedCall(self, request, self._loop.time() + timeout_s, future, idempotent)
-        self.attempt(call, timeout_s)
-        return call.future
+        deadline = loop.time() + timeout_s
+        self._attempt(RoutedCall(self, request, deadline, future, idempotent), deadline)
+        return future
 
     def close(self) -> None:
         """End all calls and links. Idempotent."""
@@ -134,20 +136,21 @@ class Router:
 
     # --- one call --------------------------------------------------------------------------------
 
-    def attempt(self, call: RoutedCall, remaining_s: float) -> None:
+    def _attempt(self, call: RoutedCall, deadline: float) -> None:
         """Send a call on the current route, or let it wait for one."""
-        route = self._ready()
-        if route is None:
+        # As ``_ready``: this is on the way of every call.
+        route = None if self._pausing else self._routes.get(self._endpoints.target)
+        if route is None or route.link is None:
             self._wait(call)
             return
         call.route = route
         call.attempts += 1
-        route.start(call.request, remaining_s + ANSWER_MARGIN_S, call)
+        route.start(call.request, deadline + ANSWER_MARGIN_S, call)
 
     def succeeded(self, route: Route) -> None:
         """A route answered as hoped."""
-        if not self._settled and self._is_current(route):
-            self._settled = True
+        if not self.settled and self._is_current(route):
+            self.settled = True
             self._endpoints.reached()
             self._patience_s = PATIENCE_MIN_S
 
@@ -179,7 +182,7 @@ class Router:
         if self._closed or remaining_s <= 0 or call.attempts >= self.protocol.max_attempts:
             return False
         call.request = self.protocol.again(call.request, remaining_s)
-        self.attempt(call, remaining_s)
+        self._attempt(call, call.deadline)
         return True
 
     def refusal(self, response: Any) -> Refusal | None:
@@ -280,9 +283,8 @@ class Router:
         return list(waiting)
 
     def _send_waiting(self) -> None:
-        now = self._loop.time()
         for call in self._take_waiting():
-            self.attempt(call, call.deadline - now)
+            self._attempt(call, call.deadline)
 
     def _expired(self, call: RoutedCall) -> None:
         self._waiting.pop(call, None)
@@ -296,7 +298,7 @@ class Router:
 
     def _retarget(self, pause_s: float) -> None:
         self._stop_timer()
-        self._settled = False
+        self.settled = False
         if pause_s:
             self._pausing = True
             self._timer = self._loop.call_later(pause_s, self._resume)

@@ -62,6 +62,12 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
     return [ConfigWrites(*item) if type(item) is tuple else parse(item) for item in items]
 
 
+ends: Callable[[bytes, int, int, int, int], list[int] | None] = (
+    twin.ends if _native is None else _native.ends
+)
+"""As ``twin.ends``: an envelope is not parsed before it is known how much is in it."""
+
+
 def request(write: ConfigWrite) -> bytes:
     """The bytes of a ControllerRequest."""
     if _native is None or write.timeout_ms < 0:
@@ -91,6 +97,9 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
     end = header.position + header.size
     return _native.decoded(chunk, begin, end, header.record_count)
 
+
+run: Callable[[list[Change], int, int, int], int] = twin.run if _native is None else _native.run
+"""As ``twin.run``: a look at each write before it is decided."""
 
 entity_or_none: Callable[[Change], bytes | None] = (
     twin.entity if _native is None else _native.entity

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("native.c")
-_FLAGS = ("-O2", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared")
+_FLAGS = ("-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared")
 _TIMEOUT_S = 120
 
 

@@ -10,7 +10,7 @@ import msgspec
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-MAX_REQUESTS, MAX_BYTES = 64, 32 << 10
+MAX_REQUESTS, MAX_BYTES = 128, 64 << 10
 """In a group, unless a single request is larger: connections take turns by the group."""
 MAX_CHANGES = 1_024
 """Of a request in a group. [A request of 4 MB has 400,000: taken apart and put together again, to

@@ -21,7 +21,7 @@ from raftlog.errors import CorruptLogError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
-VERSION = 5
+VERSION = 6
 """Of the functions here: a compiled codec of another version is not used."""
 RECORD_TYPE, RECORD_VERSION = 4, 0
 _packed = msgspec.msgpack.Encoder().encode
@@ -131,6 +131,24 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
     return changes
 
 
+def run(changes: Sequence[Change], begin: int, max_value_chars: int, max_name_chars: int) -> int:
+    """Up to where the changes from ``begin`` on are of one resource type and key, and have values
+    and names of resources that are not longer; no name is empty, no value None.
+    """
+    type_, _, key, _ = changes[begin]
+    for index in range(begin, len(changes)):
+        resource_type, resource_name, name, value = changes[index]
+        if (
+            (name is not key and name != key)
+            or resource_type != type_
+            or value is None
+            or len(value) > max_value_chars
+            or not 0 < len(resource_name) <= max_name_chars
+        ):
+            return index
+    return len(changes)
+
+
 def entity(change: Change) -> bytes:
     """The canonical bytes of a config, what its share of the state hash is made of."""
     return _packed(("config", *change))
@@ -180,6 +198,57 @@ def replies(message: ConfigReplies) -> bytes:
         data = response.SerializeToString()
         parts += (bytes((_ITEM_TAG,)), varint(len(data)), data)
     return b"".join(parts)
+
+
+def ends(message: bytes, tag: int, most: int, part_items: int, part_bytes: int) -> list[int] | None:
+    """Where to cut an envelope of items into parts: the end of each, which is as soon as it has so
+    many items or so many bytes.
+
+    None if it has more than ``most`` items, or is not made of items alone.
+    """
+    position, end, count, begin, cuts = 0, len(message), 0, 0, list[int]()
+    until = part_items
+    try:
+        while position < end:
+            if message[position] != tag or count >= most:
+                return None
+            length = message[position + 1]
+            position += 2
+            if length > 0x7F:
+                high = message[position]
+                if high <= 0x7F:
+                    length, position = length & 0x7F | high << 7, position + 1
+                else:
+                    length, position = varint_at(message, position - 1)
+            position += length
+            count += 1
+            if count >= until or position - begin >= part_bytes:
+                cuts.append(position)
+                until, begin = count + part_items, position
+    except IndexError:
+        return None
+    if position != end:
+        return None
+    if begin < end:
+        cuts.append(end)
+    return cuts
+
+
+def varint_at(message: bytes, position: int) -> tuple[int, int]:
+    """The number at a position, and the position behind it.
+
+    Raises IndexError where there is none.
+    """
+    value = message[position]
+    if value <= 0x7F:
+        return value, position + 1
+    value &= 0x7F
+    for index in range(1, 10):
+        byte = message[position + index]
+        value |= (byte & 0x7F) << 7 * index
+        if byte <= 0x7F:
+            return value, position + index + 1
+    raise IndexError
 
 
 def varint(value: int) -> bytes:

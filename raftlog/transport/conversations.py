@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError, Message
 
 from raftlog.config_writes import codec
 from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrite, Framed
+from raftlog.config_writes.twin import varint_at
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
@@ -38,6 +39,8 @@ PART_MAX_ITEMS, PART_MAX_BYTES = 512, 256 << 10
 """What is parsed in one go of an envelope: parsing 16,000 items at once takes ten milliseconds and
 more.
 """
+MANY_ITEMS = 8
+"""From so many on, items are joined without a look at each."""
 SHORT_BYTES = 8 << 10
 """An envelope that is not longer is parsed as it is."""
 
@@ -99,56 +102,6 @@ def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
     except IndexError:
         return False
     return room < 0
-
-
-def _cuts(message: bytes, tag: int, most: int) -> list[int] | None:
-    """Where to cut a message of items into parts: the end of each.
-
-    None if it has more than ``most``, or is not made of items alone.
-    """
-    position, end, count, begin, cuts = 0, len(message), 0, 0, list[int]()
-    until = part = PART_MAX_ITEMS
-    try:
-        while position < end:
-            if message[position] != tag or count >= most:
-                return None
-            length = message[position + 1]
-            position += 2
-            if length > 0x7F:
-                high = message[position]
-                if high <= 0x7F:
-                    length, position = length & 0x7F | high << 7, position + 1
-                else:
-                    length, position = varint_at(message, position - 1)
-            position += length
-            count += 1
-            if count >= until or position - begin >= PART_MAX_BYTES:
-                cuts.append(position)
-                until, begin = count + part, position
-    except IndexError:
-        return None
-    if position != end:
-        return None
-    if begin < end:
-        cuts.append(end)
-    return cuts
-
-
-def varint_at(message: bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position behind it.
-
-    Raises IndexError where there is none.
-    """
-    value = message[position]
-    if value <= 0x7F:
-        return value, position + 1
-    value &= 0x7F
-    for index in range(1, 10):
-        byte = message[position + index]
-        value |= (byte & 0x7F) << 7 * index
-        if byte <= 0x7F:
-            return value, position + index + 1
-    raise IndexError
 
 
 class Wire(ABC):
@@ -242,6 +195,13 @@ class RepeatedWire(Wire):
     def envelopes(self, items: list[bytes]) -> list[bytes]:
         """Items joined behind their headers."""
         headers, known = self._headers, len(self._headers)
+        if MANY_ITEMS <= len(items) <= ENVELOPE_MAX_ITEMS and Framed not in set(map(type, items)):
+            lengths = list(map(len, items))
+            if max(lengths) < known and sum(lengths) <= ENVELOPE_TARGET_BYTES:
+                # Nearly every envelope of many: no look at the single item.
+                both = [b""] * (2 * len(items))
+                both[::2], both[1::2] = map(headers.__getitem__, lengths), items
+                return [b"".join(both)]
         done: list[bytes] = []
         parts: list[bytes] = []
         size = count = 0
@@ -281,7 +241,8 @@ class RepeatedWire(Wire):
         """
         if len(envelope) <= SHORT_BYTES:
             return (len(envelope),)
-        return _cuts(envelope, self._tag, max_items) or (len(envelope),)
+        ends = codec.ends(envelope, self._tag, max_items, PART_MAX_ITEMS, PART_MAX_BYTES)
+        return ends or (len(envelope),)
 
 
 class RequestsWire(RepeatedWire):

@@ -30,8 +30,8 @@ import grpc.aio  # isort: skip
 FEW_BYTES = 1024
 """A message of no more is parsed whole, before it is known how many items it has."""
 UNBUDGETED_BYTES = 1024
-"""A link that has no more unsent is not counted in what all links together may keep: a short
-message is on its way before it would be.
+"""So much of what a link has unsent is not counted in what all links together may keep: a short
+message is on its way before it would be, and of many short ones each would be told.
 """
 _CONNECT_PREAMBLE = re.compile(
     r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to"
@@ -112,8 +112,8 @@ class GrpcLink(BaseLink):
             raise self._closed_error()
         pending.append(data)
         unsent_bytes = self._unsent_bytes = self._unsent_bytes + length
-        if unsent_bytes > UNBUDGETED_BYTES:
-            more_bytes = unsent_bytes - self._budgeted_bytes
+        more_bytes = unsent_bytes - self._budgeted_bytes
+        if more_bytes > UNBUDGETED_BYTES:
             self._budgeted_bytes = unsent_bytes
             self._budget.add(self, more_bytes)
             if self._reason is not None:

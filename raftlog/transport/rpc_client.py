@@ -73,7 +73,8 @@ class RpcClient:
         # link keep their request instead.
         self._sent: dict[int, Open] = {}
         self._waiting: dict[int, Open] = {}
-        self._link: Link | None = None
+        self.link: Link | None = None
+        """The live one; None: a call would wait for it."""
         # Counts envelopes and links; equal to ``_silent_at`` as long as nothing was heard since a
         # call that has timed out was sent.
         self._heard = 0
@@ -91,7 +92,7 @@ class RpcClient:
     @property
     def connected(self) -> bool:
         """Whether a call would leave at once."""
-        return self._link is not None
+        return self.link is not None
 
     @property
     def ended(self) -> bool:
@@ -101,7 +102,7 @@ class RpcClient:
     @property
     def stuck(self) -> bool:
         """Whether calls wait for a connection."""
-        return self._link is None and bool(self._waiting)
+        return self.link is None and bool(self._waiting)
 
     @property
     def silent(self) -> bool:
@@ -123,22 +124,25 @@ class RpcClient:
         changed or called again afterwards. To abandon a call, cancel the future.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
-        self.start(request, timeout_s, future)
+        self.start(request, self._loop.time() + timeout_s, future)
         return future
 
-    def start(self, request: Any, timeout_s: float, ending: Ending) -> None:
-        """As ``call``, for whoever needs no future: one less for each call on the hot path."""
+    def start(self, request: Any, deadline: float, ending: Ending) -> None:
+        """As ``call``, for whoever needs no future: one less for each call on the hot path.
+
+        ``deadline``: in seconds of the loop's clock.
+        """
         if self._closed or len(self._sent) + len(self._waiting) >= self._max_calls:
             ending.set_exception(self._refusal())
             return
         correlation_id = self._last_id = self._last_id + 1
         request.correlation_id = correlation_id
-        deadline = self._loop.time() + timeout_s
-        if self._link is None or not self._send(
-            self._link, correlation_id, ending, deadline, request
-        ):
+        link = self.link
+        if link is None or not self._send(link, correlation_id, ending, deadline, request):
             self._waiting[correlation_id] = (ending, deadline, request)
-        self._timer.arm(deadline)
+        timer = self._timer
+        if deadline < timer.at:
+            timer.arm(deadline)
 
     def close(self) -> None:
         """End all calls and the connection. Idempotent."""
@@ -146,7 +150,7 @@ class RpcClient:
             return
         self._closed = True
         self._dialer.close()
-        self._link = None
+        self.link = None
         self._timer.cancel()
         self._fail_sent("the caller was closed")
         waiting, self._waiting = self._waiting, {}
@@ -160,7 +164,7 @@ class RpcClient:
         """Send what has been waiting, in order."""
         if self._closed:
             return
-        self._link = link
+        self.link = link
         self._heard += 1
         waiting, self._waiting = self._waiting, {}
         for correlation_id, entry in waiting.items():
@@ -175,7 +179,7 @@ class RpcClient:
 
         An answer nobody waits for any more changes nothing, nor does one of another link.
         """
-        if link is not self._link:
+        if link is not self.link:
             return
         self._heard += 1
         take = self._sent.pop
@@ -205,8 +209,8 @@ class RpcClient:
 
     def closed(self, link: Link, reason: str) -> None:
         """What was in flight may or may not have been executed."""
-        if link is self._link:
-            self._link = None
+        if link is self.link:
+            self.link = None
             self._fail_sent(reason)
             if self._retiring:
                 self.close()

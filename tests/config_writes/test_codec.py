@@ -203,6 +203,70 @@ def test_damaged_envelopes_mean_what_protobuf_reads_in_them(
     assert found == [one.SerializeToString(deterministic=True) for one in expected]
 
 
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from([0, 1, 5, 127, 128, 300, 17_000]), max_size=12),
+    st.integers(0, 2**32),
+    st.integers(0, 12),
+    st.integers(1, 5),
+    st.sampled_from([1, 200, 1 << 20]),
+)
+def test_an_envelope_is_cut_at_its_items(
+    lengths: list[int], seed: int, most: int, part_items: int, part_bytes: int
+) -> None:
+    rng = random.Random(seed)
+    items = [b"\x0a" + twin.varint(length) + rng.randbytes(length) for length in lengths]
+    whole = b"".join(items)
+    found = twin.ends(whole, 0x0A, most, part_items, part_bytes)
+    assert codec.ends(whole, 0x0A, most, part_items, part_bytes) == found
+    if len(items) > most:
+        assert found is None
+    else:
+        assert found is not None
+        expected, begin, count, position = [], 0, 0, 0
+        for item in items:
+            position, count = position + len(item), count + 1
+            if count == part_items or position - begin >= part_bytes or position == len(whole):
+                expected.append(position)
+                begin, count = position, 0
+        assert found == expected
+    # What is not made of items alone is one part, and nothing is read behind its end.
+    damaged = bytearray(whole + b"\x0a")
+    for _ in range(rng.randrange(4)):
+        damaged[rng.randrange(len(damaged))] = rng.choice((0x0A, 0x80, 0xFF, 0))
+    for size in (len(damaged), rng.randrange(len(damaged) + 1)):
+        data = bytes(damaged[:size])
+        cuts = twin.ends(data, 0x0A, most, part_items, part_bytes)
+        assert codec.ends(data, 0x0A, most, part_items, part_bytes) == cuts
+        assert cuts is None or not cuts or cuts[-1] == len(data)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([2, 16, 300, 300.0]),
+            st.sampled_from(["", "a", "ж" * 7, "b" * 8]),
+            st.sampled_from(["match", "".join(["mat", "ch"]), "other"]),
+            st.sampled_from([None, "", "v" * 10, "v" * 11]),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.data(),
+)
+def test_a_run_ends_at_what_needs_a_closer_look(changes: list[Any], data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(changes) - 1))
+    end = codec.run(changes, begin, 10, 7)
+    assert end == twin.run(changes, begin, 10, 7)
+    type_, _, key, _ = changes[begin]
+    fits = [
+        one[0] == type_ and one[2] == key and one[3] is not None and len(one[3]) <= 10
+        and 0 < len(one[1]) <= 7
+        for one in changes[begin:]
+    ]  # fmt: skip
+    assert end - begin == (fits.index(False) if False in fits else len(fits))
+
+
 # --- records --------------------------------------------------------------------------------------
 
 
@@ -329,8 +393,10 @@ def test_replies_share_envelopes_with_other_responses() -> None:
     replies = ConfigReplies([1, 2], [1, 1], 10, 1, 1, 0)
     other = pb.ControllerResponse(correlation_id=9)
     items = [wire.encode(one, 1 << 20) for one in (other, replies, other)]
-    found = [one for data in wire.envelopes(items) for one in wire.decode(data, 1 << 20)]
-    assert [one.correlation_id for one in found] == [9, 1, 2, 9]
+    for times in (1, 10):
+        envelopes = wire.envelopes(items * times)
+        found = [one for data in envelopes for one in wire.decode(data, 1 << 20)]
+        assert [one.correlation_id for one in found] == [9, 1, 2, 9] * times
     many = [wire.encode(replies, 1 << 20)] * 5_000
     assert len(wire.envelopes(many)) > 5, "an envelope has a bound of items"
 

@@ -42,10 +42,20 @@ def test_every_conversation_has_the_types_of_its_method() -> None:
             assert item is envelope if wire.single else item is envelope.fields[0].message_type
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 5000)), min_size=1, max_size=20)
+ITEMS = st.lists(
+    st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 5000)), min_size=1, max_size=20
 )
+MANY_SHORT = st.lists(
+    st.tuples(
+        st.integers(0, 2**64 - 1), st.sampled_from([0, 100, 200, 2_010, 2_020, 2_032, 2_036])
+    ),
+    min_size=8,
+    max_size=24,
+)
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.one_of(ITEMS, MANY_SHORT))
 def test_an_envelope_is_what_protobuf_itself_would_write(items: list[tuple[int, int]]) -> None:
     wire = WIRES[Conversation.CONTROLLER].to_server
     requests = [

@@ -11,7 +11,7 @@ from typing import Any
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.bounds import Bounds
-from raftlog.transport.grpc_link import GrpcLink
+from raftlog.transport.grpc_link import UNBUDGETED_BYTES, GrpcLink
 from raftlog.wire.controller.v1 import controller_pb2
 
 
@@ -62,6 +62,25 @@ async def test_what_has_piled_up_leaves_in_pieces_and_in_order() -> None:
     ]
     assert [one.correlation_id for envelope in envelopes for one in envelope] == list(range(count))
     assert max(joined) <= ENVELOPE_MAX_ITEMS
+    link.close("the test is over")
+    await running
+    assert bounds.send_budget.total_bytes == 0
+
+
+async def test_of_short_messages_that_wait_nearly_all_are_counted() -> None:
+    """Of each link a kilobyte may be missing from what all of them keep unsent, however small its
+    messages are.
+    """
+    bounds = Bounds(asyncio.get_running_loop(), TransportLimits())
+    stream = SlowStream()
+    link = GrpcLink(stream, "a:1", Conversation.CONTROLLER, bounds, serves=True)
+    running = asyncio.ensure_future(link.run())
+    for number in range(500):
+        link.send(
+            controller_pb2.ControllerResponse(correlation_id=number, leader_endpoint="x" * 90)
+        )
+        counted = bounds.send_budget.total_bytes
+        assert link.unsent_bytes - UNBUDGETED_BYTES <= counted <= link.unsent_bytes
     link.close("the test is over")
     await running
     assert bounds.send_budget.total_bytes == 0
