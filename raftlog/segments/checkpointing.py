@@ -55,10 +55,14 @@ def can_fold(manifest: Manifest) -> bool:
 class CheckpointMaker:
     """Folds an export as it is written. Blocking; one thread."""
 
-    def __init__(self, place: Place, manifest: Manifest, every: int) -> None:
+    def __init__(
+        self, place: Place, manifest: Manifest, every: int, draft: ImageBuilder | None = None
+    ) -> None:
         """``every``: so many records lie between two checkpoints, at least.
 
-        Goes on from the last checkpoint of the export that is as it was written.
+        Goes on from the last checkpoint of the export that is as it was written. With a ``draft``
+        it folds nothing: the caller does, each batch before it is taken or passed over, from the
+        beginning of the export.
         """
         self._place, self._manifest, self._every = place, manifest, every
         self.not_folded = ""
@@ -66,8 +70,17 @@ class CheckpointMaker:
         self._log_bytes = 0
         known = manifest.checkpoints
         self._last = known[-1].offset if known else manifest.history_begin - 1
+        self._folds = draft is None
+        if draft is not None:
+            self._begin, self._draft = None, draft
+            return
         self._begin, image = _last_image(place, manifest)
         self._draft = ImageBuilder(image)
+
+    def pass_over(self, header: batch.BatchHeader) -> None:
+        """A batch that the export holds already. What is due is written behind a later one."""
+        if header.last_offset > self._last:
+            self._log_bytes += header.size
 
     def catch_up(self) -> Iterator[Checkpoint]:
         """Fold what the export holds behind the state that was gone on from, and write the
@@ -94,7 +107,8 @@ class CheckpointMaker:
             return None
         draft = self._draft
         try:
-            draft.apply_encoded(chunk, header)
+            if self._folds:
+                draft.apply_encoded(chunk, header)
             if header.last_offset <= self._last:
                 return None
             self._log_bytes += header.size

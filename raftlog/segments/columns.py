@@ -55,7 +55,7 @@ import pyarrow as pa
 from raftlog import batch
 from raftlog.metadata.causes import Cause, HostnameCause
 from raftlog.metadata.kafka_ids import kafka_id
-from raftlog.metadata.records import RecordType, group_of, parse
+from raftlog.metadata.records import RecordType, group_of, parse_body
 
 _IDS = pa.list_(pa.field("element", pa.int32()))
 _MEMBERS = pa.list_(
@@ -420,6 +420,7 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
 }
 
 
+_FEATURE_LEVEL = int(RecordType.FEATURE_LEVEL)
 _TYPE_NAMES = {int(each): each.name for each in RecordType}
 
 
@@ -471,23 +472,28 @@ class RowBuffer:
                 header.all_below_done,
             )
         )
-        for data in batch.records(chunk, header):
-            self._add_record(data)
+        for type_, version, body in batch.bodies(chunk, header):
+            self._add_record(type_, version, body)
         self.bytes += header.size
 
-    def _add_record(self, data: batch.RecordData) -> None:
-        message = parse(data)
-        kind, id_ = group_of(data.type, message, self._first_offset + self.rows) or (None, None)
-        row = (data.type, _TYPE_NAMES[data.type], data.version, kind, id_, data.body)
-        for column, value in zip(self._records, row, strict=True):
-            column.append(value)
-        for name, value in _TYPED[data.type](message).items():
-            rows, values = self._typed[name]
-            rows.append(self.rows)
+    def _add_record(self, type_: int, version: int, body: bytes) -> None:
+        message, row = parse_body(type_, version, body), self.rows
+        kind, id_ = group_of(type_, message, self._first_offset + row) or (None, None)
+        types, names, versions, kinds, ids, bodies = self._records
+        types.append(type_)
+        names.append(_TYPE_NAMES[type_])
+        versions.append(version)
+        kinds.append(kind)
+        ids.append(id_)
+        bodies.append(body)
+        typed = self._typed
+        for name, value in _TYPED[type_](message).items():
+            rows, values = typed[name]
+            rows.append(row)
             values.append(value)
-        if data.type == RecordType.FEATURE_LEVEL:
+        if type_ == _FEATURE_LEVEL:
             self.features[message.name] = message.feature_level
-        self.rows += 1
+        self.rows = row + 1
 
     def take(self) -> pa.Table:
         """The rows so far as a table, at least one; the buffer is empty afterwards."""

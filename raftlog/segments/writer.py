@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from raftlog import batch
+from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.log_hash import extended
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
@@ -96,12 +97,14 @@ class ExportWriter:
         max_segment_records: int = MAX_SEGMENT_RECORDS,
         max_segment_bytes: int = MAX_SEGMENT_BYTES,
         checkpoint_records: int = CHECKPOINT_RECORDS,
+        draft: ImageBuilder | None = None,
         published: Published | None = None,
         signer: ManifestSigner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``checkpoint_records``: so many records lie between two checkpoints, at least; 0: none is
-        made. ``signer``: signs each publish. One that goes on with a signed export needs it, and
+        made. ``draft``: of a caller who folds each batch itself before it appends it, or passes it
+        over. ``signer``: signs each publish. One that goes on with a signed export needs it, and
         finds it as it was signed.
         """
         self.place = self._place = open_place(target)
@@ -116,6 +119,7 @@ class ExportWriter:
         self._said: list[StateHash] = []
         self._checkpoint_records = checkpoint_records
         self._maker: CheckpointMaker | None = None
+        self._draft = draft
         self._checkpoints: list[Checkpoint] = []
         with files.named_errors("write to", self._place):
             self._place.begin()
@@ -225,12 +229,21 @@ class ExportWriter:
                 if pair.records >= self.max_records or pair.raw_bytes >= self.max_bytes:
                     self._publish(self._next_offset)
 
+    def pass_over(self, header: batch.BatchHeader) -> None:
+        """A batch that the export holds already, and that was folded into the ``draft``."""
+        maker = self._folding()
+        if maker is not None:
+            maker.pass_over(header)
+
     def _folding(self) -> CheckpointMaker | None:
         """What makes the checkpoints, caught up with the export; None: they are not made here."""
         if self._maker is None and self._checkpoint_records and can_fold(self._manifest):
-            maker = CheckpointMaker(self._place, self._manifest, self._checkpoint_records)
-            for one in maker.catch_up():
-                self._made(one)
+            maker = CheckpointMaker(
+                self._place, self._manifest, self._checkpoint_records, self._draft
+            )
+            if self._draft is None:
+                for one in maker.catch_up():
+                    self._made(one)
             self._maker = maker
         return self._maker
 

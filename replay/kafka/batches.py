@@ -46,12 +46,33 @@ class KafkaBatch(NamedTuple):
     bytes: bytes
 
 
+class Frame(NamedTuple):
+    """A batch whose records nobody has looked at. ``bytes``: the whole of it."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    max_timestamp_ms: int
+    attributes: int
+    base_timestamp_ms: int
+    record_count: int
+    crc32c: int
+    bytes: bytes
+
+
 def batches(data: bytes, *, position: int = 0) -> Iterator[tuple[int, KafkaBatch]]:
+    """As ``frames``, with their records."""
+    for end, frame in frames(data, position=position):
+        yield end, opened(frame, position)
+        position = end
+
+
+def frames(data: bytes, *, position: int = 0, at: int = 0) -> Iterator[tuple[int, Frame]]:
     """Yield (the position behind it, the batch) for each whole batch from a position on.
 
     Ends silently before a batch that is cut off by the end of the data, and before zeros (a file
     that was allocated in advance). Raises KafkaLogError at one that is damaged; those before it are
-    good.
+    good. ``at``: where in its file the data begins, for that.
     """
     while len(data) - position >= _HEAD.size:
         base_offset, length = _HEAD.unpack_from(data, position)
@@ -59,42 +80,57 @@ def batches(data: bytes, *, position: int = 0) -> Iterator[tuple[int, KafkaBatch
         if not base_offset and not length and not any(data[position : position + 64]):
             return
         if length < _REST.size or length > MAX_BATCH_BYTES:
-            raise KafkaLogError(f"at byte {position}: a batch is said to have {length} bytes")
+            raise KafkaLogError(f"at byte {at + position}: a batch is said to have {length} bytes")
         if end > len(data):
             return
-        yield end, _batch(data[position:end], position)
+        yield end, _frame(data[position:end], at + position)
         position = end
 
 
-def _batch(data: bytes, position: int) -> KafkaBatch:
+def _frame(data: bytes, position: int) -> Frame:
     base_offset, _ = _HEAD.unpack_from(data)
-    epoch, magic, crc, attributes, delta, base_ms, max_ms, *_, count = _REST.unpack_from(
+    epoch, magic, crc, attributes, delta, base_ms, max_ms, _, _, _, count = _REST.unpack_from(
         data, _HEAD.size
     )
-    where = f"at byte {position}: the batch at offset {base_offset}"
     if magic != 2:
-        raise KafkaLogError(f"{where} has magic {magic}, not 2")
+        raise KafkaLogError(f"{_where(base_offset, position)} has magic {magic}, not 2")
     if google_crc32c.value(data[_CRC_FROM:]) != crc:
-        raise KafkaLogError(f"{where} does not have its CRC32C")
+        raise KafkaLogError(f"{_where(base_offset, position)} does not have its CRC32C")
     if not 0 <= count <= delta + 1:
-        raise KafkaLogError(f"{where} is said to have {count} records and {delta + 1} offsets")
-    try:
-        content = _expanded(data[_HEAD.size + _REST.size :], attributes & _COMPRESSION)
-        records = _records(Reader(content), count, base_offset, base_ms)
-    except MalformedRecordError as error:
-        raise KafkaLogError(f"{where} is malformed: {error}") from None
-    return KafkaBatch(
-        base_offset,
-        base_offset + delta,
-        epoch,
-        max_ms,
-        bool(attributes & _CONTROL),
-        records,
-        data,
+        raise KafkaLogError(
+            f"{_where(base_offset, position)} is said to have {count} records and {delta + 1}"
+            " offsets"
+        )
+    return Frame(
+        base_offset, base_offset + delta, epoch, max_ms, attributes, base_ms, count, crc, data
     )
 
 
-def _records(reader: Reader, count: int, base_offset: int, base_ms: int) -> tuple[RawRecord, ...]:
+def _where(base_offset: int, position: int) -> str:
+    return f"at byte {position}: the batch at offset {base_offset}"
+
+
+def opened(frame: Frame, position: int) -> KafkaBatch:
+    """A batch with its records. ``position``: in its file. Raises KafkaLogError."""
+    try:
+        content = _expanded(frame.bytes[_HEAD.size + _REST.size :], frame.attributes & _COMPRESSION)
+        records = _records(content, frame.record_count, frame.base_offset, frame.base_timestamp_ms)
+    except MalformedRecordError as error:
+        where = _where(frame.base_offset, position)
+        raise KafkaLogError(f"{where} is malformed: {error}") from None
+    return KafkaBatch(
+        frame.base_offset,
+        frame.last_offset,
+        frame.epoch,
+        frame.max_timestamp_ms,
+        bool(frame.attributes & _CONTROL),
+        records,
+        frame.bytes,
+    )
+
+
+def _records(content: bytes, count: int, base_offset: int, base_ms: int) -> tuple[RawRecord, ...]:
+    reader = Reader(content)
     records = tuple([_record(reader, base_offset, base_ms) for _ in range(count)])
     if reader.left:
         raise MalformedRecordError(f"{reader.left} bytes are left behind its records")
@@ -102,15 +138,16 @@ def _records(reader: Reader, count: int, base_offset: int, base_ms: int) -> tupl
 
 
 def _record(reader: Reader, base_offset: int, base_ms: int) -> RawRecord:
-    body = Reader(reader.take(reader.varlong()))
-    body.take(1)
-    timestamp_ms, offset = base_ms + body.varlong(), base_offset + body.varlong()
-    key, value = _sized(body), _sized(body)
-    for _ in range(body.varlong()):
-        _sized(body)
-        _sized(body)
-    if body.left:
-        raise MalformedRecordError(f"{body.left} bytes are left behind the record at {offset}")
+    behind = reader.begin(reader.varlong())
+    reader.take(1)
+    timestamp_ms, offset = base_ms + reader.varlong(), base_offset + reader.varlong()
+    key, value = _sized(reader), _sized(reader)
+    for _ in range(reader.varlong()):
+        _sized(reader)
+        _sized(reader)
+    if reader.left:
+        raise MalformedRecordError(f"{reader.left} bytes are left behind the record at {offset}")
+    reader.end = behind
     return RawRecord(offset, timestamp_ms, key, value)
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 from msgspec import structs
 
-from raftlog import batch
 from raftlog.metadata.entities import Broker, with_cause
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import KINDS
 from replay.kafka.batches import batches
-from replay.kafka.conversion import Conversion, StateHeader, decoded
+from replay.kafka.conversion import Conversion, Converted, StateHeader, decoded
 from replay.kafka.copies import Checkpoint
 from replay.kafka.errors import KafkaLogError, unreadable
 from replay.kafka.mapping import Mapping
@@ -42,15 +41,15 @@ def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
     return found[1:-1], header
 
 
-def image_of(chunk: bytes) -> Image:
+def image_of(state: Converted) -> Image:
     """The image that the one batch of a checkpoint's state makes."""
     fold = ImageBuilder(Image())
-    fold.offset = next(batch.headers(chunk)).base_offset - 1
-    fold.apply_chunk(chunk)
+    fold.offset = state.header.base_offset - 1
+    fold.apply_decoded(state.header, state.records)
     return fold.snapshot()
 
 
-def state_of(checkpoint: Checkpoint) -> tuple[bytes, Mapping]:
+def state_of(checkpoint: Checkpoint) -> tuple[Converted, Mapping]:
     """A checkpoint's state as a batch, and the mapping that goes on from there."""
     conversion = Conversion()
     return conversion.state(*records_of(checkpoint)), conversion.mapping

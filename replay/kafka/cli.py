@@ -114,6 +114,8 @@ def _follow(importer: Importer, imported: Imported, stop: StopOnSignal, as_json:
                         return imported
                     time.sleep(_PAUSE_S)
                 imported = importer.run()
+                if importer.broken:
+                    return imported
 
 
 def _document(imported: Imported) -> Any:

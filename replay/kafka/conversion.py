@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from raftlog import batch
-from raftlog.metadata.records import record
+from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.kafka.batches import KafkaBatch
 from replay.kafka.errors import KafkaLogError, MalformedRecordError
@@ -42,6 +42,14 @@ class Counts:
         of the batch before."""
         self.reordered = 0
         """Records of new partitions that stood in another order than that of their numbers."""
+
+
+class Converted(NamedTuple):
+    """One batch of raftlog's: its bytes, its header, and the records in them."""
+
+    chunk: bytes
+    header: batch.BatchHeader
+    records: list[Record]
 
 
 class _Run(NamedTuple):
@@ -106,22 +114,22 @@ class Conversion:
         """The offset where a transaction begins that has not ended; None: there is none."""
         return None if self._open is None else self._open.base_offset
 
-    def convert(self, source: KafkaBatch) -> bytes:
-        """The batches that are complete with this one; empty: it belongs to an open transaction.
+    def convert(self, source: KafkaBatch) -> Iterator[Converted]:
+        """The batches that are complete with this one; none: it belongs to an open transaction.
 
-        Raises KafkaLogError naming the offset.
+        Raises KafkaLogError naming the offset; nothing has changed then.
         """
-        records = decoded(source)
-        parts = []
+        return self._converted(source, decoded(source))
+
+    def _converted(self, source: KafkaBatch, records: Sequence[KafkaRecord]) -> Iterator[Converted]:
         for run in self._runs(source, records):
             messages = [
                 plain(one, aborted=True) if run.aborted else self.mapping.message(one)
                 for one in run.records
             ]
-            parts.append(self._encode(run.base_offset, messages, run.source))
-        return b"".join(parts)
+            yield self._encode(run.base_offset, messages, run.source)
 
-    def state(self, records: Iterable[KafkaRecord], header: StateHeader) -> bytes:
+    def state(self, records: Iterable[KafkaRecord], header: StateHeader) -> Converted:
         """The records of a checkpoint as one batch that ends where the checkpoint does.
 
         Raises KafkaLogError if they are more than the offsets there are.
@@ -133,12 +141,7 @@ class Conversion:
                 f"a snapshot that ends at offset {header.end_offset} holds {len(messages)} records"
             )
         self._last_ms = header.timestamp_ms
-        return batch.encode(
-            [record(message) for message in messages],
-            base_offset=base_offset,
-            epoch=header.epoch,
-            timestamp_ms=header.timestamp_ms,
-        )
+        return _batch_of(messages, base_offset, header.epoch, header.timestamp_ms)
 
     def _runs(self, source: KafkaBatch, records: Sequence[KafkaRecord]) -> Iterator[_Run]:
         """What becomes one batch each."""
@@ -178,21 +181,27 @@ class Conversion:
             self.counts.aborted += len(run.records) if run.aborted else 0
             yield run
 
-    def _encode(self, base_offset: int, messages: list[Any], source: KafkaBatch) -> bytes:
-        ordered = _in_order(messages)
-        self.counts.reordered += sum(
-            one is not other for one, other in zip(messages, ordered, strict=True)
-        )
+    def _encode(self, base_offset: int, messages: list[Any], source: KafkaBatch) -> Converted:
+        ordered = messages
+        if len(messages) > 1:
+            ordered = _in_order(messages)
+            self.counts.reordered += sum(
+                one is not other for one, other in zip(messages, ordered, strict=True)
+            )
         timestamp_ms = max(source.max_timestamp_ms, self._last_ms)
         self.counts.later_ms = max(self.counts.later_ms, timestamp_ms - source.max_timestamp_ms)
         self._last_ms = timestamp_ms
-        return batch.encode(
-            [record(message) for message in ordered],
-            base_offset=base_offset,
-            epoch=source.epoch,
-            timestamp_ms=timestamp_ms,
-            control=source.control,
-        )
+        return _batch_of(ordered, base_offset, source.epoch, timestamp_ms, control=source.control)
+
+
+def _batch_of(
+    messages: list[Any], base_offset: int, epoch: int, timestamp_ms: int, *, control: bool = False
+) -> Converted:
+    records = [record(message) for message in messages]
+    chunk = batch.encode(
+        records, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, control=control
+    )
+    return Converted(chunk, next(batch.headers(chunk)), records)
 
 
 def decoded(source: KafkaBatch) -> list[KafkaRecord]:

@@ -13,12 +13,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from replay.kafka.batches import KafkaBatch, batches
+from replay.kafka.batches import KafkaBatch, frames, opened
 from replay.kafka.errors import KafkaLogError, NoKafkaLogError, unreadable
 
 DIRECTORY = "__cluster_metadata-0"
 _LOG = re.compile(r"(\d{20})\.log")
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_READ_BYTES = 4 << 20
+_DAMAGED = -1
+"""In the place of the position that a file is read to: nothing more of it is."""
 _PROPERTY = re.compile(r"^\s*([\w.]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 
 
@@ -88,7 +91,7 @@ class Copy:
         logs = sorted(path for path in self._files() if _LOG.fullmatch(path.name))
         for path in logs:
             position = self._read_to.get(path, 0)
-            if position < 0:
+            if position == _DAMAGED:
                 continue
             try:
                 size = path.stat().st_size
@@ -100,29 +103,42 @@ class Copy:
         return len(self.places) > before
 
     def _index(self, path: Path, position: int) -> None:
+        """Find the batches from a position on. Their records are looked at when they are needed."""
+        data = b""
         with path.open("rb") as file:
             file.seek(position)
-            data = file.read()
-        at = 0
-        try:
-            for end, one in batches(data):
-                self.places.append(
-                    Place(
-                        one.base_offset,
-                        one.last_offset,
-                        one.epoch,
-                        path,
-                        position + at,
-                        position + end,
-                        int.from_bytes(one.bytes[17:21], "big"),
-                    )
-                )
-                at = end
-        except KafkaLogError as error:
-            self.damages.append(f"{path}: {error}")
-            self._read_to[path] = -1
-            return
-        self._read_to[path] = position + at
+            try:
+                while piece := file.read(_READ_BYTES):
+                    data += piece
+                    at = 0
+                    for end, one in frames(data, at=position):
+                        self.places.append(
+                            Place(
+                                one.base_offset,
+                                one.last_offset,
+                                one.epoch,
+                                path,
+                                position + at,
+                                position + end,
+                                one.crc32c,
+                            )
+                        )
+                        at = end
+                    data, position = data[at:], position + at
+            except KafkaLogError as error:
+                self.damages.append(f"{path}: {error}")
+                position = _DAMAGED
+        self._read_to[path] = position
+
+    def spoil(self, place: Place, why: str) -> None:
+        """Count a batch as damaged, although it has its checksum; and what follows it in its file,
+        as at any damage.
+        """
+        self.damages.append(f"{place.path}: {why}")
+        self._read_to[place.path] = _DAMAGED
+        self.places = [
+            one for one in self.places if one.path != place.path or one.position < place.position
+        ]
 
     def at(self, offset: int) -> Place | None:
         """The batch that begins at an offset, if there is one."""
@@ -131,17 +147,38 @@ class Copy:
         return found if found is not None and found.base_offset == offset else None
 
 
-def read(place: Place) -> KafkaBatch:
-    """The batch at a place. Raises KafkaLogError."""
-    try:
-        with place.path.open("rb") as file:
-            file.seek(place.position)
-            data = file.read(place.end - place.position)
-    except OSError as error:
-        raise unreadable(place.path, error) from None
-    for _, one in batches(data):
-        return one
-    raise KafkaLogError(f"{place.path}: the batch at offset {place.base_offset} is not there now")
+class PlaceReader:
+    """Reads the batches at places; those that stand one behind the other in few reads."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._begin, self._data = 0, b""
+
+    def forget(self) -> None:
+        """Read anew what comes next: a log that is still written may have changed."""
+        self._path = None
+
+    def read(self, place: Place) -> KafkaBatch:
+        """The batch at a place. Raises KafkaLogError."""
+        end = self._begin + len(self._data)
+        if place.path != self._path or not self._begin <= place.position <= place.end <= end:
+            self._fill(place)
+        at = place.position - self._begin
+        data = self._data[at : at + place.end - place.position]
+        for _, frame in frames(data, at=place.position):
+            return opened(frame, place.position)
+        raise KafkaLogError(
+            f"at byte {place.position}: the batch at offset {place.base_offset} is not there now"
+        )
+
+    def _fill(self, place: Place) -> None:
+        try:
+            with place.path.open("rb") as file:
+                file.seek(place.position)
+                self._data = file.read(max(_READ_BYTES, place.end - place.position))
+        except OSError as error:
+            raise unreadable(place.path, error) from None
+        self._path, self._begin = place.path, place.position
 
 
 def find_copies(paths: Sequence[Path]) -> list[Copy]:

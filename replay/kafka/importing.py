@@ -6,7 +6,7 @@ that: what a record means may depend on those before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 import msgspec
@@ -19,8 +19,8 @@ from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
 from raftlog.segments.manifest import StateHash
 from raftlog.segments.writer import ExportWriter
 from replay.kafka.checkpoints import differences, image_of, state_of
-from replay.kafka.conversion import Conversion
-from replay.kafka.copies import Checkpoint, Copy, Place, read
+from replay.kafka.conversion import Conversion, Converted
+from replay.kafka.copies import Checkpoint, Copy, Place, PlaceReader
 from replay.kafka.errors import KafkaLogError, NoKafkaLogError
 
 ORIGIN = "kafka"
@@ -99,13 +99,16 @@ class Importer:
         self._snapshots: dict[int, list[tuple[Copy, Checkpoint]]] = {}
         """By the offset that they end at: what the fold is held against on the way."""
         self._agreed, self._together, self._stopped = 0, True, ""
+        self.broken = ""
+        """Why nothing can be imported any more; empty: it can."""
+        self._reader = PlaceReader()
         self._new = 0
         self._next, begin = self._begin()
-        chunk = b""
+        state: Converted | None = None
         self._first = self._next
         if begin is not None:
-            chunk, self._conversion.mapping = state_of(begin)
-            self._first = next(batch.headers(chunk)).base_offset
+            state, self._conversion.mapping = state_of(begin)
+            self._first = state.header.base_offset
         self._state_from = None if begin is None else self._next
         self._fold = ImageBuilder(Image())
         self._fold.offset = self._first - 1
@@ -115,10 +118,12 @@ class Importer:
             0,
             start_offset=self._first,
             checkpoint_records=checkpoint_records,
+            draft=self._fold,
         )
         try:
             self._claim(target)
-            self._append(chunk)
+            if begin is not None and state is not None:
+                self._append_state(state, begin)
         except BaseException:
             self.close()
             raise
@@ -161,16 +166,36 @@ class Importer:
             copy.refresh()
             for snapshot in copy.checkpoints:
                 self._snapshots.setdefault(snapshot.end_offset, []).append((copy, snapshot))
-        while (place := self._place()) is not None:
-            try:
-                self._append(self._conversion.convert(read(place)))
-            except KafkaLogError as error:
-                raise KafkaLogError(f"{place.path}: {error}") from None
-            self._next = place.last_offset + 1
+        self._reader.forget()
+        while not self.broken and (found := self._place()) is not None:
+            self._take(*found)
         self._writer.commit(self._writer.next_offset)
         return self._imported()
 
-    def _place(self) -> Place | None:
+    def _take(self, copy: Copy, place: Place) -> None:
+        """Import the batch at a place, or find out that it cannot be."""
+        try:
+            batches = self._converted(place)
+        except KafkaLogError as error:
+            copy.spoil(place, str(error))
+            return
+        try:
+            for one in batches:
+                self._append(one)
+        except KafkaLogError as error:
+            self.broken = self._stopped = f"{place.path}: at byte {place.position}: {error}"
+            return
+        self._agree(place)
+        self._next = place.last_offset + 1
+
+    def _converted(self, place: Place) -> Iterator[Converted]:
+        source = self._reader.read(place)
+        try:
+            return self._conversion.convert(source)
+        except KafkaLogError as error:
+            raise KafkaLogError(f"at byte {place.position}: {error}") from None
+
+    def _place(self) -> tuple[Copy, Place] | None:
         """The next batch, of the copy that is right about it."""
         held = [
             (copy, place) for copy in self._copies if (place := copy.at(self._next)) is not None
@@ -184,31 +209,43 @@ class Importer:
             ]
             self._stopped = f"no copy holds a good batch at offset {self._next}" if later else ""
             return None
-        _, best = max(held, key=lambda one: one[0].ends_with)
-        same = sum(place.fingerprint == best.fingerprint for _, place in held)
-        if same < len(held):
-            others = ", ".join(
-                copy.name for copy, place in held if place.fingerprint != best.fingerprint
-            )
+        self._stopped = ""
+        return max(held, key=lambda one: one[0].ends_with)
+
+    def _agree(self, best: Place) -> None:
+        """Hold the other copies against what was taken."""
+        held = [
+            (copy, place) for copy in self._copies if (place := copy.at(self._next)) is not None
+        ]
+        others = [copy.name for copy, place in held if place.fingerprint != best.fingerprint]
+        if others:
             self._differences.append(
-                f"the batch at offset {best.base_offset} is another one at {others}"
+                f"the batch at offset {best.base_offset} is another one at {', '.join(others)}"
             )
+        same = len(held) - len(others)
         self._together = self._together and same * 2 > len(self._copies)
         if self._together:
             self._agreed = best.last_offset + 1
-        return best
 
-    def _append(self, chunk: bytes) -> None:
-        """Write batches that are not written yet, and fold them all."""
-        for header in batch.headers(chunk):
-            try:
-                self._fold.apply_encoded(chunk, header)
-            except FoldError as error:
-                raise KafkaLogError(f"the log contradicts itself: {error}") from None
-            if header.base_offset >= self._writer.next_offset:
-                self._writer.append_chunk(chunk[header.position : header.position + header.size])
-                self._new += header.end_offset - header.base_offset
-            self._compare(header)
+    def _append_state(self, state: Converted, begin: Checkpoint) -> None:
+        try:
+            self._append(state)
+        except KafkaLogError as error:
+            raise KafkaLogError(f"{begin.path}: {error}") from None
+
+    def _append(self, one: Converted) -> None:
+        """Fold a batch, and write it if it is not written yet."""
+        header = one.header
+        try:
+            self._fold.apply_decoded(header, one.records)
+        except FoldError as error:
+            raise KafkaLogError(f"the log contradicts itself: {error}") from None
+        if header.base_offset >= self._writer.next_offset:
+            self._writer.append_chunk(one.chunk)
+            self._new += header.record_count
+        else:
+            self._writer.pass_over(header)
+        self._compare(header)
 
     def _compare(self, header: batch.BatchHeader) -> None:
         """Hold the fold against the snapshots that end here."""

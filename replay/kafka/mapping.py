@@ -22,6 +22,7 @@ from replay.kafka.schema import UNKNOWN_TAGS, Decoded
 KRAFT_VERSION = "kraft.version"
 _NO_LEADER_CHANGE, _UNCHANGED_STATE = -2, -1
 _TOPIC = 2
+_ELIGIBLE = ("eligible_leader_replicas", "last_known_elr")
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
@@ -134,14 +135,10 @@ class Mapping:
         message: pb.PartitionRecord | pb.PartitionChangeRecord,
     ) -> None:
         if fields["directories"]:
-            message.imported.directories.ids.extend(
-                uuid_bytes(one) for one in fields["directories"]
-            )
-        lists = {
-            name: fields[name]
-            for name in ("eligible_leader_replicas", "last_known_elr")
-            if fields[name] is not None
-        }
+            message.imported.directories.ids.extend(map(uuid_bytes, fields["directories"]))
+        lists = {name: fields[name] for name in _ELIGIBLE if fields[name] is not None}
+        if not lists:
+            return
         for name, ids in lists.items():
             getattr(message.imported, name).SetInParent()
             getattr(message.imported, name).ids.extend(ids)

@@ -8,63 +8,87 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from replay.kafka.errors import MalformedRecordError
 
 _ZERO_UUID = bytes(16)
+_UUIDS_KEPT = 10_000
 
 
 class Reader:
     """Reads values one after the other from bytes. Each method raises MalformedRecordError."""
 
-    __slots__ = ("_data", "_end", "position")
+    __slots__ = ("_data", "end", "position")
 
     def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
         self._data = data
-        self._end = len(data) if end is None else end
+        self.end = len(data) if end is None else end
+        """Nothing behind it is read."""
         self.position = position
 
     @property
     def left(self) -> int:
         """How many bytes are left."""
-        return self._end - self.position
+        return self.end - self.position
+
+    def begin(self, size: int) -> int:
+        """End behind the next bytes; returns where the end was before."""
+        before, end = self.end, self.position + size
+        if not self.position <= end <= before:
+            raise self._too_few(size)
+        self.end = end
+        return before
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
-        if not 0 <= count <= self.left:
-            raise MalformedRecordError(f"{count} bytes are said to follow, {self.left} are there")
         start = self.position
-        self.position += count
-        return self._data[start : self.position]
+        end = start + count
+        if not start <= end <= self.end:
+            raise self._too_few(count)
+        self.position = end
+        return self._data[start:end]
+
+    def _too_few(self, count: int) -> MalformedRecordError:
+        return MalformedRecordError(f"{count} bytes are said to follow, {self.left} are there")
 
     def unsigned_varint(self) -> int:
         """An unsigned varint of up to five bytes."""
+        position = self.position
+        # One byte, as most have: this is where the time goes.
+        if position < self.end and (byte := self._data[position]) < 0x80:
+            self.position = position + 1
+            return byte
+        return self._varint(28, "five")
+
+    def varlong(self) -> int:
+        """A signed (zigzag) varint of up to ten bytes."""
+        position = self.position
+        if position < self.end and (byte := self._data[position]) < 0x80:
+            self.position = position + 1
+            return (byte >> 1) ^ -(byte & 1)
+        value = self._varint(63, "ten")
+        return (value >> 1) ^ -(value & 1)
+
+    def _varint(self, last_shift: int, limit: str) -> int:
         value = shift = 0
         while True:
-            if shift > 28:
-                raise MalformedRecordError("a varint has more than five bytes")
+            if shift > last_shift:
+                raise MalformedRecordError(f"a varint has more than {limit} bytes")
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
             shift += 7
 
-    def varlong(self) -> int:
-        """A signed (zigzag) varint of up to ten bytes."""
-        value = shift = 0
-        while True:
-            if shift > 63:
-                raise MalformedRecordError("a varint has more than ten bytes")
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-            shift += 7
-
     def unpack(self, layout: struct.Struct) -> Any:
         """One value of a fixed size."""
-        return layout.unpack(self.take(layout.size))[0]
+        position, size = self.position, layout.size
+        if position + size > self.end:
+            raise self._too_few(size)
+        self.position = position + size
+        return layout.unpack_from(self._data, position)[0]
 
     def boolean(self) -> bool:
         """One byte, 0 or 1."""
@@ -95,18 +119,21 @@ class Reader:
         if not length:
             return None
         # Each takes a byte at least.
-        if length - 1 > self.left:
+        if length - 1 > self.end - self.position:
             raise MalformedRecordError(
                 f"an array is said to have {length - 1} elements, {self.left} bytes are there"
             )
         return length - 1
 
 
+# Few topics and directories are in very many records.
+@lru_cache(_UUIDS_KEPT)
 def uuid_text(data: bytes) -> str:
     """A UUID as Kafka prints it."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
+@lru_cache(_UUIDS_KEPT)
 def uuid_bytes(text: str) -> bytes:
     """The 16 bytes of a UUID as Kafka prints it."""
     return base64.urlsafe_b64decode(text + "==")

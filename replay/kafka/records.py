@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 from replay.kafka.errors import MalformedRecordError
 from replay.kafka.primitives import Reader
-from replay.kafka.schema import Decoded, Field, Schema, decode
+from replay.kafka.schema import Decoded, Field, Schema, decoder
 
 _FRAME_VERSION = 1
 _ENDPOINTS = (
@@ -230,4 +232,10 @@ def _decoded(schema: Schema | None, api_key: int, version: int, reader: Reader) 
         if schema is not None:
             fields["name"] = schema.name
         return KafkaRecord(UNKNOWN, api_key, version, fields)
-    return KafkaRecord(schema.name, api_key, version, decode(schema, version, reader))
+    return KafkaRecord(schema.name, api_key, version, _decoder(api_key, version)(reader))
+
+
+@cache
+def _decoder(api_key: int, version: int) -> Callable[[Reader], Decoded]:
+    """Of a known record; a negative key: of a control record."""
+    return decoder(METADATA[api_key] if api_key >= 0 else CONTROL[-api_key], version)

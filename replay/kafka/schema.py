@@ -7,7 +7,7 @@ publishes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from replay.kafka.errors import MalformedRecordError
@@ -42,57 +42,72 @@ class Schema(NamedTuple):
     fields: tuple[Field, ...]
 
 
-def decode(schema: Schema, version: int, reader: Reader) -> Decoded:
-    """Read one message of a known version to its end. Raises MalformedRecordError."""
-    message = _struct(schema.fields, version, reader)
+Read = Callable[[Reader], Any]
+
+
+def decoder(schema: Schema, version: int) -> Callable[[Reader], Decoded]:
+    """What reads one message of a known version to its end, and raises MalformedRecordError. To be
+    kept: it has looked at the schema, and does so no more.
+    """
+    read_fields = _struct(schema.fields, version)
+
+    def read(reader: Reader) -> Decoded:
+        message: Decoded = read_fields(reader)
+        if reader.left:
+            raise MalformedRecordError(f"{reader.left} bytes are left behind a {schema.name}")
+        return message
+
+    return read
+
+
+def _struct(fields: tuple[Field, ...], version: int) -> Read:
+    defaults = {field.name: field.default for field in fields}
+    there = [field for field in fields if field.since <= version]
+    plain = [(field.name, _value(field, version)) for field in there if field.tag is None]
+    tagged = {
+        field.tag: (field.name, _value(field, version)) for field in there if field.tag is not None
+    }
+
+    def read(reader: Reader) -> Decoded:
+        message = defaults.copy()
+        for name, value in plain:
+            message[name] = value(reader)
+        for _ in range(reader.unsigned_varint()):
+            _tagged_field(tagged, reader, message)
+        return message
+
+    return read
+
+
+def _tagged_field(tagged: dict[int, tuple[str, Read]], reader: Reader, message: Decoded) -> None:
+    tag, size = reader.unsigned_varint(), reader.unsigned_varint()
+    if tag not in tagged:
+        message.setdefault(UNKNOWN_TAGS, {})[str(tag)] = reader.take(size).hex()
+        return
+    name, value = tagged[tag]
+    end = reader.begin(size)
+    message[name] = value(reader)
     if reader.left:
-        raise MalformedRecordError(f"{reader.left} bytes are left behind a {schema.name}")
-    return message
+        raise MalformedRecordError(f"{reader.left} bytes are left behind {name}")
+    reader.end = end
 
 
-def _struct(fields: Sequence[Field], version: int, reader: Reader) -> Decoded:
-    message: Decoded = {}
-    tagged: dict[int, Field] = {}
-    for field in fields:
-        if field.tag is not None:
-            message[field.name] = field.default
-            if field.since <= version:
-                tagged[field.tag] = field
-        elif field.since <= version:
-            message[field.name] = _value(field, version, reader)
-        else:
-            message[field.name] = field.default
-    _tagged_fields(tagged, version, reader, message)
-    return message
-
-
-def _tagged_fields(
-    tagged: dict[int, Field], version: int, reader: Reader, message: Decoded
-) -> None:
-    for _ in range(reader.unsigned_varint()):
-        tag, size = reader.unsigned_varint(), reader.unsigned_varint()
-        content = Reader(reader.take(size))
-        field = tagged.get(tag)
-        if field is None:
-            message.setdefault(UNKNOWN_TAGS, {})[str(tag)] = content.take(size).hex()
-            continue
-        message[field.name] = _value(field, version, content)
-        if content.left:
-            raise MalformedRecordError(f"{content.left} bytes are left behind {field.name}")
-
-
-def _value(field: Field, version: int, reader: Reader) -> Any:
+def _value(field: Field, version: int) -> Read:
     kind = field.type
+    if kind == "struct":
+        return _struct(field.fields, version)
     if not kind.startswith("[]"):
-        if kind == "struct":
-            return _struct(field.fields, version, reader)
-        return READERS[kind](reader)
-    count, element = reader.count(), kind[2:].rstrip("?")
-    if count is None:
-        if kind.endswith("?"):
+        return READERS[kind]
+    element = kind[2:].rstrip("?")
+    each = _struct(field.fields, version) if element == "struct" else READERS[element]
+    nullable, name = kind.endswith("?"), field.name
+
+    def read(reader: Reader) -> list[Any] | None:
+        count = reader.count()
+        if count is not None:
+            return [each(reader) for _ in range(count)]
+        if nullable:
             return None
-        raise MalformedRecordError(f"{field.name} is null where it must not be")
-    if element == "struct":
-        return [_struct(field.fields, version, reader) for _ in range(count)]
-    read = READERS[element]
-    return [read(reader) for _ in range(count)]
+        raise MalformedRecordError(f"{name} is null where it must not be")
+
+    return read

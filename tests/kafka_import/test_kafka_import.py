@@ -25,7 +25,7 @@ from raftlog.segments.verify import verify_export
 from replay.kafka.batches import batches
 from replay.kafka.conversion import decoded
 from replay.kafka.copies import find_copies
-from replay.kafka.errors import KafkaLogError, NoKafkaLogError
+from replay.kafka.errors import NoKafkaLogError
 from replay.kafka.importing import Imported, Importer
 
 HERE = Path(__file__).parent
@@ -407,6 +407,27 @@ def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:
     assert found.later_ms == 2000
 
 
+def test_what_is_imported_in_parts_has_the_checkpoints_of_the_whole(
+    real: Path, tmp_path: Path
+) -> None:
+    """Each part folds what the export holds already, and writes none of it again."""
+    log = next((real / "node101/__cluster_metadata-0").glob("*.log"))
+    ends = [end for end, _ in batches(log.read_bytes())]
+    kept = {}
+    for parts in (1, 4):
+        target = tmp_path / f"exported{parts}"
+        for part in range(1, parts + 1):
+            until = ends[len(ends) * part // parts - 1]
+            node = kafka.write_node(tmp_path / f"{part} of {parts}", log.read_bytes()[:until])
+            import_all(target, node, checkpoint_records=10)
+        verify_export(target)
+        kept[parts] = [
+            (one.offset, one.state_hash, one.sha256) for one in read_manifest(target).checkpoints
+        ]
+    assert len(kept[1]) >= 2
+    assert kept[4] == kept[1]
+
+
 def test_an_import_goes_on_where_it_ended(tmp_path: Path) -> None:
     node = kafka.write_node(
         tmp_path / "node", log_of(kafka.topic(), kafka.config("retention.ms", "1"))
@@ -420,10 +441,33 @@ def test_an_import_goes_on_where_it_ended(tmp_path: Path) -> None:
     verify_export(tmp_path / "exported")
 
 
-def test_a_log_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
-    node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), kafka.topic()))
-    with pytest.raises(KafkaLogError, match="'orders' at offset 1 is there already"):
-        import_all(tmp_path / "exported", node)
+def test_a_log_that_contradicts_itself_is_imported_up_to_there(tmp_path: Path) -> None:
+    node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), kafka.topic(), NOOP))
+    found = import_all(tmp_path / "exported", node)
+    at = len(log_of(kafka.topic()))
+    assert found.stopped == (
+        f"{node / '00000000000000000000.log'}: at byte {at}: the log contradicts itself: topic"
+        " 'orders' at offset 1 is there already"
+    )
+    assert (found.end_offset, found.sound) == (1, False)
+    verify_export(tmp_path / "exported")
+
+
+def test_a_record_that_is_malformed_under_a_good_checksum_is_damage(tmp_path: Path) -> None:
+    """It is read from another copy if that has another one; what is before it is imported."""
+    begin, cut = log_of(kafka.topic()), kafka.batch(1, [kafka.topic("cut")[:-4]])
+    broken = kafka.write_node(tmp_path / "node1", begin + cut + log_of(NOOP, first=2), node_id=1)
+    log = f"{broken / '00000000000000000000.log'}: "
+    alone = import_all(tmp_path / "alone", tmp_path / "node1")
+    assert (alone.end_offset, alone.stopped) == (1, "")
+    (damage,) = alone.damages
+    assert damage.startswith(f"{log}at byte {len(begin)}: the record at offset 1 is malformed: ")
+    other = kafka.topic("whole", "AAAAAAAAAAAAAAAAAAAACQ")
+    whole = begin + log_of(other, NOOP, first=1)
+    kafka.write_node(tmp_path / "node2", whole, node_id=2)
+    both = import_all(tmp_path / "both", tmp_path / "node1", tmp_path / "node2")
+    assert (both.end_offset, both.damages) == (3, [damage])
+    assert set(state(tmp_path / "both").topic_ids) == {"orders", "whole"}
 
 
 def test_an_export_of_raftlog_is_not_gone_on_with(tmp_path: Path) -> None:
