@@ -114,6 +114,7 @@ def fingerprint() -> str:
         ROOT / "constraints.txt",
         *sorted((ROOT / "proto").rglob("*.proto")),
         ROOT / "raftlog" / "config_writes" / "native.c",
+        ROOT / "raftlog" / "config_writes" / "warm.h",
         ROOT / "raftlog" / "cli" / "__main__.py",
     ):
         digest.update(path.read_bytes())

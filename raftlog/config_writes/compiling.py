@@ -19,6 +19,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("native.c")
 _FLAGS = ("-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared")
+_WITHOUT_HINTS = "-DNO_WARM"
+"""For headers of Python that ``warm.h`` does not get on with: all else works without it."""
 _TIMEOUT_S = 120
 
 
@@ -51,19 +53,23 @@ def compile_codec(out: Path) -> str:
     with tempfile.TemporaryDirectory(dir=out.parent) as directory:
         made = Path(directory) / out.name
         link = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
-        try:
-            subprocess.run(
-                [*command, *_FLAGS, *link, f"-I{include}", str(SOURCE), "-o", str(made)],
-                check=True,
-                capture_output=True,
-                timeout=_TIMEOUT_S,
-            )
-        except subprocess.CalledProcessError as error:
-            return f"{shlex.join(command)}: {error.stderr.decode(errors='replace')[-2_000:]}"
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"{shlex.join(command)}: {error}"
-        # Whole or not at all: a node may start meanwhile.
-        made.replace(out)
+        whole = [*command, *_FLAGS, *link, f"-I{include}", str(SOURCE), "-o", str(made)]
+        failure = _run(whole) and _run([*whole, _WITHOUT_HINTS])
+        if not failure:
+            # Whole or not at all: a node may start meanwhile.
+            made.replace(out)
+    return failure and f"{shlex.join(command)}: {failure}"
+
+
+def _run(command: list[str]) -> str:
+    """Why it has failed; empty if it has not."""
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
+    except subprocess.CalledProcessError as error:
+        said: str = error.stderr.decode(errors="replace")[-2_000:]
+        return said or f"exit code {error.returncode}"
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
     return ""
 
 

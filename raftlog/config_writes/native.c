@@ -16,6 +16,7 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+#include "warm.h"
 
 typedef struct { const uint8_t *at, *end; } Span;
 
@@ -536,15 +537,21 @@ static PyObject *changed_values(PyObject *before, PyObject *name, PyObject *valu
     return after;
 }
 
-static int fold_one(PyObject *tuple, PyObject *configs, PyObject *undo, PyObject *digest, PyObject *other, Sum *sum)
+/* (type, name) of a change. */
+static PyObject *resource_of(PyObject *tuple)
 {
-    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != 4) {
-        PyErr_SetString(PyExc_TypeError, "a change is (type, name, key, value)");
-        return -1;
-    }
+    if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == 4)
+        return PyTuple_Pack(2, PyTuple_GET_ITEM(tuple, 0), PyTuple_GET_ITEM(tuple, 1));
+    PyErr_SetString(PyExc_TypeError, "a change is (type, name, key, value)");
+    return NULL;
+}
+
+typedef struct { PyObject *configs, *undo, *digest, *other; } Into;
+
+static int fold_one(PyObject *tuple, PyObject *resource, const Into *into, Sum *sum)
+{
+    PyObject *configs = into->configs, *undo = into->undo, *digest = into->digest, *other = into->other;
     PyObject *name = PyTuple_GET_ITEM(tuple, 2), *value = PyTuple_GET_ITEM(tuple, 3), *past = NULL;
-    PyObject *resource = PyTuple_Pack(2, PyTuple_GET_ITEM(tuple, 0), PyTuple_GET_ITEM(tuple, 1));
-    if (resource == NULL) return -1;
     int failed = -1;
     Change change;
     PyObject *after = NULL, *before = Py_XNewRef(PyDict_GetItemWithError(configs, resource));
@@ -565,24 +572,37 @@ static int fold_one(PyObject *tuple, PyObject *configs, PyObject *undo, PyObject
     }
     failed = 0;
 done:
-    Py_DECREF(resource);
     Py_XDECREF(before);
     Py_XDECREF(after);
     Py_XDECREF(past);
     return failed;
 }
 
+static int fold_block(PyObject **tuples, Py_ssize_t count, const Into *into, Sum *sum)
+{
+    PyObject *resources[BLOCK];
+    Py_ssize_t known = 0, done = 0;
+    while (known < count && (resources[known] = resource_of(tuples[known])) != NULL) known++;
+    if (known == count && warm(resources, count, into->configs) == 0)
+        while (done < count && fold_one(tuples[done], resources[done], into, sum) == 0) done++;
+    for (Py_ssize_t i = 0; i < known; i++) Py_DECREF(resources[i]);
+    return done == count ? 0 : -1;
+}
+
 PyDoc_STRVAR(fold_doc, "fold(changes, configs, undo, digest, entity): see twin.py");
 static PyObject *fold(PyObject *self, PyObject *args)
 {
-    PyObject *changes, *configs, *undo, *digest, *other;
+    PyObject *changes;
+    Into into;
     Sum sum = {0};
-    if (!PyArg_ParseTuple(args, "OO!O!OO", &changes, &PyDict_Type, &configs, &PyDict_Type, &undo, &digest, &other))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "OO!O!OO", &changes, &PyDict_Type, &into.configs, &PyDict_Type, &into.undo,
+                          &into.digest, &into.other)) return NULL;
     PyObject *all = PySequence_Fast(changes, "changes are a sequence");
     if (all == NULL) return NULL;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(all); i++) {
-        if (fold_one(PySequence_Fast_GET_ITEM(all, i), configs, undo, digest, other, &sum) < 0) {
+    Py_ssize_t total = PySequence_Fast_GET_SIZE(all);
+    for (Py_ssize_t i = 0; i < total; i += BLOCK) {
+        Py_ssize_t count = total - i < BLOCK ? total - i : BLOCK;
+        if (fold_block(PySequence_Fast_ITEMS(all) + i, count, &into, &sum) < 0) {
             Py_DECREF(all);
             return NULL;
         }

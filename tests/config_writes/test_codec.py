@@ -450,6 +450,37 @@ def test_all_folds_of_configs_agree(runs: list[list[Change]]) -> None:
         assert dict(flat.configs.items()) == configs
 
 
+def test_folds_agree_where_there_are_many_configs() -> None:
+    """Of many, the compiled fold asks for the memory ahead: what it reads for that decides nothing,
+    be it of another resource, of one that is gone, or of one that this batch has changed before.
+    """
+    rng = random.Random(7)
+
+    def some(count: int) -> list[Change]:
+        return [
+            (
+                rng.choice((2, 16)),
+                f"r{rng.randrange(9_000)}",
+                rng.choice(("match", "match", "retention.ms")),
+                rng.choice((None, "", "v" * rng.randrange(600), "ключ")),
+            )
+            for _ in range(count)
+        ]
+
+    states: list[tuple[dict[Any, Any], dict[Any, Any]]] = [({}, {}), ({}, {})]
+    changes: list[Change] = [(16, f"r{n}", "match", "v") for n in range(6_000)]
+    for _ in range(60):
+        found = []
+        for fold, (configs, undo) in zip((codec.fold, twin.fold), states, strict=True):
+            undo.clear()
+            found.append(fold(changes, configs, undo))
+        assert found[0] == found[1]
+        assert states[0] == states[1]
+        changes = some(rng.choice((1, 2, 31, 32, 33, 100)))
+        changes += rng.sample(changes, len(changes) // 4)
+    assert len(states[0][0]) > 5_000
+
+
 def test_a_change_that_is_none_is_refused() -> None:
     for fold in (codec.fold, twin.fold):
         for wrong in ((1, "a"), [(1, "a", "b", "c")], 7):

@@ -38,6 +38,22 @@ def test_a_compiler_that_fails_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_headers_that_do_not_fit_cost_the_hints_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_at_first = (
+        "import pathlib, sys;"
+        "'-DNO_WARM' in sys.argv or sys.exit(1);"
+        "pathlib.Path(sys.argv[sys.argv.index('-o') + 1]).write_text('made')"
+    )
+    monkeypatch.setattr(compiling, "compiler", lambda: [sys.executable, "-c", fails_at_first])
+    failure = compiling.compile_codec(tmp_path / "out.so")
+    if failure == "no headers of Python":
+        pytest.skip(failure)
+    assert not failure
+    assert (tmp_path / "out.so").read_text() == "made"
+
+
 def test_without_a_compiler_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compiler", list)
     assert compiling.compile_codec(tmp_path / "out.so") == "no C compiler"

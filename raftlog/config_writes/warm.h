@@ -1,0 +1,91 @@
+/* Has the memory of configs come to the processor before the fold asks for it.
+ *
+ * A write to one of 100,000 keys follows seven pointers, each to memory that is in no cache: three
+ * quarters of the fold are waiting. The keys of a batch do not depend on each other, so they can be
+ * waited for together: step by step, each for a whole block.
+ *
+ * Nothing is decided by what is read here: these are hints. Where a dict keeps its entries only
+ * Python's own headers know, for the very release that this is compiled for. Where they are missing,
+ * or of a version that nobody has looked at, or another release runs, `warm` does nothing; nor with
+ * NO_WARM.
+ */
+#define BLOCK 32        /* changes at a time: what they touch must not drive each other out */
+#define FEW_CONFIGS 4096 /* of no more nearly all is in a cache anyway */
+#define TEXT_LINES 6    /* of a value: most are not longer */
+#define LINE 64
+
+#if defined(__has_include) && PY_VERSION_HEX < 0x030e0000 && !defined(Py_GIL_DISABLED) && !defined(NO_WARM)
+#if __has_include("internal/pycore_dict.h")
+#define KNOWS_DICTS
+#define Py_BUILD_CORE 1
+#undef _PyGC_FINALIZED /* a macro outside, a function inside */
+#include "internal/pycore_dict.h"
+#undef Py_BUILD_CORE
+#endif
+#endif
+
+#ifdef KNOWS_DICTS
+static void ask_for(const void *at, int lines)
+{
+    for (int i = 0; i < lines; i++) __builtin_prefetch((const char *)at + LINE * i);
+}
+
+/* Where the table says which entry a hash has; how many bytes a place takes: a power of 2. */
+static const char *place_of(const PyDictKeysObject *keys, Py_hash_t hash)
+{
+    size_t mask = ((size_t)1 << keys->dk_log2_size) - 1;
+    return keys->dk_indices + (((size_t)hash & mask) << (keys->dk_log2_index_bytes - keys->dk_log2_size));
+}
+
+/* The entry that a hash has if no other one was there first. */
+static const PyDictKeyEntry *entry_of(const PyDictKeysObject *keys, Py_hash_t hash)
+{
+    const char *place = place_of(keys, hash);
+    int width = 1 << (keys->dk_log2_index_bytes - keys->dk_log2_size);
+    if (width != 4 || keys->dk_kind != DICT_KEYS_GENERAL) return NULL;
+    int32_t index = *(const int32_t *)place;
+    if (index < 0 || index >= keys->dk_nentries) return NULL;
+    return (const PyDictKeyEntry *)(keys->dk_indices + ((size_t)1 << keys->dk_log2_index_bytes)) + index;
+}
+
+/* The resources' entries, keys, names, values, and the texts of these; -1: an exception. */
+static int warm(PyObject *const *resources, Py_ssize_t count, PyObject *configs)
+{
+    if (count < 2 || PyDict_GET_SIZE(configs) <= FEW_CONFIGS || Py_Version != PY_VERSION_HEX) return 0;
+    Py_hash_t hash[BLOCK];
+    const PyDictKeyEntry *entry[BLOCK];
+    for (Py_ssize_t i = 0; i < count; i++)
+        if ((hash[i] = PyObject_Hash(resources[i])) == -1) return -1;
+    const PyDictKeysObject *keys = ((PyDictObject *)configs)->ma_keys;
+    for (Py_ssize_t i = 0; i < count; i++) ask_for(place_of(keys, hash[i]), 1);
+    for (Py_ssize_t i = 0; i < count; i++)
+        if ((entry[i] = entry_of(keys, hash[i])) != NULL) ask_for(entry[i], 1);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (entry[i] == NULL) continue;
+        if (entry[i]->me_key == NULL || entry[i]->me_value == NULL) { entry[i] = NULL; continue; }
+        ask_for(entry[i]->me_key, 1);
+        ask_for(entry[i]->me_value, 1);
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (entry[i] == NULL) continue;
+        PyObject *key = entry[i]->me_key, *values = entry[i]->me_value;
+        if (!PyTuple_CheckExact(key) || PyTuple_GET_SIZE(key) != 2 || !PyDict_CheckExact(values)) {
+            entry[i] = NULL;
+            continue;
+        }
+        ask_for(PyTuple_GET_ITEM(key, 1), 2);
+        ask_for(((PyDictObject *)values)->ma_keys, 3);
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (entry[i] == NULL) continue;
+        const PyDictKeysObject *inner = ((PyDictObject *)entry[i]->me_value)->ma_keys;
+        if (inner->dk_kind != DICT_KEYS_UNICODE || inner->dk_nentries < 1) continue;
+        const PyDictUnicodeEntry *first = (const PyDictUnicodeEntry *)(
+            inner->dk_indices + ((size_t)1 << inner->dk_log2_index_bytes));
+        if (first->me_value != NULL) ask_for(first->me_value, TEXT_LINES);
+    }
+    return 0;
+}
+#else
+static int warm(PyObject *const *resources, Py_ssize_t count, PyObject *configs) { return 0; }
+#endif
