@@ -23,8 +23,12 @@ class SnapshotFetch:
     ``done``, once.
 
     ``done`` gets None when ``sink`` has taken the last piece; an ApiError if the node refuses
-    (SNAPSHOT_NOT_FOUND: it has dropped it meanwhile) or stays silent for ``timeout_s``
-    (REQUEST_TIMED_OUT); whatever RaftlogError ``sink`` raised. Nothing is called after ``close``.
+    (SNAPSHOT_NOT_FOUND: it has dropped it meanwhile) or stays silent (REQUEST_TIMED_OUT); whatever
+    RaftlogError ``sink`` raised. Nothing is called after ``close``.
+
+    A piece that does not come within ``timeout_s`` is asked for once more, on another link; only
+    then the node is silent. Counter-example to giving up at once: one piece in a hundred is late,
+    and a snapshot of a thousand pieces begins anew for ever.
     """
 
     def __init__(
@@ -50,7 +54,11 @@ class SnapshotFetch:
         self.position = 0
         """Bytes taken in so far."""
         self._asked = 0
+        self._asked_again_at = 0
+        """The position that was last asked for on another link. The first piece is not: begun anew,
+        it costs nothing."""
         self._over = False
+        self._transport = transport
         self._timer = self._loop.call_later(timeout_s, self._silent)
         self._dialer: Dialer = transport.dial(address, Conversation.SNAPSHOT, self)
 
@@ -118,6 +126,12 @@ class SnapshotFetch:
         """The dialer connects again, or the time runs out."""
 
     def _silent(self) -> None:
+        if self._asked_again_at < self.position:
+            self._asked_again_at = self.position
+            self._dialer.close()
+            self._timer = self._loop.call_later(self._timeout_s, self._silent)
+            self._dialer = self._transport.dial(self._address, Conversation.SNAPSHOT, self)
+            return
         self._end(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{self._address} sends no snapshot"))
 
     def _end(self, outcome: RaftlogError | None) -> None:

@@ -123,9 +123,10 @@ class _Stream:
 
     def _look(self) -> None:
         """Give up a broker that is silent."""
-        silent_s = self._loop.time() - self._heard_at
-        if silent_s < self._silence_s:
-            self._silence = self._loop.call_later(self._silence_s - silent_s, self._look)
+        # A point in time: a span that is left may be too short to move the clock at all.
+        due = self._heard_at + self._silence_s
+        if self._loop.time() < due:
+            self._silence = self._loop.call_at(due, self._look)
         else:
             self._lost(SILENT, None)
 

@@ -18,6 +18,7 @@ from raftlog.client.watch_streams import WatchStreams
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2 as pb
+from simulation.twins.loop import run
 
 
 class Stream:
@@ -247,3 +248,51 @@ def test_a_watch_that_is_not_read_holds_up_no_other_one(monkeypatch: pytest.Monk
         read.close()
 
     on_cluster(test)
+
+
+class SilentBroker:
+    """A transport, a dialer and a link in one: everybody gets the link, and it says nothing."""
+
+    def __init__(self) -> None:
+        self.link = self
+        self.is_closed = False
+
+    def dial(self, address: str, conversation: Conversation, handler: Any) -> SilentBroker:
+        asyncio.get_running_loop().call_soon(handler.opened, self)
+        return self
+
+    def send(self, message: Any) -> None:
+        pass
+
+    def close(self, reason: str = "") -> None:
+        self.is_closed = True
+
+
+class Waiting:
+    def __init__(self) -> None:
+        self.lost_at: list[float] = []
+
+    def told(self, call: Any, response: Any) -> None:
+        pass
+
+    def lost(self, call: Any, reason: str, error: Any = None) -> None:
+        self.lost_at.append(asyncio.get_running_loop().time())
+
+
+@pytest.mark.parametrize("silence_s", [0.1, 0.3, 0.7, 1.1])
+def test_a_silent_broker_is_given_up_whatever_the_rounding_of_time(silence_s: float) -> None:
+    # From some points in time on, what is left at the end is less than moves the clock.
+    begins = [number / 10 for number in range(1, 80)]
+    assert any((begin + silence_s) - begin < silence_s for begin in begins)
+
+    async def main() -> None:
+        began = asyncio.get_running_loop().time()
+        broker, waiting = SilentBroker(), Waiting()
+        streams = WatchStreams(broker)  # type: ignore[arg-type]
+        streams.begin(waiting, "b1:1", pb.WatchRequest(), silence_s)
+        await asyncio.sleep(2 * silence_s)
+        assert waiting.lost_at == [began + silence_s]
+        assert broker.is_closed
+
+    for begin in begins:
+        run(main(), start_time=begin, max_steps=1000)

@@ -648,6 +648,38 @@ REGRESSIONS = [
         '2.0, "one_way": 2.0, "split": 3.0, "resign": 2.0}}',
         id="a follower in doubt took a late question for an answer, and deposed a leader that led",
     ),
+    pytest.param(
+        760157,
+        '{"voters": 1, "observers": 2, "clients": 3, "topics_share": 0.3, "asks_share": 0.5, '
+        '"admin_per_s": 3.0, "unclean": true, "balance_interval_s": 5, "shared_keys": 0, '
+        '"numbered_share": 1.0, "timeout_s": 10.0, "safety_s": 9.0, "disk_max_ms": 0.5, '
+        '"session_timeout_ms": 1500, "queue_messages": 64, "snapshot_bytes": 200, '
+        '"retention_bytes": 1, "snapshot_part_bytes": 500, "data_per_s": 5.0, '
+        '"replica_lag_ms": 500, "strict_share": 0.3, "watchers": 4, "adopt_after_ms": 1000, '
+        '"faults": {"kill_mid_write": 1.6, "long_pause": 16.2, "bridge": 9.95, "link_broken": '
+        '0.00609, "message_late": 0.00374, "conversation_cut": 6.41, "kill_all_brokers": 4.8, '
+        '"isr_change_late": 0.189, "replace_broker_disk": 2.75, "stop_broker": 0.7, '
+        '"kill_broker": 4.0, "lower_features": 0.7, "newcomer": 0.5, "broker_away": 1.0, '
+        '"slow_fetch": 1.2239254144079685}}',
+        id=(
+            "a client looked whether a broker was silent after a span too short to move the clock, for"
+            " ever"
+        ),
+    ),
+    pytest.param(
+        760190,
+        '{"voters": 5, "clients": 3, "admin_per_s": 1.0, "unclean": true, '
+        '"balance_interval_s": 5, "value_bytes": 20000, "shared_keys": 2, "numbered_share": '
+        '1.0, "safety_s": 9.0, "disk_max_ms": 20.0, "session_timeout_ms": 1500, '
+        '"queue_messages": 64, "drift": 0.1, "snapshot_bytes": 5000, "retention_bytes": 5000, '
+        '"snapshot_part_bytes": 100, "data_per_s": 5.0, "replica_lag_ms": 500, '
+        '"strict_share": 0.7, "round_robin": true, "exports_per_s": 0.2, "adopt_after_ms": '
+        '1000, "faults": {"clock_jump": 2.84, "message_late": 0.0178, "disk_hang": 5.65, '
+        '"stranded": 7.23, "broker_away": 1.0, "broker_refused": 2.46, "replace_broker_disk": '
+        '7.59, "stop_broker": 0.7, "kill_broker": 4.0, "lower_features": 0.7, "newcomer": '
+        '0.5, "alter_hostnames": 1.0, "snapshot_cut": 0.621}}',
+        id=("a broker began a snapshot anew for each piece that was late, and was never unfenced"),
+    ),
 ]
 
 
