@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -12,10 +13,13 @@ from raftlog.metadata.records import RecordType
 from replay.churn.model import BrokerChurn, PartitionChurn
 from replay.kernels.arrays import MISSING, Bools, Ints, previous
 from replay.kernels.facts import Facts
-from replay.kernels.histogram import Figures, Histogram
+from replay.kernels.histogram import COARSE_BITS, Figures, Histogram
 from replay.kernels.intervals import Intervals, Names
 from replay.kernels.lists import NOTHING, Lists, pairs_of
 from replay.kernels.steps import Partitions, Steps
+
+_FIRST_LOOK = 1024
+"""With more partitions than so many it is looked which of them are gone."""
 
 
 class _Moved(NamedTuple):
@@ -37,13 +41,15 @@ class _Moved(NamedTuple):
 class Moves:
     """What a part found. ``topics``: their ids, by their numbers in keys.
 
-    ``partitions``: rows of key, leaves, leaves_by_leader, joins, leader_moves; ``brokers``: the
-    same by broker, without the last; ``led``: rows of broker, leaderships lost and gained.
+    ``partitions``: rows of key, leaves, leaves_by_leader, joins, leader_moves, returns;
+    ``forgotten``: so many more partitions, which are gone and too quiet to be listed. ``brokers``:
+    the same by broker, without the last two; ``led``: rows of broker, leaderships lost and gained.
     ``out_of_…``: for how long those that returned had been out.
     """
 
     topics: list[str]
     partitions: Ints
+    forgotten: int
     brokers: Ints
     led: Ints
     out_of_partitions: Histogram
@@ -53,19 +59,23 @@ class Moves:
 @dataclass
 class MoveWatcher:
     """Watches partitions; ``found`` gives Moves. Of moves before ``since_ms`` only how long brokers
-    are out counts.
+    are out counts. Of partitions whose topic is gone only the ``limit`` worst are remembered.
     """
 
     since_ms: int
+    limit: int
     facts: Facts
     partitions: Partitions
     _out: tuple[Ints, Ints, Ints] = field(default_factory=lambda: (np.zeros(0, np.int64),) * 3)
     """Key, broker and time of each replica's last leave; by key and broker."""
-    _of_partitions: Sums = field(default_factory=lambda: Sums(4))
+    _of_partitions: Sums = field(default_factory=lambda: Sums(5))
     _of_brokers: Sums = field(default_factory=lambda: Sums(3))
     _led: Sums = field(default_factory=lambda: Sums(2))
-    _out_of_partitions: Histogram = field(default_factory=Histogram)
+    _out_of_partitions: Histogram = field(default_factory=partial(Histogram, bits=COARSE_BITS))
     _out_of_brokers: Histogram = field(default_factory=Histogram)
+    _forgotten: int = 0
+    _look_again: int = _FIRST_LOOK
+    """With so many partitions."""
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
@@ -73,15 +83,30 @@ class MoveWatcher:
         moved = isr_moves(steps)
         out_ms = self._out_ms(moved)
         late = moved.at_ms >= self.since_ms
-        left, ones = ~moved.joined & late, np.ones(len(late), np.int64)
-        counts = np.stack([left, left & moved.by_leader, moved.joined & late]).astype(np.int64)
-        some = late.nonzero()[0]
-        self._of_brokers.add(moved.broker[some], counts[:, some])
-        self._of_partitions.add(moved.key[some], np.concatenate([counts, [0 * ones]])[:, some])
-        back = late & (out_ms != MISSING)
+        left, back = ~moved.joined & late, late & (out_ms != MISSING)
+        counts = np.stack(
+            [left, left & moved.by_leader, moved.joined & late, np.zeros_like(late), back]
+        ).astype(np.int64)[:, late]
+        self._of_brokers.add(moved.broker[late], counts[:3])
+        self._of_partitions.add(moved.key[late], counts)
         self._out_of_brokers.add(moved.broker[back], out_ms[back])
         self._out_of_partitions.add(moved.key[back], out_ms[back])
         self._lead(steps)
+        if self._of_partitions.most > self._look_again and len(steps.begins):
+            self._forget(int(steps.begins.max()))
+
+    def _forget(self, offset: int) -> None:
+        """Those that are gone at an offset and will not be listed."""
+        rows = self._of_partitions.rows()
+        gone = rows[:, self.partitions.gone(rows[0], offset)]
+        quiet = _worst(gone, self.partitions.topics)[self.limit :]
+        self._forgotten += len(quiet)
+        self._of_partitions.drop(gone[0, quiet])
+        self._out_of_partitions.drop(gone[0, quiet])
+        still = ~self.partitions.gone(self._out[0], offset)
+        key, broker, at_ms = self._out
+        self._out = key[still], broker[still], at_ms[still]
+        self._look_again = 2 * self._of_partitions.most + _FIRST_LOOK
 
     def last(self, intervals: Intervals) -> None:
         """Nothing happens there."""
@@ -92,7 +117,7 @@ class MoveWatcher:
         moved &= steps.real & (steps.type == RecordType.PARTITION_CHANGE)
         moved &= steps.begins_ms >= self.since_ms
         key, one = steps.key[moved], np.ones(int(moved.sum()), np.int64)
-        self._of_partitions.add(key, np.stack([0 * one, 0 * one, 0 * one, one]))
+        self._of_partitions.add(key, np.stack([0 * one, 0 * one, 0 * one, one, 0 * one]))
         self._led.add(before[moved], np.stack([one, 0 * one]))
         self._led.add(steps.leader[moved], np.stack([0 * one, one]))
 
@@ -126,6 +151,7 @@ class MoveWatcher:
         return Moves(
             self.partitions.topics,
             self._of_partitions.rows(),
+            self._forgotten,
             self._of_brokers.rows(),
             self._led.rows(),
             self._out_of_partitions,
@@ -137,21 +163,41 @@ class Sums:
     """Counts by a key, added up."""
 
     def __init__(self, width: int) -> None:
-        self._keys = np.zeros(0, np.int64)
-        self._counts = np.zeros((width, 0), np.int64)
+        self._runs = [np.zeros((width + 1, 0), np.int64)]
+        """Keys, and below them the counts; each more than twice as long as the next."""
 
     def add(self, keys: Ints, counts: Ints) -> None:
         """A column of counts beside each key."""
-        every, where = np.unique(np.concatenate([self._keys, keys]), return_inverse=True)
-        total = np.zeros((len(self._counts), len(every)), np.int64)
-        both = np.concatenate([self._counts, counts], axis=1)
-        for row, values in zip(total, both, strict=True):
-            np.add.at(row, where, values)
-        self._keys, self._counts = every, total
+        runs = self._runs
+        runs.append(_summed(np.concatenate([keys[None, :], counts])))
+        while len(runs) > 1 and runs[-2].shape[1] <= 2 * runs[-1].shape[1]:
+            last = runs.pop()
+            runs[-1] = _summed(np.concatenate([runs[-1], last], axis=1))
 
     def rows(self) -> Ints:
         """Keys, and below them the counts."""
-        return np.concatenate([self._keys[None, :], self._counts])
+        self._runs = [_summed(np.concatenate(self._runs, axis=1))]
+        return self._runs[0]
+
+    @property
+    def most(self) -> int:
+        """There are at most so many keys."""
+        return sum(each.shape[1] for each in self._runs)
+
+    def drop(self, keys: Ints) -> None:
+        """Forget some keys."""
+        rows = self.rows()
+        self._runs = [rows[:, ~np.isin(rows[0], keys)]]
+
+
+def _summed(rows: Ints) -> Ints:
+    """Each key once, in order."""
+    rows = rows[:, np.argsort(rows[0], kind="stable")]
+    starts = np.flatnonzero(np.diff(rows[0], prepend=MISSING))
+    if not len(starts):
+        return rows
+    sums = np.add.reduceat(rows[1:], starts, axis=1)
+    return np.concatenate([rows[:1, starts], sums])
 
 
 def isr_moves(steps: Steps) -> _Moved:
@@ -189,15 +235,23 @@ def _lacking(lists: Lists, some: Ints, others: Ints) -> tuple[Ints, Ints]:
     )
 
 
-def move_watcher(since_ms: int) -> partial[MoveWatcher]:
+def move_watcher(since_ms: int, limit: int) -> partial[MoveWatcher]:
     """What makes one; to be pickled."""
-    return partial(MoveWatcher, since_ms)
+    return partial(MoveWatcher, since_ms, limit)
 
 
-def together(parts: list[Moves], names: Names) -> tuple[list[BrokerChurn], list[PartitionChurn]]:
-    """All parts: every broker and partition that moved, unordered."""
-    of_partitions, of_brokers, led = Sums(4), Sums(3), Sums(2)
-    out_of_partitions, out_of_brokers = Histogram(), Histogram()
+class Moved(NamedTuple):
+    """All parts together: every broker, unordered; the worst partitions first, of so many."""
+
+    brokers: list[BrokerChurn]
+    partitions: list[PartitionChurn]
+    partitions_total: int
+
+
+def together(parts: list[Moves], names: Names, limit: int) -> Moved:
+    """All parts."""
+    of_partitions, of_brokers, led = Sums(5), Sums(3), Sums(2)
+    out_of_partitions, out_of_brokers = Histogram(bits=COARSE_BITS), Histogram()
     for part in parts:
         keys = names.keys(part.partitions[0], part.topics)
         of_partitions.add(keys, part.partitions[1:])
@@ -207,9 +261,21 @@ def together(parts: list[Moves], names: Names) -> tuple[list[BrokerChurn], list[
         out_of_partitions.merge(
             part.out_of_partitions.named(partial(names.keys, topics=part.topics))
         )
-    return _brokers(of_brokers, led, out_of_brokers), _partitions(
-        of_partitions, out_of_partitions, names
+    rows = of_partitions.rows()
+    return Moved(
+        _brokers(of_brokers, led, out_of_brokers),
+        _partitions(rows[:, _worst(rows, names.ids)[:limit]], out_of_partitions, names),
+        rows.shape[1] + sum(part.forgotten for part in parts),
     )
+
+
+def _worst(rows: Ints, topics: Sequence[str]) -> Ints:
+    """The places of partitions, the worst first: those whose replicas came back most often."""
+    key, leaves, _, _, leader_moves, returns = rows
+    numbers, where = np.unique(key >> 32, return_inverse=True)
+    ids = np.array([topics[number] for number in numbers.tolist()], np.str_)
+    rank = np.argsort(np.argsort(ids))[where] if len(ids) else where
+    return np.lexsort([key & 0xFFFFFFFF, rank, -leaves, -leader_moves, -returns])
 
 
 def _brokers(moved: Sums, led: Sums, out: Histogram) -> list[BrokerChurn]:
@@ -237,10 +303,10 @@ def _brokers(moved: Sums, led: Sums, out: Histogram) -> list[BrokerChurn]:
     return told
 
 
-def _partitions(moved: Sums, out: Histogram, names: Names) -> list[PartitionChurn]:
-    figures = out.figures()
+def _partitions(rows: Ints, out: Histogram, names: Names) -> list[PartitionChurn]:
+    figures = out.of(rows[0])
     told = []
-    for key, leaves, by_leader, joins, leader_moves in moved.rows().T.tolist():
+    for key, leaves, by_leader, joins, leader_moves, returns in rows.T.tolist():
         returned = figures.get(key, Figures())
         told.append(
             PartitionChurn(
@@ -250,7 +316,7 @@ def _partitions(moved: Sums, out: Histogram, names: Names) -> list[PartitionChur
                 leaves=leaves,
                 leaves_by_leader=by_leader,
                 joins=joins,
-                returns=returned.durations,
+                returns=returns,
                 p50_out_ms=returned.p50_ms,
                 max_out_ms=returned.max_ms,
                 leader_moves=leader_moves,

@@ -9,7 +9,7 @@ from raftlog.metadata.authors import author
 from raftlog.plural import counted
 from replay.churn.model import ChurnResult
 from replay.entities import config_key
-from replay.kernels.histogram import HOW_EXACT
+from replay.kernels.histogram import HOW_COARSE, HOW_EXACT
 from replay.request import format_time
 from replay.text import duration, more, size
 
@@ -44,7 +44,7 @@ def _partition_table(result: ChurnResult) -> Table:
         "out p50",
         "leader moved",
         title="Partitions",
-        caption=f"out p50 is approximate: {HOW_EXACT}",
+        caption=f"out p50 is approximate: {HOW_COARSE}",
     )
     for each in result.partitions:
         out = "-" if each.p50_out_ms is None else duration(each.p50_out_ms)

@@ -25,7 +25,7 @@ from replay.churn.model import (
     PeriodGrowth,
     TypeGrowth,
 )
-from replay.churn.moves import move_watcher, together
+from replay.churn.moves import Moved, move_watcher, together
 from replay.churn.partition_sizes import size_watcher
 from replay.churn.show import render
 from replay.churn.state_size import Grown, Size, state_sizes
@@ -62,11 +62,10 @@ __all__ = [
 
 
 class Churn(NamedTuple):
-    """What the result is made of, unordered and unbounded."""
+    """What the result is made of, unordered and unbounded but for partitions."""
 
     stretch: Stretch
-    brokers: list[BrokerChurn]
-    partitions: list[PartitionChurn]
+    moved: Moved
     configs: list[ConfigChurn]
     grown: Growth
     sizes: dict[int, Size]
@@ -90,15 +89,15 @@ def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
     facts, census = facts_of(log), counted(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
     parts = log.run(
-        of_partitions(facts, move_watcher(stretch.since_ms), size_watcher(stretch.period_ms))
+        of_partitions(
+            facts, move_watcher(stretch.since_ms, request.limit), size_watcher(stretch.period_ms)
+        )
     )
     moves, grown = zip(*parts, strict=True)
-    brokers, partitions = together(list(moves), Names(facts))
     configs, config_sizes = config_churn(log, stretch.since_ms, stretch.period_ms)
     found = Churn(
         stretch,
-        brokers,
-        partitions,
+        together(list(moves), Names(facts), request.limit),
         configs,
         growth(log, stretch.since_ms, stretch.period_ms),
         state_sizes(
@@ -124,18 +123,7 @@ def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
     raw = [each for each in export.manifest.segments if each.kind == RAW]
     bytes_per_record = sum(each.bytes for each in raw) / max(1, sum(each.records for each in raw))
     brokers = sorted(
-        found.brokers, key=lambda each: (-each.leaves_by_leader, -each.leaves, each.broker_id)
-    )
-    partitions = sorted(
-        found.partitions,
-        key=lambda each: (
-            -each.returns,
-            -each.leader_moves,
-            -each.leaves,
-            each.topic_id,
-            each.topic_name,
-            each.partition_id,
-        ),
+        found.moved.brokers, key=lambda each: (-each.leaves_by_leader, -each.leaves, each.broker_id)
     )
     configs = sorted(
         found.configs,
@@ -152,8 +140,8 @@ def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
         until_ms=found.stretch.until_ms,
         brokers_total=len(brokers),
         brokers=brokers[:limit],
-        partitions_total=len(partitions),
-        partitions=partitions[:limit],
+        partitions_total=found.moved.partitions_total,
+        partitions=found.moved.partitions,
         configs_total=len(configs),
         configs=configs[:limit],
         types=_types(found),

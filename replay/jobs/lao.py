@@ -76,13 +76,14 @@ def look(
     stall_ms: int,
     since_ms: int | None = None,
     steps: Steps | None = None,
+    hours: int | None = None,
 ) -> Lao:
     """Look at a log; of what came before ``since_ms`` only at what lasts until then. ``steps``: of
-    these, too, it is to be said how long records waited.
+    these, too, it is to be said how long records waited; ``hours``: of so many hours, the last.
     """
     sampled, acknowledged, told = sample(log, since_ms)
     known = sampled.lao[sampled.lao != MISSING]
-    asked, waited = waits(log, sampled, known + 1, since_ms=since_ms, steps=steps)
+    asked, waited = waits(log, sampled, known + 1, since_ms=since_ms, steps=steps, hours=hours)
     found = points(sampled, asked, waited)
     stalled = holders.stalls(found, waited, least_ms=stall_ms)
     first = 0
@@ -122,7 +123,9 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
 def answer(log: Rows, request: JobRequest) -> LaoResult:
     """Of a log, whatever reads it."""
     brokers = facts_of(log).brokers
-    found = look(log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms)
+    found = look(
+        log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms, hours=request.limit
+    )
     return summarize(found, request)
 
 
@@ -139,7 +142,7 @@ def summarize(found: Lao, request: JobRequest) -> LaoResult:
     brokers = sorted(
         _brokers(found), key=lambda each: (-each.held_ms, -each.max_lag_ms, each.broker_id)
     )
-    hours = _hours(waited)
+    hours = sorted(waited.hours.groups | set(waited.waiting_hours))
     return LaoResult(
         end_ms=waited.end_ms,
         stall_ms=request.stall_ms,
@@ -155,7 +158,7 @@ def summarize(found: Lao, request: JobRequest) -> LaoResult:
         brokers_total=len(brokers),
         brokers=brokers[:limit],
         hours_total=len(hours),
-        hours=hours[-limit:],
+        hours=_hours(waited, hours[-limit:]),
         samples=len(recent),
         unknown=int((sampled.lao[recent] == MISSING).sum()),
         p50_lag_offsets=percentile(points_.lag_offsets[known], 50),
@@ -168,10 +171,10 @@ def summarize(found: Lao, request: JobRequest) -> LaoResult:
     )
 
 
-def _hours(waited: Waited) -> list[Hour]:
+def _hours(waited: Waited, hours: list[int]) -> list[Hour]:
     figures, waiting = waited.hours.figures(), waited.waiting_hours
     told = []
-    for hour in sorted({*figures, *waiting}):
+    for hour in hours:
         each, late = figures.get(hour, Figures()), waiting.get(hour, 0)
         told.append(
             Hour(

@@ -77,13 +77,15 @@ def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) 
         of_partitions(
             facts,
             outage_watcher(stretch, min_isr(log)),
-            move_watcher(stretch.since_ms),
+            move_watcher(stretch.since_ms, charted.limit),
             moments.TroubleWatcher,
             size_watcher(stretch.period_ms),
         )
     )
     outages, moves, troubles, sizes = zip(*parts, strict=True)
-    waited = lao.look(log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis))
+    waited = lao.look(
+        log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis), hours=request.limit
+    )
     grown = growth(log, stretch.since_ms, stretch.period_ms, steps_of(axis))
     troubled = moments.together(list(troubles), names)
     timeline = make_timeline(
@@ -100,7 +102,7 @@ def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) 
     configs, config_sizes = config_churn(log, stretch.since_ms, stretch.period_ms)
     changed = churn.Churn(
         stretch,
-        *moves_of(list(moves), names),
+        moves_of(list(moves), names, charted.limit),
         configs,
         grown,
         state_sizes(

@@ -8,30 +8,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.arrays import Ints
+from replay.kernels.arrays import Bools, Ints
 
 EXACT_BITS = 10
 """Durations below 2 ** 10 ms have a bucket each; above, so do 2 ** 9 of each doubling: a bucket's
 highest is at most 0.2 % above what is in it."""
 HOW_EXACT = "up to 0.2 % too high from 1 s on"
 """In words, of a percentile."""
+COARSE_BITS = 7
+"""Where there are many groups: 2 ** 6 buckets of each doubling."""
+HOW_COARSE = "up to 1.6 % too high from 0.1 s on"
 _GROUP = 16
 """Bits of a bucket."""
 _BUCKETS = (1 << _GROUP) - 1
 
 
-def bucket_of(values: Ints) -> Ints:
+def bucket_of(values: Ints, bits: int = EXACT_BITS) -> Ints:
     """The bucket of each duration in ms."""
     values = np.maximum(values, 0)
-    high = np.maximum(values, 1 << (EXACT_BITS - 1)).astype(np.float64)
-    shift = np.maximum(np.frexp(high)[1].astype(np.int64) - EXACT_BITS, 0)
-    return (shift << (EXACT_BITS - 1)) + (values >> shift)
+    high = np.maximum(values, 1 << (bits - 1)).astype(np.float64)
+    shift = np.maximum(np.frexp(high)[1].astype(np.int64) - bits, 0)
+    return (shift << (bits - 1)) + (values >> shift)
 
 
-def highest_of(buckets: Ints) -> Ints:
+def highest_of(buckets: Ints, bits: int = EXACT_BITS) -> Ints:
     """The longest duration of each bucket."""
-    shift = np.maximum((buckets >> (EXACT_BITS - 1)) - 1, 0)
-    return ((buckets - (shift << (EXACT_BITS - 1)) + 1) << shift) - 1
+    shift = np.maximum((buckets >> (bits - 1)) - 1, 0)
+    return ((buckets - (shift << (bits - 1)) + 1) << shift) - 1
 
 
 class Figures(NamedTuple):
@@ -44,91 +47,172 @@ class Figures(NamedTuple):
     max_ms: int | None = None
 
 
-class Histogram:
-    """Durations in ms by group, a number."""
+class _Run(NamedTuple):
+    """Some durations, counted. ``groups`` ascend, ``longest`` is of each; ``keys`` ascend, too: the
+    place of the group, and below it the bucket, with ``counts`` beside them.
+    """
 
-    def __init__(self) -> None:
-        self._groups = np.zeros(0, np.int64)
-        """Ascending."""
-        self._longest = np.zeros(0, np.int64)
-        self._keys = np.zeros(0, np.int64)
-        """The place of the group, and below it the bucket."""
-        self._counts = np.zeros(0, np.int64)
+    groups: Ints
+    longest: Ints
+    keys: Ints
+    counts: Ints
+
+    def of(self, chosen: Bools) -> _Run:
+        """Some of the groups."""
+        place = np.cumsum(chosen) - 1
+        owner = self.keys >> _GROUP
+        kept = chosen[owner]
+        keys = (place[owner[kept]] << _GROUP) | (self.keys[kept] & _BUCKETS)
+        return _Run(self.groups[chosen], self.longest[chosen], keys, self.counts[kept])
+
+    def whole(self) -> _Run:
+        """All groups as one, 0."""
+        if not len(self.groups):
+            return self
+        keys, counts = _added(self.keys & _BUCKETS, self.counts)
+        return _Run(np.zeros(1, np.int64), self.longest.max(keepdims=True), keys, counts)
+
+
+def _nothing() -> _Run:
+    return _Run(*(np.zeros(0, np.int64) for _ in _Run._fields))
+
+
+def _added(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Each key once, in order, with the sum of its counts."""
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[starts], np.add.reduceat(counts, starts) if len(starts) else counts
+
+
+def _both(one: _Run, other: _Run) -> _Run:
+    groups = np.union1d(one.groups, other.groups)
+    longest = np.full(len(groups), -1, np.int64)
+    moved = []
+    for run in (one, other):
+        place = np.searchsorted(groups, run.groups)
+        longest[place] = np.maximum(longest[place], run.longest)
+        moved.append((place[run.keys >> _GROUP] << _GROUP) | (run.keys & _BUCKETS))
+    counts = np.concatenate([one.counts, other.counts])
+    return _Run(groups, longest, *_added(np.concatenate(moved), counts))
+
+
+class Histogram:
+    """Durations in ms by group, a number.
+
+    ``newest``: only so many groups keep their buckets, those with the highest numbers; the others
+    count in the whole alone. ``bits``: EXACT_BITS, or COARSE_BITS.
+    """
+
+    def __init__(self, newest: int | None = None, bits: int = EXACT_BITS) -> None:
+        self._newest, self._bits = newest, bits
+        self._runs: list[_Run] = []
+        """Each more than half as large as the one before it has been: so what is counted is moved
+        a few times, not once for each slice of the log."""
+        self._old = _nothing()
+        """As one group, 0."""
+        self._old_groups: set[int] = set()
 
     def add(self, groups: Ints, values: Ints) -> None:
         """One duration beside each group."""
         if not len(values):
             return
         named, where = np.unique(groups, return_inverse=True)
-        keys, counts = np.unique((where << _GROUP) | bucket_of(values), return_counts=True)
+        keys, counts = np.unique(
+            (where << _GROUP) | bucket_of(values, self._bits), return_counts=True
+        )
         longest = np.full(len(named), -1, np.int64)
         np.maximum.at(longest, where, values)
-        self._merge(named, longest, keys, counts)
+        self._push(_Run(named, longest, keys, counts))
 
     def merge(self, other: Histogram) -> None:
         """What another part counted."""
-        self._merge(other._groups, other._longest, other._keys, other._counts)
+        newest = other._together()
+        self._old = _both(self._old, other._old)
+        self._old_groups |= other._old_groups
+        self._push(newest)
 
     def named(self, name: Callable[[Ints], Ints]) -> Histogram:
         """The same with other numbers of the groups, which are different ones, too."""
-        groups = name(self._groups)
+        run = self._together()
+        groups = name(run.groups)
         order = np.argsort(groups)
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        named = Histogram()
-        named._merge(
-            groups[order],
-            self._longest[order],
-            (place[self._keys >> _GROUP] << _GROUP) | (self._keys & _BUCKETS),
-            self._counts,
+        keys, counts = _added(
+            (place[run.keys >> _GROUP] << _GROUP) | (run.keys & _BUCKETS), run.counts
         )
+        named = Histogram(bits=self._bits)
+        named._push(_Run(groups[order], run.longest[order], keys, counts))
         return named
 
-    def _merge(self, groups: Ints, longest: Ints, keys: Ints, counts: Ints) -> None:
-        every = np.union1d(self._groups, groups)
-        most = np.full(len(every), -1, np.int64)
-        moved = []
-        for its_groups, its_longest, its_keys in (
-            (self._groups, self._longest, self._keys),
-            (groups, longest, keys),
-        ):
-            place = np.searchsorted(every, its_groups)
-            np.maximum.at(most, place, its_longest)
-            moved.append((place[its_keys >> _GROUP] << _GROUP) | (its_keys & _BUCKETS))
-        self._groups, self._longest = every, most
-        self._keys, where = np.unique(np.concatenate(moved), return_inverse=True)
-        total = np.zeros(len(self._keys), np.int64)
-        np.add.at(total, where, np.concatenate([self._counts, counts]))
-        self._counts = total
+    def drop(self, groups: Ints) -> None:
+        """Forget some groups."""
+        run = self._together()
+        self._runs = [run.of(~np.isin(run.groups, groups))]
+
+    def of(self, groups: Ints) -> dict[int, Figures]:
+        """The figures of some groups, as far as they have durations."""
+        run = self._together()
+        return _figures(run.of(np.isin(run.groups, groups)), self._bits)
+
+    def _push(self, run: _Run) -> None:
+        self._runs.append(run)
+        while len(self._runs) > 1 and len(self._runs[-2].keys) <= 2 * len(self._runs[-1].keys):
+            last = self._runs.pop()
+            self._runs[-1] = self._cut(_both(self._runs[-1], last))
+
+    def _together(self) -> _Run:
+        run = _nothing()
+        while self._runs:
+            run = _both(self._runs.pop(), run)
+        self._runs = [self._cut(run)]
+        return self._runs[0]
+
+    def _cut(self, run: _Run) -> _Run:
+        if self._newest is None or len(run.groups) <= self._newest:
+            return run
+        old = np.arange(len(run.groups)) < len(run.groups) - self._newest
+        self._old = _both(self._old, run.of(old).whole())
+        self._old_groups |= set(run.groups[old].tolist())
+        return run.of(~old)
 
     def figures(self) -> dict[int, Figures]:
-        """Of each group that has durations."""
-        places = np.arange(len(self._groups))
-        starts = np.searchsorted(self._keys, places << _GROUP)
-        ends = np.searchsorted(self._keys, (places + 1) << _GROUP)
-        return {
-            int(group): self._of(int(start), int(end), int(most))
-            for group, start, end, most in zip(
-                self._groups, starts, ends, self._longest, strict=True
-            )
-        }
+        """Of each group that has durations, and has kept its buckets."""
+        return _figures(self._together(), self._bits)
 
     def whole(self) -> Figures:
         """Of all groups together."""
-        together = Histogram()
-        if len(self._groups):
-            longest = self._longest.max(keepdims=True)
-            keys, counts = self._keys & _BUCKETS, self._counts
-            together._merge(np.zeros(1, np.int64), longest, keys, counts)
-        return together.figures().get(0, Figures())
+        newest = self._together().whole()
+        together = _both(self._old, newest)
+        return _figures(together, self._bits).get(0, Figures())
 
-    def _of(self, start: int, end: int, most: int) -> Figures:
-        running = np.cumsum(self._counts[start:end])
-        total = int(running[-1])
-        wanted = [math.ceil(total * share / 100) for share in (50, 90, 99)]
-        buckets = self._keys[start:end][np.searchsorted(running, wanted)] & _BUCKETS
-        p50, p90, p99 = np.minimum(highest_of(buckets), most).tolist()
-        return Figures(total, p50, p90, p99, most)
+    @property
+    def groups(self) -> set[int]:
+        """All of them."""
+        newest = self._together().groups.tolist()
+        return self._old_groups | set(newest)
+
+
+def _figures(run: _Run, bits: int) -> dict[int, Figures]:
+    places = np.arange(len(run.groups))
+    starts = np.searchsorted(run.keys, places << _GROUP)
+    ends = np.searchsorted(run.keys, (places + 1) << _GROUP)
+    return {
+        group: _of(run.keys[start:end], run.counts[start:end], most, bits)
+        for group, start, end, most in zip(
+            run.groups.tolist(), starts.tolist(), ends.tolist(), run.longest.tolist(), strict=True
+        )
+    }
+
+
+def _of(keys: Ints, counts: Ints, most: int, bits: int) -> Figures:
+    running = np.cumsum(counts)
+    total = int(running[-1])
+    wanted = [math.ceil(total * share / 100) for share in (50, 90, 99)]
+    buckets = keys[np.searchsorted(running, wanted)] & _BUCKETS
+    p50, p90, p99 = np.minimum(highest_of(buckets, bits), most).tolist()
+    return Figures(total, p50, p90, p99, most)
 
 
 def percentile(values: Ints, share: int) -> int | None:

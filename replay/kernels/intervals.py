@@ -56,7 +56,7 @@ class Watcher(Protocol):
         ...
 
     def last(self, intervals: Intervals) -> None:
-        """Those that nothing follows."""
+        """Those that nothing follows, of some partitions after the others."""
         ...
 
     def found(self) -> Any:
@@ -103,10 +103,10 @@ class _OfPartitions:
             watcher.take(steps, intervals)
 
     def end(self) -> list[Any]:
-        steps = self._partitions.end()
-        intervals = self._intervals(steps, np.arange(len(steps.key)))
-        for watcher in self._watchers:
-            watcher.last(intervals)
+        for steps in self._partitions.ends():
+            intervals = self._intervals(steps, np.arange(len(steps.key)))
+            for watcher in self._watchers:
+                watcher.last(intervals)
         return [watcher.found() for watcher in self._watchers]
 
     def _intervals(self, steps: Steps, rows: Ints) -> Intervals:

@@ -6,6 +6,7 @@ A record says only what it changes; the rest is carried on from the state before
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,6 +153,10 @@ class Partitions:
         self._lives = _Lives(facts)
         self._cleared = facts.cleared
         self.state = {name: np.zeros(0, np.int64) for name in _STATE}
+        self._buried: list[dict[str, Ints]] = []
+        """The state of partitions whose topics are gone: nothing is to come of them, so that it is
+        looked up no more with each slice."""
+        self._buried_topics: set[int] = set()
         if before is not None and before.num_rows:
             self._begin_with(before)
 
@@ -187,8 +192,13 @@ class Partitions:
         """The name of its topic at an offset; None: there is none."""
         return self._lives.name(self.topics[key >> 32], offset)
 
+    def gone(self, keys: Ints, offset: int) -> Bools:
+        """Of which partitions the topic has gone for good below an offset."""
+        return self._lives.gone(keys >> 32, offset)
+
     def table(self, *, there: bool = False) -> pa.Table:
         """What a later process begins with: STATE_SCHEMA. ``there``: only what is there still."""
+        self._dig_up()
         state = self.state
         if there:
             stays = self._lives.removed(state["key"] >> 32, state["begins"]) == NEVER
@@ -234,16 +244,38 @@ class Partitions:
     def step(self, table: pa.Table) -> Steps:
         """Go through the records of PARTITION_TYPES of a slice, COLUMNS."""
         keys = self._keys(table)
+        if self._buried_topics and not self._buried_topics.isdisjoint(np.unique(keys >> 32)):
+            self._dig_up()
         order = order_of(_packed(keys))
         steps = self._merge(table, keys[order], order)
         self._remember(steps)
+        self._bury(int(steps.begins.max()) if len(keys) else 0)
         return steps
 
-    def end(self) -> Steps:
-        """What is known of all partitions, as rows of which nothing follows."""
+    def ends(self) -> Iterator[Steps]:
+        """What is known of all partitions, as rows of which nothing follows; some partitions at a
+        time.
+        """
         nothing = pa.table({name: pa.array([], _types()[name]) for name in COLUMNS})
         none = np.zeros(0, np.int64)
-        return self._merge(nothing, none, none, self.state)
+        for state in (*self._buried, self.state):
+            yield self._merge(nothing, none, none, state)
+
+    def _bury(self, offset: int) -> None:
+        gone = self.gone(self.state["key"], offset)
+        if not gone.any() or 2 * int(gone.sum()) < len(gone):
+            # Few enough to be looked up with the others.
+            return
+        self._buried.append({name: values[gone] for name, values in self.state.items()})
+        self._buried_topics.update(np.unique(self._buried[-1]["key"] >> 32).tolist())
+        self.state = {name: values[~gone] for name, values in self.state.items()}
+
+    def _dig_up(self) -> None:
+        parts = [*self._buried, self.state]
+        state = {name: np.concatenate([part[name] for part in parts]) for name in _STATE}
+        order = np.argsort(state["key"])
+        self.state = {name: values[order] for name, values in state.items()}
+        self._buried, self._buried_topics = [], set()
 
     def _merge(
         self, table: pa.Table, keys: Ints, order: Ints, state: dict[str, Ints] | None = None
@@ -446,6 +478,10 @@ class _Lives:
                 inside = rows[(begins[rows] >= life.begins) & (begins[rows] < life.ends)]
                 removed[inside] = life.ends
         return removed
+
+    def gone(self, topics: Ints, offset: int) -> Bools:
+        """Whether each topic has had one life, which is over at an offset."""
+        return (self._begins[topics] != NEVER) & (self._ends[topics] < offset)
 
     def name(self, topic_id: str, offset: int) -> str | None:
         """What a topic was called at an offset."""

@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
     ``reached`` and ``seen_ms``: of the samples that raise LAO. ``offsets``: of each the first
     record at or behind it that is waited for, ascending. Figures are of what was written from
-    ``since_ms`` on, by hour and, if given, by step.
+    ``since_ms`` on, by hour and, if given, by step; by hour of the last ``hours`` that have any.
     """
 
     reached: Ints
@@ -43,6 +43,7 @@ class Asked(NamedTuple):
     offsets: Ints
     since_ms: int | None
     steps: Steps | None
+    hours: int | None = None
 
 
 class _Edge(NamedTuple):
@@ -83,6 +84,7 @@ class Waited:
             np.full(events, NEVER, np.int64),
             np.full(offsets, NEVER, np.int64),
             np.full(offsets, NEVER, np.int64),
+            Histogram(asked.hours),
         )
 
     def merge(self, other: Waited) -> None:
@@ -132,7 +134,7 @@ class _Waiting:
         self._look_up(begins, offset, written_ms)
         event = np.searchsorted(asked.reached, offset)
         starts = np.flatnonzero(np.diff(event, prepend=-1))
-        found.covered += np.bincount(event, minlength=len(found.covered))
+        found.covered[event[starts]] += np.diff(starts, append=len(event))
         # The log's order is that of time.
         found.oldest_ms[event[starts]] = np.minimum(
             found.oldest_ms[event[starts]], written_ms[starts]
@@ -183,11 +185,17 @@ def waits(
     *,
     since_ms: int | None = None,
     steps: Steps | None = None,
+    hours: int | None = None,
 ) -> tuple[Asked, Waited]:
-    """The pass over a log. ``offsets``: see Asked."""
+    """The pass over a log. ``offsets``, ``hours``: see Asked."""
     rising = raising(sampled)
     asked = Asked(
-        sampled.reached[rising], sampled.timestamp_ms[rising], np.unique(offsets), since_ms, steps
+        sampled.reached[rising],
+        sampled.timestamp_ms[rising],
+        np.unique(offsets),
+        since_ms,
+        steps,
+        hours,
     )
     found = Waited.nothing(asked)
     for part in log.run(Pass(partial(_Waiting, asked), COLUMNS)):

@@ -36,14 +36,15 @@ class _Lost:
 class Outages:
     """What a part found. ``topics``: their ids, by their numbers in keys.
 
-    ``lives``: key, begins_ms and ends_ms of each partition's life, clipped; ``without``: key,
-    begins_ms and ends_ms of times without a leader, clipped; ``life_ms``, ``leaderless_ms`` and
-    ``unwritable_ms``: by period.
+    ``partitions`` and ``lived_ms``: of each topic, how many it had, and how long they were there;
+    ``without``: key, begins_ms and ends_ms of times without a leader, clipped; ``life_ms``,
+    ``leaderless_ms`` and ``unwritable_ms``: by period.
     """
 
     topics: list[str]
     lost: dict[int, _Lost]
-    lives: dict[str, Ints]
+    partitions: Ints
+    lived_ms: Ints
     without: dict[str, Ints]
     life_ms: Ints
     leaderless_ms: Ints
@@ -68,7 +69,6 @@ class OutageWatcher:
     partitions: Partitions
     _leaderless: SpellFinder = field(default_factory=SpellFinder)
     _spells: list[Spells] = field(default_factory=list)
-    _lives: list[dict[str, Ints]] = field(default_factory=list)
     _most: dict[int, int] = field(default_factory=dict)
     _lost: dict[int, _Lost] = field(default_factory=dict)
 
@@ -76,7 +76,11 @@ class OutageWatcher:
         """Look removals up once."""
         self._removals = Removals(self.facts)
         count = len(self.stretch.periods)
-        self._leaderless_ms, self._unwritable_ms = (np.zeros(count, np.int64) for _ in range(2))
+        self._life_ms, self._leaderless_ms, self._unwritable_ms = (
+            np.zeros(count, np.int64) for _ in range(3)
+        )
+        self._of_topics = np.zeros((2, 64), np.int64)
+        """Partitions, and how long they were there."""
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
@@ -86,18 +90,33 @@ class OutageWatcher:
     def last(self, intervals: Intervals) -> None:
         """Those that nothing follows."""
         self._look(intervals)
-        self._spells.append(self._leaderless.end())
 
     def _begin_lives(self, steps: Steps) -> None:
         again = np.zeros(len(steps.key), np.bool_)
-        again[1:] = steps.removed[:-1] <= steps.begins[1:]
+        again[1:] = ~steps.first[1:] & (steps.removed[:-1] <= steps.begins[1:])
         begun = np.flatnonzero(
             steps.real & (steps.type == RecordType.PARTITION) & (steps.first | again)
         )
-        ends_ms = self._removals.times(steps.removed[begun])
-        self._lives.append(
-            {"key": steps.key[begun], "begins_ms": steps.begins_ms[begun], "ends_ms": ends_ms}
-        )
+        lives = {
+            "key": steps.key[begun],
+            "begins_ms": steps.begins_ms[begun],
+            "ends_ms": self._removals.times(steps.removed[begun]),
+            "known": self._known(steps, begun, again[begun]),
+        }
+        lives = _clipped(self.stretch, lives)
+        self._life_ms += _by_period(self.stretch, lives)
+        while self._of_topics.shape[1] < len(self.partitions.topics):
+            self._of_topics = np.concatenate([self._of_topics, 0 * self._of_topics], axis=1)
+        topic = lives["key"] >> 32
+        np.add.at(self._of_topics[0], topic, 1 - lives["known"])
+        np.add.at(self._of_topics[1], topic, lives["ends_ms"] - lives["begins_ms"])
+
+    def _known(self, steps: Steps, begun: Ints, again: Bools) -> Ints:
+        """Whether a partition that begins a life has been counted for one before: that one reached
+        into the stretch.
+        """
+        before_ms = self._removals.times(steps.removed[np.maximum(begun - 1, 0)])
+        return (again & (before_ms >= self.stretch.since_ms)).astype(np.int64)
 
     def _look(self, intervals: Intervals) -> None:
         leaderless = intervals.leaderless
@@ -144,10 +163,9 @@ class OutageWatcher:
 
     def found(self) -> Outages:
         """Of all partitions watched."""
-        stretch = self.stretch
-        lives = _clipped(stretch, _joined(self._lives))
+        stretch, spells = self.stretch, [*self._spells, self._leaderless.end()]
         without = {
-            name: np.concatenate([getattr(each, name) for each in self._spells])
+            name: np.concatenate([getattr(each, name) for each in spells])
             for name in ("key", "begins_ms", "ends_ms")
         }
         without = _clipped(stretch, without)
@@ -155,9 +173,10 @@ class OutageWatcher:
         return Outages(
             self.partitions.topics,
             self._lost,
-            lives,
+            self._of_topics[0, : len(self.partitions.topics)],
+            self._of_topics[1, : len(self.partitions.topics)],
             without,
-            _by_period(stretch, lives),
+            self._life_ms,
             self._leaderless_ms,
             self._unwritable_ms,
         )
@@ -224,7 +243,6 @@ def together(parts: list[Outages], names: Names) -> PartitionTables:
     for part in parts:
         keys = np.array(list(part.lost), np.int64)
         lost |= dict(zip(names.keys(keys, part.topics).tolist(), part.lost.values(), strict=True))
-    lives = _all_of([part.lives for part in parts], parts, names)
     without = _all_of([part.without for part in parts], parts, names)
     partitions = [
         PartitionOutage(
@@ -240,7 +258,7 @@ def together(parts: list[Outages], names: Names) -> PartitionTables:
         for key, each in lost.items()
     ]
     return PartitionTables(
-        _topics(lives, without, lost, names),
+        _topics(_of_topics(parts, names), without, lost, names),
         partitions,
         *(
             np.sum([getattr(part, name) for part in parts], axis=0)
@@ -257,15 +275,21 @@ def _all_of(tables: list[dict[str, Ints]], parts: list[Outages], names: Names) -
     return _joined(keyed)
 
 
+def _of_topics(parts: list[Outages], names: Names) -> tuple[Ints, Ints]:
+    """Of each topic, by its number: how many partitions, and how long they were there."""
+    numbered = [names.keys(np.arange(len(part.topics)) << 32, part.topics) >> 32 for part in parts]
+    partitions, lived_ms = (np.zeros(len(names.ids), np.int64) for _ in range(2))
+    for part, numbers in zip(parts, numbered, strict=True):
+        partitions[numbers] += part.partitions
+        lived_ms[numbers] += part.lived_ms
+    return partitions, lived_ms
+
+
 def _topics(
-    lives: dict[str, Ints], without: dict[str, Ints], lost: dict[int, _Lost], names: Names
+    lives: tuple[Ints, Ints], without: dict[str, Ints], lost: dict[int, _Lost], names: Names
 ) -> list[TopicOutage]:
     count = len(names.ids)
-    length = lives["ends_ms"] - lives["begins_ms"]
-    topic = lives["key"] >> 32
-    partitions = np.bincount(np.unique(lives["key"]) >> 32, minlength=count)
-    life_ms = np.zeros(count, np.int64)
-    np.add.at(life_ms, topic, length)
+    partitions, life_ms = lives
     sums = np.zeros((3, count), np.int64)
     for key, each in lost.items():
         sums[:, key >> 32] += (each.leaderless_ms, each.under_min_isr_ms, each.unwritable_ms)

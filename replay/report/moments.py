@@ -18,8 +18,8 @@ from replay.kernels.steps import Partitions, Steps
 FLAP_GAP_MS = 300_000
 FLAPS = 4
 """So many times out of the ISR, each within the gap of the last, are flapping."""
-_AT_ONCE = 1 << 20
-"""So many rows are kept before they are put together."""
+_AT_ONCE = 1 << 14
+"""So many more rows are kept before they are put together."""
 
 
 class Moments(NamedTuple):
@@ -54,7 +54,7 @@ class _Growing:
 
     def __init__(self) -> None:
         self._parts: list[Moments] = []
-        self._rows = 0
+        self._rows = self._together = 0
 
     def add(self, spells: Spells) -> None:
         count = len(spells.key)
@@ -63,9 +63,9 @@ class _Growing:
             Moments(spells.begins_ms, spells.ends_ms, spells.begins, ones, spells.key)
         )
         self._rows += count
-        if self._rows > _AT_ONCE:
+        if self._rows > 2 * self._together + _AT_ONCE:
             self._parts = [self.found()]
-            self._rows = len(self._parts[0].begins_ms)
+            self._rows = self._together = len(self._parts[0].begins_ms)
 
     def found(self) -> Moments:
         return joined(self._parts)
@@ -187,6 +187,7 @@ class _Kind:
         self.finder = SpellFinder()
         self.moments = _Growing()
         self._changes: list[Changes] = []
+        self._rows = self._together = 0
 
     def add(self, spells: Spells) -> Spells:
         self.moments.add(spells)
@@ -194,7 +195,11 @@ class _Kind:
         at_ms = np.concatenate([spells.begins_ms, spells.ends_ms[over]])
         by = np.ones(len(at_ms), np.int64)
         by[len(over) :] = -1
-        self._changes = [added([*self._changes, Changes(at_ms, by)])]
+        self._changes.append(Changes(at_ms, by))
+        self._rows += len(at_ms)
+        if self._rows > 2 * self._together + _AT_ONCE:
+            self._changes = [added(self._changes)]
+            self._rows = self._together = len(self._changes[0].at_ms)
         return spells
 
     def changes(self) -> Changes:
@@ -223,11 +228,11 @@ class TroubleWatcher:
     def last(self, intervals: Intervals) -> None:
         """Those that nothing follows."""
         self._look(intervals)
-        self._leaderless.add(self._leaderless.finder.end())
-        self._flapping.add(self._short.add(self._short.finder.end()))
 
     def found(self) -> Troubled:
         """Of all partitions watched."""
+        self._leaderless.add(self._leaderless.finder.end())
+        self._flapping.add(self._short.add(self._short.finder.end()))
         return Troubled(
             self.partitions.topics,
             self._leaderless.moments.found(),

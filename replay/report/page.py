@@ -15,7 +15,7 @@ from markupsafe import Markup
 from raftlog.printable import printable
 from replay.entities import config_key
 from replay.errors import ReplayError
-from replay.kernels.histogram import HOW_EXACT
+from replay.kernels.histogram import HOW_COARSE, HOW_EXACT
 from replay.lag.show import offsets_of, why
 from replay.report import words
 from replay.report.colours import PATTERNS, SEVERITY_NAMES, STATES
@@ -107,6 +107,7 @@ def render_page(result: ReportResult) -> str:
         "hold_up_words": why,
         "config_key": config_key,
         "how_exact": HOW_EXACT,
+        "how_coarse": HOW_COARSE,
         "offsets_of": offsets_of,
     }
     timeline = result.timeline

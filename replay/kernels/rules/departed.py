@@ -75,7 +75,8 @@ class Departed:
 
     def end(self) -> Iterator[Finding]:
         """The stays that are left."""
-        yield from self._judge(*self._stays(self._partitions.end(), last=True))
+        for steps in self._partitions.ends():
+            yield from self._judge(*self._stays(steps, last=True))
         key, bits, since = self._open
         yield from self._judge(key, bits, since, np.full(len(key), self._end))
 

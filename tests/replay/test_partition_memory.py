@@ -1,0 +1,159 @@
+"""What jobs remember of partitions does not grow with what happened to them, nor with how many
+topics have come and gone.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raftlog.metadata.records import RecordType
+from raftlog.segments.columns import SCHEMA
+from replay.churn.moves import Moves, move_watcher, together
+from replay.churn.partition_sizes import size_watcher
+from replay.kernels.facts import RARE_COLUMNS, Facts
+from replay.kernels.intervals import Names, of_partitions
+from replay.kernels.steps import COLUMNS
+from replay.outages.min_isr import MinIsr
+from replay.outages.partitions import outage_watcher
+from replay.outages.stretch import Stretch
+from replay.report.moments import TroubleWatcher
+
+SLICE = 2_000
+STAY, COME = 20, 4
+"""Topics that stay, and those that come and go in each slice."""
+PARTITIONS = 8
+EVERY_MS = 250
+AT_ONCE = 50
+"""So many records are written at one moment."""
+Row = dict[str, Any]
+
+
+def topic_id(slice_: int, number: int) -> str:
+    return f"{slice_:024x}{number:08x}"
+
+
+def topics_of(slice_: int) -> list[str]:
+    return [topic_id(0, one) for one in range(STAY)] + [
+        topic_id(slice_ + 1, one) for one in range(COME)
+    ]
+
+
+def rare(slices: int) -> pa.Table:
+    """Topics that stay begin with the first record; the others stand for a slice."""
+
+    def row(type_: RecordType, offset: int, topic: str, name: str | None = None) -> Row:
+        times = {"offset": offset, "epoch": 1, "timestamp_ms": offset * EVERY_MS}
+        batch = {"batch_base_offset": offset, "batch_last_offset": offset}
+        return times | batch | {"type": int(type_), "topic_id": topic, "topic_name": name}
+
+    rows = [row(RecordType.TOPIC, 0, topic_id(0, one), f"stays-{one}") for one in range(STAY)]
+    for slice_ in range(slices):
+        first, last = slice_ * SLICE, slice_ * SLICE + SLICE - 1
+        own = topics_of(slice_)[STAY:]
+        rows += [row(RecordType.TOPIC, first, each, "comes") for each in own]
+        rows += [row(RecordType.REMOVE_TOPIC, last, each) for each in own]
+    schema = pa.schema([SCHEMA.field(name) for name in RARE_COLUMNS])
+    return pa.Table.from_pylist(rows, schema)
+
+
+def records(slice_: int) -> pa.Table:
+    """Each partition that is new, then brokers that leave ISRs and come back in another order."""
+    topics = topics_of(slice_)
+    new = topics if slice_ == 0 else topics[STAY:]
+    created = [(each, partition) for each in new for partition in range(PARTITIONS)]
+    every = [(each, partition) for each in topics for partition in range(PARTITIONS)]
+    rows: list[Row] = []
+    for place in range(SLICE - 1):
+        offset = slice_ * SLICE + place
+        turn, which = divmod(place * 7 + slice_, len(every))
+        topic, partition = created[place] if place < len(created) else every[which]
+        row: Row = {
+            "offset": offset,
+            "epoch": 1,
+            "timestamp_ms": offset // AT_ONCE * AT_ONCE * EVERY_MS,
+            "batch_last_offset": offset,
+            "topic_id": topic,
+            "partition_id": partition,
+            "proposer_id": 0,
+            "proposer_epoch": 0,
+        }
+        if place < len(created):
+            row |= {"type": int(RecordType.PARTITION), "leader": 1, "replicas": [1, 2, 3]}
+            row |= {"isr": [1, 2, 3], "leader_epoch": 0, "partition_epoch": 0}
+        else:
+            isr = [1, 2, 3] if turn % 2 else [1, 2 + offset % 2]
+            row |= {"type": int(RecordType.PARTITION_CHANGE), "isr": isr}
+        rows.append(row)
+    return pa.Table.from_pylist(rows, pa.schema([SCHEMA.field(name) for name in COLUMNS]))
+
+
+def facts_of(slices: int) -> Facts:
+    facts = Facts(rare(slices), slices * SLICE)
+    # It is made before memory is looked at: there is one for each topic, as in the log.
+    assert len(facts.lives_of) == STAY + slices * COME
+    return facts
+
+
+def part_of(facts: Facts, limit: int) -> Any:
+    stretch = Stretch.of(0, facts.end_offset * EVERY_MS, 0)
+    return of_partitions(
+        facts,
+        outage_watcher(stretch, MinIsr({}, [])),
+        move_watcher(0, limit),
+        TroubleWatcher,
+        size_watcher(stretch.period_ms),
+    ).begin()
+
+
+def peak(slices: int) -> int:
+    """Of bytes above what is there at the beginning, and above the pieces that were given."""
+    facts = facts_of(slices)
+    part = part_of(facts, limit=50)
+    tracemalloc.start()
+    try:
+        for slice_ in range(slices):
+            table = records(slice_)
+            part.take(table)
+        part.end()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+GROWS_BYTES = 40
+"""A record, at the most: topics, of which here there is one for 500 records, and the moments at
+which ISRs became short, which the report draws."""
+
+
+def test_memory_is_not_that_of_the_records() -> None:
+    peak(2)
+    few, many = 10, 50
+    grown = (peak(many) - peak(few)) / ((many - few) * SLICE)
+    assert grown < GROWS_BYTES
+
+
+@pytest.mark.parametrize("limit", [3, 100])
+def test_the_worst_partitions_are_those_of_all(limit: int) -> None:
+    slices = 60
+
+    def moved(limit: int) -> tuple[list[Any], int]:
+        facts = facts_of(slices)
+        part = part_of(facts, limit)
+        for slice_ in range(slices):
+            part.take(records(slice_))
+        found: Moves = part.end()[1]
+        _, partitions, total = together([found], Names(facts), limit)
+        return partitions, total
+
+    all_, total = moved(10_000)
+    assert total == len(all_) > 10 * limit or limit == 100
+    some, counted = moved(limit)
+    assert counted == total
+    assert some == all_[:limit]
+    assert {each.topic_name for each in all_} == {"comes", *(f"stays-{n}" for n in range(STAY))}
+    assert np.all(np.diff([each.returns for each in all_]) <= 0)
