@@ -52,7 +52,7 @@ class Lists:
     def numbers(self, column: Any) -> Ints:
         """The numbers of a column of lists of int32; null is NOTHING."""
         column = whole(column)
-        if pa.types.is_null(column.type):
+        if column.null_count == len(column):
             return np.full(len(column), NOTHING, np.int64)
         values = column.values
         offsets = (column.offsets.to_numpy().astype(np.int64) + values.offset) * _ITEM_BYTES
@@ -61,7 +61,7 @@ class Lists:
     def numbers_of_field(self, column: Any, field: int) -> Ints:
         """The same of one field, of int32, of a column of lists of structs."""
         column = whole(column)
-        if pa.types.is_null(column.type):
+        if column.null_count == len(column):
             return np.full(len(column), NOTHING, np.int64)
         values = pc.struct_field(column.values, [field])
         offsets = (column.offsets.to_numpy().astype(np.int64) + values.offset) * _ITEM_BYTES

@@ -313,7 +313,8 @@ class Partitions:
             numbers = self.lists.numbers(table[_SAID.get(name, name)])
             said[name] = rows.put(numbers[rows.order], state[name])
         cleared = self._clear(key >> 32, begins, first, said)
-        now = {name: carried(values, first) for name, values in said.items()}
+        begun = last_of(first, first)
+        now = {name: _carried(values, first, begun) for name, values in said.items()}
         cleared &= self._had({name: previous(values, first) for name, values in now.items()})
         created = (type_ == RecordType.PARTITION) & rows.real
         leader_epoch, partition_epoch = self._epochs(
@@ -419,6 +420,15 @@ class Partitions:
             values = self.state[name]
             values[inside[known]] = newest[name][known]
             self.state[name] = np.insert(values, at[~known], newest[name][~known])
+
+
+def _carried(values: Ints, first: Bools, begun: Ints) -> Ints:
+    """As :func:`carried`; ``begun``: where each row's run begins. Most columns say nothing in most
+    slices but there.
+    """
+    if ((values != MISSING) & ~first).any():
+        return carried(values, first)
+    return values[begun]
 
 
 def _packed(keys: Ints) -> Ints:

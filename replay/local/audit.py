@@ -18,7 +18,7 @@ from raftlog.segments.manifest import Segment
 from raftlog.segments.verify import check_segment
 from replay.audit.rules import Rule
 from replay.kernels import audit as kernels
-from replay.kernels.arrays import distinct, ints
+from replay.kernels.arrays import Bools, distinct, ints
 from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
 from replay.kernels.finding import Finding, order
 from replay.kernels.passes import BY_PARTITION
@@ -212,5 +212,5 @@ def _kernel(part: _Part) -> tuple[kernels.Kernel, Iterator[pa.Table]]:
     return kernels.client_rules(facts, rules), slices(export, clients.COLUMNS, only=_numbered)
 
 
-def _numbered(table: pa.Table) -> pa.Table:
-    return table.filter(pc.not_equal(table["client_id"], 0))
+def _numbered(table: pa.Table) -> Bools:
+    return ints(table["client_id"]) != 0

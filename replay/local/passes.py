@@ -14,7 +14,7 @@ import pyarrow as pa
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
-from replay.kernels.arrays import Ints, codes, ints
+from replay.kernels.arrays import Bools, Ints, codes, ints
 from replay.kernels.folding import COLUMNS, Groups, rows
 from replay.kernels.passes import ANYWHERE, BY_PARTITION, Fold, Pass
 from replay.local.pool import Pool
@@ -134,8 +134,8 @@ class _Task(NamedTuple):
 def _run(task: _Task) -> Any:
     work, part = task.work, task.work.begin()
 
-    def of_bucket(table: pa.Table) -> pa.Table:
-        return table.filter(pa.array(bucket_of(work.by, table, task.buckets) == task.bucket))
+    def of_bucket(table: pa.Table) -> Bools:
+        return bucket_of(work.by, table, task.buckets) == task.bucket
 
     for table in slices(
         task.export,
@@ -169,6 +169,6 @@ def bucket_of(by: Sequence[str], table: pa.Table, buckets: int) -> Ints:
             total += ints(table[name])
             continue
         numbers, values = codes(table[name])
-        hashes = np.array([crc32((each or "").encode()) for each in values], np.int64)
-        total = total * 31 + (hashes[numbers] if len(values) else 0)
+        hashes = np.array([0, *(crc32((each or "").encode()) for each in values)], np.int64)
+        total = total * 31 + hashes[np.maximum(numbers, -1) + 1]
     return total % buckets

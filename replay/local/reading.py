@@ -16,7 +16,7 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import open_place
 from raftlog.segments.reading import corrupt, reading, says_content
-from replay.kernels.arrays import ints, order_of
+from replay.kernels.arrays import Bools, ints, order_of
 from replay.opened import Export
 
 SLICE_ROWS = 32_768
@@ -26,7 +26,8 @@ the lists in them into memory.
 DICTIONARIES = ("topic_id", "principal", "topic_name")
 """Columns of few different values, which are read as such."""
 _BOUNDS = ("offset", "batch_last_offset", "timestamp_ms")
-Filter = Callable[[pa.Table], pa.Table]
+Filter = Callable[[pa.Table], Bools]
+"""Which rows of a table are asked for."""
 
 
 def slices(
@@ -53,9 +54,8 @@ def slices(
     files = list(_files(export, export.segments if segments is None else segments, bucket))
     for segment in files:
         for read in _read(export, segment, list(needed)):
-            table = _of_types(_within(export, read), types)
-            table = table if only is None else only(table)
-            kept.append(table.select(list(wanted)))
+            table = _chosen(_within(export, read), types, only).select(list(wanted))
+            kept.append(table)
             rows += table.num_rows
             if rows >= SLICE_ROWS:
                 table, last = _in_order(pa.concat_tables(kept), last, files)
@@ -91,11 +91,23 @@ def _files(export: Export, segments: Sequence[Segment], bucket: int | None) -> I
         yield own.get(segment.base_offset, segment)
 
 
-def _of_types(table: pa.Table, types: Collection[RecordType] | None) -> pa.Table:
-    if types is None:
+def _chosen(table: pa.Table, types: Collection[RecordType] | None, only: Filter | None) -> pa.Table:
+    """The rows in question, found out before any is copied."""
+    if types is None and only is None:
         return table
-    numbers = pa.array([int(each) for each in types], pa.int32())
-    return table.filter(pc.is_in(table["type"], numbers))
+    rows = np.ones(table.num_rows, np.bool_)
+    if types is not None:
+        rows &= np.isin(ints(table["type"]), [int(each) for each in types])
+    if only is not None:
+        rows &= only(table)
+    if rows.all():
+        return table
+    # What no row says need not be looked through: of lists that takes longest.
+    silent = [name for name in table.column_names if table[name].null_count == len(rows)]
+    some = table.drop_columns(silent).filter(pa.array(rows))
+    for name in silent:
+        some = some.append_column(name, pa.nulls(some.num_rows, table.schema.field(name).type))
+    return some.select(table.column_names)
 
 
 def _bounded(export: Export) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from raftlog.metadata.records import RecordType
 from raftlog.segments.bucket_rule import number
 from raftlog.segments.verify import check_segment
-from replay.kernels.arrays import Ints, codes
+from replay.kernels.arrays import Bools, Ints, codes
 from replay.local.reading import slices
 from replay.opened import Export
 
@@ -69,10 +69,12 @@ def check_bucket(export: Export, bucket: int) -> None:
         check_segment(export.target, one, manifest.cluster_id, manifest.generation)
 
 
-def _in_bucket(share: Share, bucket: int, hashes: Hashes, table: pa.Table) -> pa.Table:
+def _in_bucket(share: Share, bucket: int, hashes: Hashes, table: pa.Table) -> Bools:
     if share.filed:
         numbers, ids = codes(table["topic_id"])
-        which = np.array([number(each, share.of) for each in ids], np.int64)[numbers]
+        which = np.array([-1, *(number(each, share.of) for each in ids)], np.int64)[
+            np.maximum(numbers, -1) + 1
+        ]
     else:
         which = hashes(table, share.of)
-    return table.filter(pa.array(which == bucket))
+    return which == bucket
