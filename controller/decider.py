@@ -379,7 +379,10 @@ class Decider:
         if heartbeats_off(self.state):
             self.heard(broker_id, broker_epoch, now)
             self._count_as_active(broker_id, broker_epoch)
-        elif self._registration(broker_id, broker_epoch) is not None:
+        elif (
+            self.state.absent_ids.has_noted(broker_id)
+            and self._registration(broker_id, broker_epoch) is not None
+        ):
             self.state.absent_ids.present(broker_id)
         self._report_lao(broker_id, broker_epoch, controller_epoch, applied, known_lao)
         if broker_id in self.state.wants_unfence:

@@ -68,8 +68,8 @@ _last_offset = attrgetter("last_offset")
 class Onlooker(Protocol):
     """Hears what becomes of the tip, as it happens: it only takes note."""
 
-    def applied(self, before: Image, chunk: bytes) -> None:
-        """A chunk that follows an image was folded."""
+    def applied(self, before: Image, chunk: bytes, after: Image) -> None:
+        """A chunk that follows an image was folded, which made the other one."""
 
     def replaced(self, image: Image) -> None:
         """The tip is another image, which was not made of the one before."""
@@ -245,7 +245,7 @@ class View:
             self._bytes += kept.bytes
         before, self._tip = self._tip, self._builder.snapshot()
         if self.onlooker is not None:
-            self.onlooker.applied(before, chunk)
+            self.onlooker.applied(before, chunk, self._tip)
         self._chunks.append(_Chunk(self._tip.offset, chunk))
         self._bytes += len(chunk)
         self._adopt()
@@ -336,6 +336,15 @@ class View:
             return
         passed = bisect_right(self._between, offset, key=_image_offset)
         base = self._between[passed - 1].image if passed else self._oldest
+        self._oldest = base if base.offset == offset else self._image_at(base, offset)
+        self._bytes -= sum(kept.bytes for kept in self._between[:passed])
+        del self._between[:passed]
+        done = bisect_right(self._chunks, self._oldest.offset, key=_last_offset)
+        self._bytes -= sum(len(chunk.data) for chunk in self._chunks[:done])
+        del self._chunks[:done]
+
+    def _image_at(self, base: Image, offset: int) -> Image:
+        """The image at ``offset``, or the newest below it, made from one before it."""
         builder = ImageBuilder(base)
         for chunk in self._chunks[bisect_right(self._chunks, base.offset, key=_last_offset) :]:
             if builder.offset >= offset:
@@ -343,12 +352,7 @@ class View:
             builder.apply_chunk(chunk.data, until=offset + 1)
             if chunk.last_offset > offset:
                 break
-        self._oldest = base if builder.offset == base.offset else builder.snapshot()
-        self._bytes -= sum(kept.bytes for kept in self._between[:passed])
-        del self._between[:passed]
-        done = bisect_right(self._chunks, self._oldest.offset, key=_last_offset)
-        self._bytes -= sum(len(chunk.data) for chunk in self._chunks[:done])
-        del self._chunks[:done]
+        return base if builder.offset == base.offset else builder.snapshot()
 
     def _shrink(self) -> None:
         """Give up every second image between until the bound is kept; never the oldest nor the tip.

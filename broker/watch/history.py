@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from broker.watch.responses import change_field
-from raftlog import batch
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.image import Image
 from raftlog.metadata.ordered_changes import Change, Position, ordered_changes
@@ -92,10 +91,11 @@ class History:
         self._entries = []
         self._chunks_since_image = self._bytes_since_image = 0
 
-    def add(self, before: Image, chunk: bytes, *, wanted: bool) -> None:
-        """Take a chunk that was applied. ``wanted``: somebody will ask for its changes soon."""
-        *_, last = batch.headers(chunk, verify=False)
-        entry = _Entry(last.last_offset, last.epoch, chunk, before)
+    def add(self, before: Image, chunk: bytes, after: Image, *, wanted: bool) -> None:
+        """Take a chunk that was applied, and led from one image to the other. ``wanted``: somebody
+        will ask for its changes soon.
+        """
+        entry = _Entry(after.offset, after.epoch, chunk, before)
         self._chunks_since_image += 1
         self._bytes_since_image += len(chunk)
         if (

@@ -149,9 +149,9 @@ class WatchHub:
 
     # --- what comes in ---------------------------------------------------------------------------
 
-    def applied(self, before: Image, chunk: bytes) -> None:
+    def applied(self, before: Image, chunk: bytes, after: Image) -> None:
         """The broker has applied a chunk behind an image."""
-        self.history.add(before, chunk, wanted=bool(self._watchers))
+        self.history.add(before, chunk, after, wanted=bool(self._watchers))
 
     def replaced(self, image: Image) -> None:
         """The broker goes on from another image: what lies between is not known."""

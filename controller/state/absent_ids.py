@@ -56,6 +56,10 @@ class AbsentIds:
         """
         return now < self._first_session_ends
 
+    def has_noted(self, broker_id: int) -> bool:
+        """Whether this broker counts as absent. O(1)."""
+        return broker_id in self._since
+
     def present(self, broker_id: int) -> None:
         """Note that a broker was heard from or registered: any absence of it is over. O(1)."""
         self._since.pop(broker_id, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from controller.visibility.registrations import Position, Registrations
+from controller.visibility.registrations import Registrations
 from raftlog.metadata.versions import BROKER_HEARTBEAT_VERSION, LAO_VERSION, METADATA_VERSION
 
 WAITING_MAX = 100
@@ -67,7 +67,7 @@ class LaoView:
         if self._highest_lao < 0:
             return -1
         by_applied = self._registrations.by_applied
-        silent = by_applied and by_applied[0][0] < 0
+        silent = by_applied and by_applied.lowest < 0
         unknown = self._heartbeats_off or silent or self._level_is_zero
         return -1 if unknown else self._highest_lao
 
@@ -77,7 +77,7 @@ class LaoView:
         if heartbeats are not in force.
         """
         by_known_lao = self._registrations.by_known_lao
-        return by_known_lao[0][0] if by_known_lao and not self._heartbeats_off else -1
+        return by_known_lao.lowest if by_known_lao and not self._heartbeats_off else -1
 
     @property
     def high_watermark(self) -> int:
@@ -169,22 +169,19 @@ class LaoView:
         one.
         """
         by_applied = self._registrations.by_applied
-        if not by_applied or by_applied[0][0] >= self._high_watermark - 1:
+        if not by_applied or by_applied.lowest >= self._high_watermark - 1:
             return []
-        lowest = by_applied[0][0]
-        return sorted({b for _, b, _ in by_applied.irange(maximum=_below(lowest + 1))})
+        return sorted({b for _, b, _ in by_applied.until(by_applied.lowest)})
 
     def waiting_for_applied(self, offset: int) -> list[int]:
         """Members that have not applied ``offset`` yet: the first 100, ascending."""
-        return _ids(b for _, b, _ in self._registrations.by_applied.irange(maximum=_below(offset)))
+        return _ids(b for _, b, _ in self._registrations.by_applied.until(offset - 1))
 
     def waiting_for_known_lao(self, offset: int) -> list[int]:
         """Members that were not told an LAO that covers ``offset`` yet: the first 100,
         ascending.
         """
-        return _ids(
-            b for _, b, _ in self._registrations.by_known_lao.irange(maximum=_below(offset))
-        )
+        return _ids(b for _, b, _ in self._registrations.by_known_lao.until(offset - 1))
 
     # --- why -------------------------------------------------------------------------------------
 
@@ -205,7 +202,7 @@ class LaoView:
         registrations = self._registrations
         if not registrations.by_applied:
             return "no broker is unfenced"
-        silent = list(registrations.by_applied.irange(maximum=_below(0)))
+        silent = list(registrations.by_applied.until(-1))
         legacy = [
             broker_id
             for _, broker_id, epoch in silent
@@ -228,11 +225,6 @@ class LaoView:
         False for a log without any levels, which has not begun.
         """
         return LAO_VERSION not in self._features and METADATA_VERSION in self._features
-
-
-def _below(offset: int) -> Position:
-    """Above every broker that stands below ``offset``, and below all others: no id is negative."""
-    return offset, -1, -1
 
 
 def _ids(broker_ids: Iterable[int]) -> list[int]:

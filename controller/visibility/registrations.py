@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from sortedcontainers import SortedList
 
-Position = tuple[int, int, int]
-"""(offset, broker id, broker epoch): how far a broker is known to be."""
+from controller.visibility.positions import Position, Positions
 
 
 @dataclass(slots=True, eq=False)
@@ -53,9 +52,9 @@ class Registrations:
         """The current registrations, and former ones that stay members until the batch that ends
         them is committed.
         """
-        self.by_applied: SortedList[Position] = SortedList()
+        self.by_applied = Positions()
         """(applied, broker id, broker epoch) of the members."""
-        self.by_known_lao: SortedList[Position] = SortedList()
+        self.by_known_lao = Positions()
         """(known LAO, broker id, broker epoch) of the members."""
         self._parked: SortedList[Position] = SortedList()
         """(offset, broker id, broker epoch): counts when the offset is committed (inclusive)."""

@@ -53,13 +53,18 @@ class Lane(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Frames, and parts of frames."""
+        length = len(data) - HEADER_BYTES
         if (
-            len(data) - HEADER_BYTES == int.from_bytes(data[:HEADER_BYTES], "big")
+            length == int.from_bytes(data[:HEADER_BYTES], "big")
             and not self._rest
-            and len(data) - HEADER_BYTES <= self._max_bytes
+            and length <= self._max_bytes
         ):
-            # One whole frame: what comes nearly always.
-            self._arrived(data[HEADER_BYTES:])
+            # One whole frame, and somebody waits for it: what comes nearly always.
+            take, reader = self.take, self._reader
+            envelope = data[HEADER_BYTES:]
+            if take is not None and reader is not None and not reader.done() and take(envelope):
+                return
+            self._keep(envelope)
         else:
             self._rest += data
             self._cut()
@@ -84,10 +89,14 @@ class Lane(asyncio.Protocol):
         del rest[:begin]
 
     def _arrived(self, envelope: bytes) -> None:
+        take, reader = self.take, self._reader
+        if take is None or reader is None or reader.done() or not take(envelope):
+            self._keep(envelope)
+
+    def _keep(self, envelope: bytes) -> None:
+        """Until it is read."""
         reader = self._reader
         if reader is not None and not reader.done():
-            if self.take is not None and self.take(envelope):
-                return
             reader.set_result(None)
         self._frames.append(envelope)
 

@@ -99,9 +99,9 @@ class LanedLink(GrpcLink):
             super().send(message)
             return
         item = self._encode(message, self._send_max_bytes)
-        # The writer is busy as long as nothing can wake it.
+        # The writer is busy as long as nothing can wake it. A message is an envelope here.
         if self._wake is not None and lane.writable and len(item) <= self._put_max_bytes:
-            lane.put(self._outgoing.envelopes([item])[0])
+            lane.put(item)
         else:
             self._queue(item)
 
@@ -114,24 +114,18 @@ class LanedLink(GrpcLink):
     def _take(self, envelope: bytes) -> bool:
         """An envelope that no other waits in front of. False: the reader has to."""
         turns = self._turns
-        if turns is None:
-            try:
-                messages = self._incoming.decode(envelope, self._max_items)
-            except (MalformedMessageError, TooManyItemsError):
+        if turns is not None:
+            if len(envelope) > FEW_BYTES or turns.busy:
                 return False
-            BaseLink.deliver(self, messages)
-            return True
-        if len(envelope) > FEW_BYTES or turns.busy:
-            return False
-        begun = turns.now()
+            begun = turns.now()
         try:
+            # One at a time: these are conversations of single messages.
             messages = self._incoming.decode(envelope, self._max_items)
         except (MalformedMessageError, TooManyItemsError):
             return False
-        if len(messages) > self._slice_items:
-            return False
         BaseLink.deliver(self, messages)
-        turns.used(turns.now() - begun)
+        if turns is not None:
+            turns.used(turns.now() - begun)
         return True
 
     def _reader(self) -> Callable[[], Coroutine[Any, Any, Any]]:

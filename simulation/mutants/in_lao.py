@@ -9,7 +9,7 @@ from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
 ADVANCE = "controller.visibility.lao:LaoTracker._advance"
-LOWEST = "members.by_applied[0][0]"
+LOWEST = "members.by_applied.lowest"
 MAY_JOIN = "controller.visibility.lao_view:LaoView.may_join"
 LAO = "controller.visibility.lao_view:LaoView.lao"
 SET_FENCED = "controller.visibility.registrations:Registrations.set_fenced"
@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         "lao-ignores-slowest",
         "the broker with the lowest applied offset does not count",
-        (Edit(ADVANCE, LOWEST, "members.by_applied[min(1, len(members.by_applied) - 1)][0]"),),
+        (Edit(ADVANCE, LOWEST, "list(members.by_applied)[:2][-1][0]"),),
         BROKERS,
         "slow links to brokers",
     ),

@@ -158,7 +158,7 @@ class FallsWithItsMembers(LaoTracker):
     def _advance(self) -> None:
         super()._advance()
         if self._registrations.by_applied:
-            self._highest_lao = self._registrations.by_applied[0][0]
+            self._highest_lao = self._registrations.by_applied.lowest
 
 
 class EmptySetIsInfinite(LaoTracker):

@@ -31,7 +31,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("LAO-2", "A parked fetch waits when LAO moves", "controller.service.observers:Observers._answer",
            "lao != stream.sent_lao and not self.lao_is_held", "False", "controller_service/test_observers.py"),
     breaks("LAO-3", "The fastest decides", f"{_TRACKER}._advance",
-           "members.by_applied[0][0]", "members.by_applied[-1][0]", _LAO),
+           "members.by_applied.lowest", "list(members.by_applied)[-1][0]", _LAO),
     breaks("LAO-4", "A fetch reports what is committed", "broker.metadata.follower:MetadataFollower._fetch",
            "applied_offset=view.applied,", "applied_offset=view.high_watermark - 1,", _SERVICE),
     breaks("LAO-5", "The client's identity is left out", "broker.service.requests:RequestServer._forward",

@@ -1,0 +1,44 @@
+"""Positions of brokers, beside a sorted list of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.visibility.positions import Positions
+
+WHO = st.tuples(st.integers(0, 3), st.integers(0, 2))
+STEPS = st.lists(st.tuples(WHO, st.integers(-1, 6)), max_size=40)
+
+
+@given(STEPS, st.integers(-2, 8))
+def test_they_are_what_a_sorted_list_would_be(
+    steps: list[tuple[tuple[int, int], int]], until: int
+) -> None:
+    positions, at = Positions(), dict[tuple[int, int], int]()
+    for who, offset in steps:
+        if who in at:
+            positions.remove((at.pop(who), *who))
+        # Above 5: it goes.
+        if offset <= 5:
+            positions.add((offset, *who))
+            at[who] = offset
+        expected = sorted((offset, *who) for who, offset in at.items())
+        assert list(positions) == expected
+        assert len(positions) == len(expected)
+        assert bool(positions) == bool(expected)
+        assert list(positions.until(until)) == [one for one in expected if one[0] <= until]
+        if expected:
+            assert positions.lowest == expected[0][0]
+
+
+def test_who_is_not_there_cannot_be_removed() -> None:
+    positions = Positions()
+    positions.add((5, 1, 7))
+    for absent in [(4, 1, 7), (5, 1, 8)]:
+        with pytest.raises(KeyError):
+            positions.remove(absent)
+    assert list(positions) == [(5, 1, 7)]
+    with pytest.raises(IndexError):
+        _ = Positions().lowest
