@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -16,6 +17,7 @@ from controller.service.node import ControllerNode
 from controller.service.parking import Parked
 from controller.service.timer import Timer
 from controller.settings import ControllerSettings
+from raftlog.replica.replica import LINE_AFTER_S
 from raftlog.storage.api import SnapshotId
 
 log = structlog.get_logger(__name__)
@@ -133,10 +135,10 @@ class CatchUp:
         if leadership.claim(
             node.replica, node.quorum, self._settings, self._rng, node.now(), node.generation
         ):
-            log.info(
-                "active controller", epoch=leadership.epoch, offset=leadership.log.pending.offset
-            )
             self._claimed()
+            # The first requests are decided, and answered, before the line is written.
+            active = {"epoch": leadership.epoch, "offset": leadership.log.pending.offset}
+            self._call_later(LINE_AFTER_S, partial(log.info, "active controller", **active))
         self._wake()
 
     def close(self) -> None:

@@ -1,6 +1,9 @@
 """The shell's part of a transfer: its requester, the looks whether it can be done, and the requests
 that wait for the successor.
 
+It begins with a notice to all clients of who is to lead. While they connect there this node leads
+on: a connection costs both ends milliseconds, which are not to be those in which nobody leads.
+
 Nothing polls: while a transfer is under way, a look follows each event of the quorum's state
 machine. Once the successor has heard that it is to campaign, the waiting requests are sent there.
 They wait there until it leads, so that their way and the election pass at the same time.
@@ -21,6 +24,8 @@ from raftlog.errors import ApiError, ErrorCode, InvariantError
 
 log = structlog.get_logger(__name__)
 
+CONNECT_S = 0.05
+"""How long clients have to connect to the successor, before anything waits for it."""
 HOLD_S = 0.25
 """How long requests wait at a node that handed over, for the successor to hear of it, and at one
 that campaigns: asking round would take longer.
@@ -49,6 +54,8 @@ class HandOver:
         self._loop = asyncio.get_running_loop()
         self.transfer: Transfer | None = None
         """Under way: nothing may be decided for now."""
+        self._connecting: asyncio.Handle | None = None
+        """Set while clients connect to the successor."""
         self._answers: list[Answer] = []
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
@@ -74,22 +81,29 @@ class HandOver:
         self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
 
     def begin(self, target_id: int, reason: str, answer: Answer | None = None) -> None:
-        """Stop deciding, and resign as soon as nothing can be lost.
+        """Say who is to lead, stop deciding a moment later, and resign as soon as nothing can be
+        lost.
 
         If one is under way already, its end is the answer.
         """
         if answer is not None:
             self._answers.append(answer)
-        if self.transfer is not None:
+        if self.transfer is not None or self._connecting is not None:
             return
         log.info("handing over", to=target_id, reason=reason)
+        if target_id < 0:
+            self._stop_deciding(target_id, reason)
+            return
+        self._announce(target_id)
+        self._connecting = self._loop.call_later(CONNECT_S, self._stop_deciding, target_id, reason)
+
+    def _stop_deciding(self, target_id: int, reason: str) -> None:
+        self._connecting = None
         self.stop_holding()
         self.transfer = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
         self._timer = self._loop.call_at(self.transfer.deadline, self._look)
         self._node.replica.stepped = self._look_soon
         self._look_soon()
-        if target_id >= 0:
-            self._announce(target_id)
 
     def begin_to_anybody(self, reason: str, answer: Answer | None = None) -> None:
         """To whoever can take over soonest.
@@ -130,7 +144,7 @@ class HandOver:
         """This node leads no more, on purpose or not."""
         if self.resigning:
             self._end(None)
-        elif self.transfer is not None:
+        elif self.transfer is not None or self._connecting is not None:
             self._end(
                 ApiError(
                     ErrorCode.NOT_CONTROLLER, "the leadership was lost before it was handed over"
@@ -161,6 +175,9 @@ class HandOver:
 
     def _end(self, error: ApiError | None) -> None:
         answers, self._answers, self.transfer = self._answers, [], None
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
         self._node.replica.stepped = None
         for answer in answers:
             answer(error)

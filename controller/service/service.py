@@ -48,6 +48,7 @@ from controller.service.refusals import Refusals
 from controller.service.turns import Turns
 from controller.service.vote_form import VoteForm
 from controller.settings import ControllerSettings
+from raftlog.config_writes.messages import KIND
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.journal.journal import NO_JOURNAL, Journal
 from raftlog.metadata.image import Image
@@ -307,6 +308,9 @@ class ControllerService:
             self.hand_over.successor_known()
         elif self.replica.campaigns:
             self.hand_over.campaigning()
+        else:
+            # Whoever has this node's vote campaigns, so has heard that it has resigned.
+            self.end_heard(self.replica.core.voted_id)
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Begin to claim."""
@@ -316,6 +320,12 @@ class ControllerService:
         self.successor.clear()
         self.hand_over.stop_holding()
         self._catch_up.became_leader(epoch, epoch_start_offset)
+
+    def writes_wait(self) -> bool:
+        """Whether the first of this epoch are here already, of those that go with the inherited
+        tail.
+        """
+        return self._intake.next_kind() == KIND
 
     def end_heard(self, peer_id: int) -> None:
         """Send who waits to the successor, if it is that voter."""

@@ -243,7 +243,11 @@ FIELDS: Mapping[type[Message], Mapping[str, Rule]] = {
     quorum.EndQuorumEpochRequest: {"cluster_id": CLUSTER_ID, "preferred_candidates": Items(1_000)},
     quorum.PreferredCandidate: {"candidate_directory_id": DIRECTORY_ID},
     quorum.FetchRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
-    quorum.FetchResponse: {"records": CHUNK, "leader_endpoint": OPTIONAL_ENDPOINT},
+    quorum.FetchResponse: {
+        "records": CHUNK,
+        "leader_endpoint": OPTIONAL_ENDPOINT,
+        "preferred_candidates": Items(1_000),
+    },
     quorum.FetchSnapshotRequest: {"cluster_id": CLUSTER_ID, "replica_directory_id": DIRECTORY_ID},
     quorum.FetchSnapshotResponse: {"bytes": PART},
     quorum.DescribeQuorumRequest: {"cluster_id": CLUSTER_ID},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -25,6 +25,8 @@ class Candidate(Campaign):
         self._vote_durable = False
         self.heard = node.heard
         """Of this node and of those that have voted for it, what was heard last."""
+        self._early: dict[int, tuple[pb.FetchRequest, Any]] = {}
+        """Fetches of those that have voted for it, and where to answer them: one of each voter."""
 
     @override
     def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
@@ -53,7 +55,25 @@ class Candidate(Campaign):
         # this node would forget in a crash that it has led, and lead the epoch a second time.
         if self._vote_durable:
             self.node.succession = self.heard
-            self.node.become_leader(tuple(sorted(self.granted)))
+            early, self._early = tuple(self._early.values()), {}
+            self.node.become_leader(tuple(sorted(self.granted)), early)
+
+    @override
+    def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
+        # Answered when it is known whether this node leads.
+        if request.replica_id not in self.node.peers:
+            super().on_fetch(request, reply_to)
+            return
+        older = self._early.pop(request.replica_id, None)
+        self._early[request.replica_id] = request, reply_to
+        if older is not None:
+            super().on_fetch(*older)
+
+    @override
+    def leave(self) -> None:
+        early, self._early = self._early, {}
+        for request, reply_to in early.values():
+            super().on_fetch(request, reply_to)
 
     @override
     def lost(self) -> None:

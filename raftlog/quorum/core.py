@@ -260,7 +260,7 @@ class QuorumCore:
 
     def _proposed(self, event: Proposed) -> None:
         if event.epoch == self._node.epoch:
-            self._node.role.on_proposed(event.span)
+            self._node.role.on_proposed(event.span, more_follows=event.more_follows)
 
     def _flushed(self, event: Flushed) -> None:
         self._node.log.flushed(event.end_offset)

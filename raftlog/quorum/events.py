@@ -109,10 +109,13 @@ class Proposed(msgspec.Struct, frozen=True):
     """The leader's own batches, made for this epoch at the log end.
 
     Dropped by the core if it does not lead ``epoch``.
+
+    ``more_follows``: the next proposal is about to come, and may go to the followers with this one.
     """
 
     epoch: int
     span: LogSpan
+    more_follows: bool = False
 
 
 class Flushed(msgspec.Struct, frozen=True):

@@ -26,11 +26,12 @@ class Follower(Role):
 
     name = "follower"
 
-    def __init__(self, node: Node, *, doubts: bool = False) -> None:
+    def __init__(self, node: Node, *, doubts: bool = False, early: Fetcher | None = None) -> None:
+        """``early``: who has asked the leader in this epoch already."""
         super().__init__(node)
         self._doubts = doubts
         self._leader_id = node.leader_id
-        self._fetcher = Fetcher(node, node.leader_id)
+        self._fetcher = early or Fetcher(node, node.leader_id)
         self._fetch_timeout_s = node.config.fetch_timeout_ms / 1000 + node.jitter_s() / 2
         self._fetch_deadline = node.now + self._fetch_timeout_s
         self._hears_leader = False
@@ -108,6 +109,12 @@ class Follower(Role):
             self._fetcher.back_off()
         else:
             # It says itself that it leads this epoch no more, and no one leads an epoch twice.
+            preferred = tuple(getattr(response, "preferred_candidates", ()))
+            if preferred:
+                me = self.node.config.node_id
+                place = preferred.index(me) if me in preferred else None
+                self.on_end_quorum_epoch(place, len(preferred))
+                return
             self.node.begin_hurry()
             self._fetcher.stop()
             self._expect_end(self.node.backoff_s())

@@ -4,6 +4,7 @@ rounds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,6 +39,8 @@ CHECK_QUORUM_FACTOR = 1.5
 resigns (KAFKA-15489).
 """
 
+MORE_WITHIN_S = 0.002
+"""How long what was proposed waits for what is to go with it."""
 MAX_PARKED = 1024
 """Fetches parked at once; more are answered empty."""
 
@@ -58,7 +61,13 @@ class Leader(Role):
 
     name = "leader"
 
-    def __init__(self, node: Node, granting_voters: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        granting_voters: tuple[int, ...],
+        early: Sequence[tuple[pb.FetchRequest, Any]] = (),
+    ) -> None:
+        """``early``: Fetches that came while it campaigned, and where to answer them."""
         super().__init__(node)
         self.start_offset = node.log.end
         self._since = node.now
@@ -67,6 +76,8 @@ class Leader(Role):
         )
         self.rounds = Rounds()
         self._granting_voters = granting_voters
+        self._early = early
+        self._preferred: tuple[int, ...] = ()
         self._parked: dict[tuple[int, str], ParkedFetch] = {}
         self._parked_until = NEVER
         self._linger_s = node.config.high_watermark_linger_ms / 1000
@@ -82,8 +93,13 @@ class Leader(Role):
 
     @override
     def enter(self) -> None:
+        # Who has asked already is told by the answer, which has this epoch's first record.
+        asked = {request.replica_id for request, _ in self._early}
+        # First what the others wait for.
+        self._begin_epoch([peer_id for peer_id in self.node.peers if peer_id not in asked])
         self.node.out.append(BecameLeader(self.epoch, self._granting_voters))
-        self._begin_epoch(self.node.peers)
+        for request, reply_to in self._early:
+            self.on_fetch(request, reply_to)
         self._begin_at = self.node.now + self._begin_interval_s
 
     @override
@@ -96,7 +112,10 @@ class Leader(Role):
         parked, self._parked = self._parked, {}
         for fetch in parked.values():
             self.refuse_fetch(
-                fetch.correlation_id, fetch.reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER
+                fetch.correlation_id,
+                fetch.reply_to,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                self._preferred,
             )
 
     @property
@@ -197,6 +216,7 @@ class Leader(Role):
             if successor in self.progress.voters
             else self.progress.preferred_candidates()
         )
+        self._preferred = chosen
         self.node.become_resigned(chosen)
 
     # --- fetches ---------------------------------------------------------------------------------
@@ -297,7 +317,9 @@ class Leader(Role):
         if not self._linger_s:
             self._release_all()
             return
-        until = self.node.now + self._linger_s
+        self._expire_parked(self.node.now + self._linger_s)
+
+    def _expire_parked(self, until: float) -> None:
         for fetch in self._parked.values():
             if until < fetch.expires:
                 fetch.expires = until
@@ -357,7 +379,7 @@ class Leader(Role):
     # --- proposals and commits -------------------------------------------------------------------
 
     @override
-    def on_proposed(self, span: LogSpan) -> None:
+    def on_proposed(self, span: LogSpan, *, more_follows: bool) -> None:
         node, log = self.node, self.node.log
         if not log.accepts(span, self.epoch) or span.epochs != ((self.epoch, span.base_offset),):
             node.fail(
@@ -375,7 +397,10 @@ class Leader(Role):
         log.append(span)
         node.out.append(Append(span))
         # Before the flush: followers write while this node does.
-        self._release_all()
+        if more_follows:
+            self._expire_parked(node.now + MORE_WITHIN_S)
+        else:
+            self._release_all()
         node.out.append(Flush())
         if span.voters:
             node.append_voters(span.voters)

@@ -40,8 +40,9 @@ only node that can still commit it.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.quorum.admission import MAX_EPOCH, Refusal, epoch_refusal, is_endpoint
@@ -58,6 +59,7 @@ from raftlog.quorum.resigned import Resigned
 from raftlog.quorum.role import Role
 from raftlog.quorum.unattached import Unattached
 from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 SAME, HIGHER = "same epoch", "higher epoch"
 
@@ -242,12 +244,17 @@ class Node(NodeState):
         self.enter(Candidate(self, silent_id))
         self.out.append(PersistVote(vote))
 
-    def become_leader(self, granting_voters: tuple[int, ...]) -> None:
-        """Lead: a majority has voted for this node, its own durable vote included."""
+    def become_leader(
+        self, granting_voters: tuple[int, ...], early: Sequence[tuple[pb.FetchRequest, Any]] = ()
+    ) -> None:
+        """Lead: a majority has voted for this node, its own durable vote included.
+
+        ``early``: the Fetches that have come meanwhile.
+        """
         self.set_leader(self.config.node_id)
         self.wished_at = None
         self.end_hurry()
-        self.enter(Leader(self, granting_voters))
+        self.enter(Leader(self, granting_voters, early))
 
     def become_resigned(self, preferred: tuple[int, ...]) -> None:
         """Stop leading, and tell the other voters, the ``preferred`` candidates first."""
@@ -267,6 +274,7 @@ class Node(NodeState):
         if epoch > self.epoch or leader_id != self.leader_id:
             self.end_hurry()
         self.knew_leader = True
+        early = self.role.early_fetcher(leader_id) if epoch == self.epoch else None
         if not doubts:
             self.campaign_reason = CampaignReason.NONE
         if epoch > self.epoch:
@@ -274,7 +282,9 @@ class Node(NodeState):
         self.set_leader(
             leader_id, endpoint or (self.leader_endpoint if leader_id == self.leader_id else "")
         )
-        self.enter(Follower(self, doubts=doubts) if self.takes_part else Observer(self))
+        self.enter(
+            Follower(self, doubts=doubts, early=early) if self.takes_part else Observer(self)
+        )
 
     def grant_vote(self, candidate_id: int, directory_id: str) -> None:
         """Give the vote of this epoch."""

@@ -142,6 +142,8 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
         response.last_heard_epoch = node.heard.epoch
         response.last_heard_age_ms = node.heard.age_ms(node.now)
     node.out.append(Reply(reply_to, response))
+    if granted and not request.pre_vote:
+        node.role.on_vote_told()
     if refusal is None:
         _note_asker(node, request, granted=granted)
 

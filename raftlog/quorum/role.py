@@ -12,6 +12,7 @@ from raftlog.quorum.events import LogSpan, ReplyFetch, ResponseReceived
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
+    from raftlog.quorum.fetcher import Fetcher
     from raftlog.quorum.node import Node
 
 
@@ -49,6 +50,10 @@ class Role:
 
         None: start afresh.
         """
+        return None
+
+    def early_fetcher(self, leader_id: int) -> Fetcher | None:
+        """One that has asked this node already, before it was known to lead."""
         return None
 
     @property
@@ -94,7 +99,7 @@ class Role:
     def on_flushed(self) -> None:
         """``node.log.flushed_end`` may have moved."""
 
-    def on_proposed(self, span: LogSpan) -> None:
+    def on_proposed(self, span: LogSpan, *, more_follows: bool) -> None:
         """The shell proposes; only a leader takes it."""
 
     def on_read_index_requested(self) -> None:
@@ -105,6 +110,9 @@ class Role:
 
     def on_vote_granted(self) -> None:
         """This node has just given its vote of this epoch to another."""
+
+    def on_vote_told(self) -> None:
+        """The answer with that vote is on its way, once the vote is durable."""
 
     def on_doubter(self, peer_id: int) -> None:
         """A voter hears no leader, and may not lead itself: its log is shorter than this one, or
@@ -131,8 +139,17 @@ class Role:
         """A sound Fetch of this epoch."""
         self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def refuse_fetch(self, correlation_id: int, reply_to: Any, error: ErrorCode) -> None:
-        """Answer a Fetch with an error, and with who leads if that is known."""
+    def refuse_fetch(
+        self,
+        correlation_id: int,
+        reply_to: Any,
+        error: ErrorCode,
+        preferred: tuple[int, ...] = (),
+    ) -> None:
+        """Answer a Fetch with an error, and with who leads if that is known.
+
+        ``preferred``: who is to campaign, by a leader that resigns.
+        """
         node = self.node
         response = pb.FetchResponse(
             error_code=error,
@@ -142,5 +159,6 @@ class Role:
             log_start_offset=node.log.start,
             correlation_id=correlation_id,
             leader_endpoint=node.leader_endpoint,
+            preferred_candidates=preferred,
         )
         node.out.append(ReplyFetch(reply_to, response, offset=-1, max_bytes=0))

@@ -23,6 +23,9 @@ class ReplicaListener(Protocol):
         What lies before may be uncommitted.
         """
 
+    def writes_wait(self) -> bool:
+        """Whether writes wait for this node to lead: then it proposes them at once."""
+
     def lost_leadership(self, epoch: int, reason: str) -> None:
         """This node leads no more: what it proposed and did not see committed has an unknown
         outcome.

@@ -158,8 +158,17 @@ class LogStore(Protocol):
         Raises CorruptLogError, and ValueError if ``offset`` is no batch boundary within the log.
         """
 
-    def write_vote(self, vote: VoteState, done: Callable[[StorageError | None], None]) -> None:
-        """Replace the vote durably, then call ``done``; may call it at once."""
+    def write_vote(
+        self,
+        vote: VoteState,
+        done: Callable[[StorageError | None], None],
+        *,
+        inline: bool = False,
+    ) -> None:
+        """Replace the vote durably, then call ``done``; may call it at once.
+
+        ``inline``: as in ``flush``.
+        """
 
     def keep_vote_in_place(self, in_place: bool) -> None:
         """Whether votes are written from now on in the form that takes less time, which programs

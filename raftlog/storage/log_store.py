@@ -231,8 +231,11 @@ class RocksLogStore:
         except FatalError as error:
             raise self._commit.fail(error) from None
 
-    def write_vote(self, vote: VoteState, done: VoteDone) -> None:
-        """Replace the vote durably, then call ``done``. Raises what broke the store before."""
+    def write_vote(self, vote: VoteState, done: VoteDone, *, inline: bool = False) -> None:
+        """Replace the vote durably, then call ``done``; see the protocol.
+
+        Raises what broke the store before.
+        """
         self._check()
         assert self._vote is not None  # Since recover.
 
@@ -241,8 +244,7 @@ class RocksLogStore:
                 self._commit.fail(error)
             done(self._commit.outcome())
 
-        # In the disk's thread: an answer or a first Fetch that was sent before it leaves meanwhile.
-        self._disk.run(partial(self._vote.write, vote), written, inline=False)
+        self._disk.run(partial(self._vote.write, vote), written, inline=inline)
 
     def keep_vote_in_place(self, in_place: bool) -> None:
         """Whether votes are overwritten in place from now on; see the protocol."""

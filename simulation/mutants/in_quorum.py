@@ -260,8 +260,8 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.replica.replica:Replica._became_leader",
-                "self.propose(chunk, start, start + 1, effect.epoch)",
-                "if not start:\n            self.propose(chunk, start, start + 1, effect.epoch)",
+                "self.propose(",
+                "if not start:\n            self.propose(",
             ),
             Edit(
                 "controller.service.leadership:Leadership.claim",

@@ -356,7 +356,7 @@ class SimLogStore(SimStore):
         except FatalError as error:
             raise self._commit.fail(self._disk.met(error)) from None
 
-    def write_vote(self, vote: VoteState, done: VoteDone) -> None:
+    def write_vote(self, vote: VoteState, done: VoteDone, *, inline: bool = False) -> None:
         """Replace the vote durably, then call ``done`` from the loop; one after the other, each
         after its latency.
         """

@@ -17,7 +17,7 @@ from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S
 from controller.disk.space import CHECK_EVERY_S, SpaceWatch
 from controller.service import hand_over
 from controller.service.farewell import BOUND_S, QUIET_S, Farewell
-from controller.service.hand_over import HOLD_S
+from controller.service.hand_over import CONNECT_S, HOLD_S
 from controller.service.status import describe_quorum, ready
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
@@ -478,6 +478,77 @@ async def test_a_client_connects_to_the_successor_before_it_is_sent_there() -> N
     await leaving
     await world.client.call(alter("a", "2"))
     assert world.client.target == address
+
+
+@simulated
+async def test_a_node_leads_on_while_clients_connect_to_its_successor() -> None:
+    world = World()
+    old = await world.active()
+    epoch = (await world.client.call(alter("a", "1"))).controller_epoch
+    begun, loop = asyncio.get_running_loop().time(), asyncio.get_running_loop()
+    leaving = asyncio.ensure_future(old.service.leave("stop"))
+    both = asyncio.ensure_future(old.service.leave("stop again"))
+    count = 0
+    while old.service.hand_over.transfer is None and old.service.node.leadership is not None:
+        assert (await world.client.call(alter("a", "2"))).controller_epoch == epoch
+        count += 1
+        assert loop.time() - begun < 2 * CONNECT_S
+    assert count > 5
+    await asyncio.gather(leaving, both)
+    assert loop.time() - begun >= CONNECT_S
+    assert (await world.client.call(alter("a", "3"))).controller_epoch > epoch
+
+
+@simulated
+async def test_a_leadership_that_is_lost_while_clients_connect_ends_the_transfer() -> None:
+    world = World()
+    old = await world.active()
+    answers: list[ApiError | None] = []
+    old.service.hand_over.begin_to_anybody("asked", answers.append)
+    assert answers == []
+    old.service.replica.resign("no disk")
+    (error,) = answers
+    assert error is not None
+    assert error.code is ErrorCode.NOT_CONTROLLER
+    await world.active()
+    await transfer(world, old.id)
+    await led_by(world, old.id)
+    await asyncio.sleep(2 * CONNECT_S)
+    assert old.service.hand_over.transfer is None, "what was to come of the first one does not"
+    await world.client.call(alter("a", "1"))
+
+
+@simulated
+async def test_the_first_write_goes_to_the_followers_with_the_first_record_of_the_epoch() -> None:
+    """[It follows alone, and every follower syncs twice before it is answered]"""
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    new = next(node for node in world.nodes if node is not old)
+    changed, told = new.service.leader_changed, Told()
+    write = pb.ControllerRequest(correlation_id=7)
+    write.incremental_alter_configs.CopyFrom(alter("b", "1"))
+
+    def leader_changed(leader_id: int, epoch: int) -> None:
+        changed(leader_id, epoch)
+        if new.service.replica.campaigns and not told.responses:
+            new.service.reception.received(told, [write])
+
+    new.service.leader_changed = leader_changed  # type: ignore[method-assign]
+    ends: list[int] = []
+    log = old.service.replica._log
+    append = log.append
+
+    def appended(span: Any) -> None:
+        if new.service.node.leadership is not None:
+            ends.append(span.end_offset - span.base_offset)
+        append(span)
+
+    log.append = appended  # type: ignore[method-assign]
+    await transfer(world, new.id)
+    await world.until(lambda: told.responses)
+    assert not told.responses[0].HasField("error")
+    assert ends[0] == 2
 
 
 @simulated

@@ -229,6 +229,8 @@ class SimNode:
         self.core: QuorumCore | None = None
         self.effects: list[Effect] = []
         self.fatal = ""
+        self.more_follows = False
+        """What it proposes does not go alone."""
 
     @property
     def alive(self) -> bool:
@@ -350,9 +352,8 @@ class SimNode:
 
     def propose(self, values: list[int]) -> None:
         core = self.up
-        self.step(
-            Proposed(core.epoch, span_of([(core.epoch, value) for value in values], len(self.log)))
-        )
+        span = span_of([(core.epoch, value) for value in values], len(self.log))
+        self.step(Proposed(core.epoch, span, self.more_follows))
 
     def propose_voters(self, *names: str) -> None:
         self.propose([voters_value(*names)])

@@ -125,7 +125,7 @@ def test_saving_the_leader_goes_behind_the_sends() -> None:
     node = leader_of_three()
     kinds = [type(effect).__name__ for effect in node.effects]
     became = kinds.index("BecameLeader")
-    assert kinds[became : became + 4] == ["BecameLeader", "Send", "Send", "SaveLeader"]
+    assert kinds[became - 2 : became + 2] == ["Send", "Send", "BecameLeader", "SaveLeader"]
 
 
 def test_validate_finds_what_is_wrong() -> None:

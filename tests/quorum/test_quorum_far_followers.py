@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from far_followers import TOPOLOGIES, silence
-from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
+from quorum_harness import CLUSTER, TRAVEL_S, Cluster, SimNode, effects_of, requests_of
 
 from raftlog.quorum.events import BecameLeader, PersistVote, RequestReceived
 from raftlog.quorum.heard import Heard
@@ -231,7 +231,7 @@ def test_the_silent_leader_is_not_waited_for() -> None:
     leader = cluster.elect()
     away = next(node for node in cluster.alive if node is not leader)
     cluster.blocked = lambda source, target: {source, target} == {leader.id, away.id}
-    cluster.run_until(lambda: away.up.role == "prospective", 3)
+    cluster.run_until(lambda: away.up.role == "prospective", 3, step=TRAVEL_S)
     cluster.run(0.01)
     assert away.up.role == "follower"
     cluster.heal()

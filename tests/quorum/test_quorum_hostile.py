@@ -293,7 +293,10 @@ def border_values(descriptor: Any, core: Any) -> tuple[Any, ...]:
 
 
 def put(message: Any, descriptor: Any, value: Any, rng: random.Random) -> None:
-    if descriptor.cpp_type != descriptor.CPPTYPE_MESSAGE:
+    if descriptor.cpp_type == descriptor.CPPTYPE_INT32 and descriptor.is_repeated:
+        del message.preferred_candidates[:]
+        message.preferred_candidates.extend([value] * rng.choice((0, 1, 3, 1000)))
+    elif descriptor.cpp_type != descriptor.CPPTYPE_MESSAGE:
         setattr(message, descriptor.name, value)
     elif descriptor.name == "preferred_candidates":
         count = {None: 0, "few": 3, "many": 1001}[value]
@@ -363,7 +366,7 @@ class Attack:
         node.step(RequestReceived(message, (2, 0, 0)))
         effects = node.effects[at:]
         answers = [e for e in effects if isinstance(e, Reply | ReplyFetch | ReplySnapshot)]
-        parked = isinstance(message, pb.FetchRequest) and node.up.role == "leader"
+        parked = isinstance(message, pb.FetchRequest) and node.up.role in ("leader", "candidate")
         assert len(answers) >= 1 or parked, "a request gets an answer"
         if answers and answers[-1].response.error_code:
             self.seen["refused request"] += 1

@@ -73,7 +73,7 @@ def show_fields(message: Any) -> str:
             continue
         shown = value
         if descriptor.name == "preferred_candidates":
-            shown = [candidate.candidate_id for candidate in value]
+            shown = [getattr(one, "candidate_id", one) for one in value]
         elif descriptor.name == "snapshot_id":
             shown = show_id(value)
         elif descriptor.name == "bytes":

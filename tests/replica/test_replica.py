@@ -43,6 +43,9 @@ class Recorder:
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         self.leads = epoch
 
+    def writes_wait(self) -> bool:
+        return False
+
     def lost_leadership(self, epoch: int, reason: str) -> None:
         self.leads = 0
         self.lost.append(epoch)

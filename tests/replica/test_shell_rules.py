@@ -93,6 +93,9 @@ class Silent:
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *arguments: self.calls.append((name, arguments))
 
+    def writes_wait(self) -> bool:
+        return False
+
 
 class Shell:
     """One replica between fakes, whose votes become durable when the test says so."""
@@ -101,7 +104,9 @@ class Shell:
         disk = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1))
         self.store = disk.open()
         self.votes: list[tuple[Any, Callable[[Any], None]]] = []
-        self.store.write_vote = lambda vote, done: self.votes.append((vote, done))  # type: ignore[method-assign]
+        self.store.write_vote = (  # type: ignore[method-assign]
+            lambda vote, done, *, inline=False: self.votes.append((vote, done))
+        )
         self.transport = FakeTransport()
         self.listener = Silent()
         self.replica = Replica(
@@ -136,12 +141,15 @@ async def test_a_vote_leaves_only_when_it_is_durable() -> None:
     shell = Shell()
     link = FakeLink()
     shell.ask(link, epoch=5)
+    assert shell.votes == [], "what was sent before leaves first"
+    await asyncio.sleep(0)
     assert shell.votes
     assert shell.votes[-1][0].voted_id == 2
     assert link.sent == []
     while shell.votes:
         assert link.sent == []
         shell.persist()
+        await asyncio.sleep(0)
     [message] = link.sent
     assert message.correlation_id == 9
     assert message.vote_response.vote_granted
@@ -153,11 +161,14 @@ async def test_all_that_follows_a_vote_waits_for_it_in_order() -> None:
     first, second = FakeLink(), FakeLink()
     shell.ask(first, epoch=5)
     shell.ask(second, epoch=6, candidate=3)
+    await asyncio.sleep(0)
     assert len(shell.votes) == 1, "one write at a time"
     shell.persist()
     assert second.sent == []
+    await asyncio.sleep(0)
     while shell.votes:
         shell.persist()
+        await asyncio.sleep(0)
     assert first.sent[0].vote_response.vote_granted
     assert second.sent[0].vote_response.vote_granted
     assert second.sent[0].vote_response.leader_epoch == 6
@@ -263,7 +274,9 @@ def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written
         shell = Shell()
         steps.clear()
         shell.replica.gone(3)
+        await asyncio.sleep(0)
         shell.persist()
+        await asyncio.sleep(0)
         assert [vote for vote, _ in shell.votes] == [second]
         assert steps == [events.PeerLost, events.RequestFailed, events.VotePersisted]
         assert link.sent == []
@@ -281,6 +294,7 @@ async def test_after_a_vote_that_could_not_be_stored_nothing_leaves() -> None:
     shell = Shell()
     link = FakeLink()
     shell.ask(link, epoch=5)
+    await asyncio.sleep(0)
     _, done = shell.votes.pop(0)
     done(StorageError("no"))
     shell.ask(link, epoch=7)
@@ -433,6 +447,7 @@ async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) 
     elif where == "held reply":
         shell.ask(link, epoch=5)
         link.send = broken  # type: ignore[method-assign]
+        await asyncio.sleep(0)
         shell.persist()
     else:
         shell.replica.core._node.admit = broken  # type: ignore[method-assign]

@@ -1,0 +1,229 @@
+"""A voter that has voted asks for records before it knows who leads, and a leader that resigns says
+in its last answers who is to follow it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
+
+from raftlog.errors import ErrorCode
+from raftlog.quorum.events import (
+    BecameLeader,
+    PeerConnected,
+    ReplyFetch,
+    RequestFailed,
+    RequestReceived,
+    ResignRequested,
+    ResponseReceived,
+    SendFetch,
+    VotePersisted,
+)
+from raftlog.quorum.leader import MORE_WITHIN_S
+from raftlog.storage.api import VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+def alone() -> SimNode:
+    """Node 1 of three; what it sends goes nowhere."""
+    cluster = Cluster(3, start=False, checked=False)
+    cluster[1].disk.vote = VoteState(3)
+    cluster[1].disk.log = [(3, 7)]
+    cluster[1].start()
+    return cluster[1]
+
+
+def candidate() -> SimNode:
+    """Node 1 has voted for itself, durably, in epoch 4."""
+    node = alone()
+    for peer_id in (2, 3):
+        node.step(PeerConnected(peer_id))
+    answer(node, pb.VoteResponse(leader_id=-1, leader_epoch=3, vote_granted=True, pre_vote=True))
+    assert node.up.role == "candidate"
+    node.step(VotePersisted(node.up._node.vote))
+    return node
+
+
+def answer(node: SimNode, response: pb.VoteResponse) -> None:
+    sent = [e for e in node.effects if type(getattr(e, "request", None)) is pb.VoteRequest]
+    number = next(e.correlation_id for e in reversed(sent) if e.peer_id == 2)
+    node.step(ResponseReceived(2, number, response))
+
+
+def elect(node: SimNode) -> None:
+    answer(node, pb.VoteResponse(leader_id=-1, leader_epoch=4, vote_granted=True))
+    assert node.up.role == "leader"
+
+
+def fetch(node: SimNode, replica_id: int, number: int, **fields: Any) -> list[ReplyFetch]:
+    values: dict[str, Any] = {
+        "cluster_id": CLUSTER,
+        "replica_id": replica_id,
+        "replica_directory_id": f"dir{replica_id}",
+        "current_leader_epoch": 4,
+        "fetch_offset": 1,
+        "last_fetched_epoch": 3,
+        "high_watermark": -1,
+        "max_wait_ms": 500,
+        "max_bytes": 1 << 20,
+        "correlation_id": number,
+    }
+    at = len(node.effects)
+    node.step(RequestReceived(pb.FetchRequest(**(values | fields)), (replica_id, number, 0)))
+    return [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+
+
+def refused(reply: ReplyFetch) -> tuple[int, int]:
+    assert reply.response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return reply.reply_to[0], reply.response.correlation_id
+
+
+def test_who_campaigns_answers_when_it_leads_with_the_first_record() -> None:
+    node = candidate()
+    assert fetch(node, 2, 5) == []
+    at = len(node.effects)
+    elect(node)
+    (reply,) = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+    assert (reply.reply_to[0], reply.offset, reply.response.leader_id) == (2, 1, 1)
+    assert reply.max_bytes > 0
+    told = [request.voter_id for request in requests_of(node, pb.BeginQuorumEpochRequest)]
+    assert told == [3], "the answer tells the other who leads"
+
+
+def test_what_waits_for_the_first_writes_is_answered_with_them_or_soon() -> None:
+    for writes in (True, False):
+        node = candidate()
+        fetch(node, 2, 5)
+        node.more_follows = True
+        at = len(node.effects)
+        elect(node)
+        assert not [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+        begun = node.cluster.now
+        if writes:
+            node.more_follows = False
+            node.propose([50])
+        else:
+            assert node.up.next_deadline() <= begun + MORE_WITHIN_S
+            node.cluster.run(2 * MORE_WITHIN_S)
+        replies = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+        assert [reply.offset for reply in replies] == [1]
+
+
+def test_a_candidate_that_does_not_win_refuses_all_that_it_has_kept() -> None:
+    node = candidate()
+    fetch(node, 2, 5)
+    fetch(node, 3, 6)
+    at = len(node.effects)
+    begin = pb.BeginQuorumEpochRequest(
+        cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=3, leader_epoch=5
+    )
+    node.step(RequestReceived(begin, (3, 9, 0)))
+    replies = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
+    assert [refused(reply) for reply in replies] == [(2, 5), (3, 6)]
+
+
+def test_a_candidate_keeps_one_fetch_of_each_voter_and_none_of_others() -> None:
+    node = candidate()
+    assert fetch(node, 2, 5) == []
+    (older,) = fetch(node, 2, 6)
+    assert refused(older) == (2, 5)
+    (stranger,) = fetch(node, 7, 8)
+    assert refused(stranger) == (7, 8)
+
+
+def vote_for(node: SimNode, candidate_id: int) -> SendFetch:
+    """The Fetch that follows the vote."""
+    request = pb.VoteRequest(
+        cluster_id=CLUSTER,
+        voter_id=1,
+        voter_directory_id="dir1",
+        replica_id=candidate_id,
+        replica_directory_id=f"dir{candidate_id}",
+        replica_epoch=4,
+        last_offset_epoch=3,
+        last_offset=1,
+    )
+    node.step(RequestReceived(request, (candidate_id, 1, 0)))
+    assert node.up.voted_id == candidate_id
+    (sent,) = effects_of(node, SendFetch)
+    assert (sent.peer_id, sent.request.current_leader_epoch) == (candidate_id, 4)
+    return sent
+
+
+def test_a_voter_learns_who_leads_from_the_answer_and_uses_it() -> None:
+    node = alone()
+    sent = vote_for(node, 2)
+    response = pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1)
+    node.step(ResponseReceived(2, sent.correlation_id, response))
+    assert (node.up.role, node.up.leader_id) == ("follower", 2)
+    assert node.up.high_watermark == 1, "the answer counts"
+    first, second = effects_of(node, SendFetch)
+    assert first is sent
+    assert second.peer_id == 2, "one Fetch at a time"
+
+
+def test_a_voter_that_is_told_who_leads_does_not_ask_twice() -> None:
+    node = alone()
+    sent = vote_for(node, 2)
+    begin = pb.BeginQuorumEpochRequest(
+        cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=2, leader_epoch=4
+    )
+    node.step(RequestReceived(begin, (2, 9, 0)))
+    assert node.up.role == "follower"
+    assert effects_of(node, SendFetch) == [sent]
+    response = pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1)
+    node.step(ResponseReceived(2, sent.correlation_id, response))
+    assert node.up.high_watermark == 1
+
+
+def test_a_voter_whose_candidate_loses_waits_and_then_follows_another() -> None:
+    for lost in (True, False):
+        node = alone()
+        sent = vote_for(node, 2)
+        if lost:
+            refusal = pb.FetchResponse(
+                error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=-1, leader_epoch=4
+            )
+            node.step(ResponseReceived(2, sent.correlation_id, refusal))
+        else:
+            node.step(RequestFailed(2, sent.correlation_id))
+        assert node.up.role == "unattached"
+        begin = pb.BeginQuorumEpochRequest(
+            cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=3, leader_epoch=5
+        )
+        node.step(RequestReceived(begin, (3, 9, 0)))
+        assert node.up.leader_id == 3
+        assert effects_of(node, SendFetch)[-1].peer_id == 3
+
+
+def test_an_answer_of_an_epoch_that_another_leads_now_counts_for_nothing() -> None:
+    node = alone()
+    sent = vote_for(node, 2)
+    begin = pb.BeginQuorumEpochRequest(
+        cluster_id=CLUSTER, voter_id=1, voter_directory_id="dir1", leader_id=3, leader_epoch=5
+    )
+    node.step(RequestReceived(begin, (3, 9, 0)))
+    late = pb.FetchResponse(leader_id=2, leader_epoch=4, high_watermark=1)
+    node.step(ResponseReceived(2, sent.correlation_id, late))
+    assert (node.up.leader_id, node.up.epoch, node.up.high_watermark) == (3, 5, -1)
+
+
+def test_the_last_answer_of_a_leader_lets_its_successor_campaign_at_once() -> None:
+    """Before the request that says the same."""
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    cluster.settle()
+    others = [node for node in cluster.alive if node is not leader]
+    chosen = others[1]
+    at = len(leader.effects)
+    leader.step(ResignRequested("asked to", chosen.id))
+    told = [e.response for e in leader.effects[at:] if isinstance(e, ReplyFetch)]
+    assert [list(response.preferred_candidates) for response in told] == [[chosen.id]] * 2
+    cluster.network = [
+        m for m in cluster.network if not isinstance(m.body, pb.EndQuorumEpochRequest)
+    ]
+    begun = cluster.now
+    cluster.run_until(lambda: bool(effects_of(chosen, BecameLeader)), 0.05, step=0.001)
+    assert not effects_of(others[0], BecameLeader)
+    assert cluster.now - begun < 0.01
