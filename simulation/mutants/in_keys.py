@@ -116,7 +116,7 @@ MUTANTS = (
         ),
         KEEPERS,
         "clients that are cut off",
-        known=1,
+        known=2,
     ),
     Mutant(
         "lock-without-a-queue",

@@ -104,7 +104,7 @@ MUTANTS = (
         ),
         "brokers cut off or paused, slow disks",
         seeds=200,
-        known=0,
+        known=2,
     ),
     Mutant(
         "joins-unapplied",
@@ -118,7 +118,6 @@ MUTANTS = (
         ),
         UNFENCING,
         "brokers that lag while they are fenced",
-        known=3,
     ),
     Mutant(
         "joins-below-lao",
@@ -156,7 +155,6 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers, brokers that lag while they are fenced",
-        known=3,
     ),
     Mutant(
         "told-of-former-epoch",

@@ -119,6 +119,7 @@ MUTANTS = (
         ),
         ROLLED,
         "the double roll, brokers that die",
+        known=22,
     ),
     Mutant(
         "rejoins-unaware",

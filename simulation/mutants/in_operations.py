@@ -187,7 +187,7 @@ MUTANTS = (
         ),
         LOW,
         "disks that are below their reserve",
-        known=1,
+        known=4,
     ),
     Mutant(
         "reserve-not-told",
@@ -201,7 +201,7 @@ MUTANTS = (
         ),
         LOW,
         "disks that are below their reserve",
-        known=1,
+        known=4,
     ),
     Mutant(
         "turn-unbounded",

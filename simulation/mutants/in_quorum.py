@@ -113,7 +113,7 @@ MUTANTS = (
         ),
         ELECTIONS,
         "failovers",
-        known=7,
+        known=1,
     ),
     Mutant(
         "truncate-on-equal",
@@ -390,7 +390,7 @@ MUTANTS = (
         DIVERGED,
         "answers to Fetches that come late, to followers that differ",
         seeds=200,
-        known=107,
+        known=6,
     ),
     Mutant(
         "timestamp-of-the-clock",
