@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import raftlog
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
+from raftlog.library.leases import BELIEVED_SHARE
 from raftlog.recipes import AsyncDoubleBarrier, AsyncLock, PlaceLostError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
-from simulation.checks.held import MEETING, MEETING_SIZE
+from simulation.checks.held import GUARDED, LOCK, MEETING, MEETING_SIZE
 from simulation.pinned import PinnedClient
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ THINKS_SHARE = 0.5
 """Of the changes: somebody else has the time to be faster."""
 READS = ("latest", "repeatable", "strict")
 CONFIG_SHARE = 0.3
-LOCK = "turn"
+REMEMBERED = 20
+"""Guards and leases of its past that a host still tries: what was held up is no newer."""
 
 
 class Keepers:
@@ -52,6 +55,8 @@ class Keepers:
             for prefix, count in zip((KEEPER, LOCKER), counts, strict=True)
         )
         self._tasks: list[asyncio.Task[Any]] = []
+        self._holding: list[asyncio.Task[Any]] = []
+        """Those that go on when the disks of a majority are lost."""
 
     def hosts(self) -> list[str]:
         """Names of their hosts."""
@@ -60,21 +65,38 @@ class Keepers:
     def begin(self) -> None:
         """Let them begin."""
         for each in self._keepers:
-            self._begin(each.compare(), each)
-            self._begin(each.keep_leases(), each)
+            self._begin(each.compare(), each, self._tasks)
+            self._begin(each.keep_leases(), each, self._holding)
         for each in self._lockers:
-            self._begin(each.take_turns(), each)
-            self._begin(each.meet(), each)
+            self._begin(each.take_turns(), each, self._holding)
+            self._begin(each.meet(), each, self._tasks)
         for each in (*self._keepers, *self._lockers):
             # Of the world: a host that stands still cannot go on by itself.
-            self._tasks.append(self._world.spawn(each.suffer(), f"{each.host} suffers"))
+            self._holding.append(self._world.spawn(each.suffer(), f"{each.host} suffers"))
 
-    def _begin(self, work: Coroutine[Any, Any, None], of: Keeper) -> None:
-        self._tasks.append(self._world.spawn(work, of.host, of.host))
+    def _begin(
+        self, work: Coroutine[Any, Any, None], of: Keeper, tasks: list[asyncio.Task[Any]]
+    ) -> None:
+        tasks.append(self._world.spawn(work, of.host, of.host))
+
+    @property
+    def believe_s(self) -> float:
+        """How long somebody may rely on a lock that the cluster has no more: by a slow clock."""
+        slowest = 1 + self._world.config.drift
+        return max(TTL_MS) / 1000 * BELIEVED_SHARE * slowest if self._lockers else 0.0
 
     def stop(self) -> None:
-        """No more; what is under way stays pending."""
+        """No more; what is under way stays pending. Who holds something lives through the loss of
+        a majority's disks.
+        """
         for task in self._tasks:
+            task.cancel()
+        if not self._world.config.recovery:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Nobody holds anything any more."""
+        for task in self._holding:
             task.cancel()
 
 
@@ -86,6 +108,8 @@ class Keeper:
         self._pinned = number % 3 != 2
         """It keeps its leases alive at one controller."""
         self._count = 0
+        self._past: deque[Any] = deque(maxlen=REMEMBERED)
+        """Of runs in which a majority's disks are lost: what it has held."""
 
     def _client(self, purpose: str, **options: Any) -> raftlog.AsyncClient:
         return raftlog.AsyncClient.over(
@@ -192,7 +216,8 @@ class Keeper:
             sent_at = self._world.now()
             try:
                 lease = await client.leases.grant(ttl_ms / 1000, name=self.host)
-            except ApiError:
+            except ApiError as error:
+                await _begin_anew(client, error)
                 continue
             # Its own keeping is not what is looked at here.
             lease.abandon()
@@ -202,7 +227,7 @@ class Keeper:
             self._confirmed(lease.id, sent_at, ttl_ms)
             with contextlib.suppress(ApiError):
                 await client.kv.put(f"live/{self.host}", "here", lease_id=lease.id)
-            for _ in range(rng.randrange(40)):
+            for _ in range(rng.randrange(4 if self._world.config.recovery else 40)):
                 await asyncio.sleep(rng.uniform(0.1, 0.9) * ttl_ms / 1000)
                 sent_at = self._world.now()
                 try:
@@ -215,6 +240,20 @@ class Keeper:
             if rng.random() < 0.3:
                 with contextlib.suppress(ApiError):
                     await client.leases.revoke(lease.id)
+            await self._keep_one_of_the_past(client, lease.id, ttl_ms)
+
+    async def _keep_one_of_the_past(
+        self, client: raftlog.AsyncClient, lease_id: raftlog.LogOffset, ttl_ms: int
+    ) -> None:
+        """Whatever has its id by now must not be kept alive by who held another lease."""
+        if not self._world.config.recovery:
+            return
+        self._past.append((lease_id, ttl_ms))
+        for old_id, old_ttl_ms in self._past:
+            sent_at = self._world.now()
+            with contextlib.suppress(ApiError):
+                await client.leases.keep_alive(old_id, timeout_s=0.5)
+                self._confirmed(old_id, sent_at, old_ttl_ms)
 
     def _confirmed(self, lease_id: int, sent_at: float, ttl_ms: int) -> None:
         self._world.watch.tell("lease_confirmed", self.host, lease_id, sent_at, ttl_ms)
@@ -227,11 +266,14 @@ class Keeper:
         client = self._client("turns")
         while True:
             await asyncio.sleep(rng.expovariate(2.0))
-            lock = AsyncLock(client, LOCK, ttl_s=rng.choice(TTL_MS) / 1000)
+            lock = AsyncLock(client, LOCK, ttl_s=rng.choice(TTL_MS) / 1000, value=self.host)
             try:
                 if not await lock.acquire(timeout_s=5.0):
                     continue
-            except (PlaceLostError, ApiError):
+            except PlaceLostError:
+                continue
+            except ApiError as error:
+                await _begin_anew(client, error)
                 continue
             self._world.watch.tell("lock_taken", self.host, lock)
             for _ in range(rng.choice((0, 1, 3, 8, 20))):
@@ -239,12 +281,28 @@ class Keeper:
                 # token is for.
                 if lock.is_held:
                     self._world.watch.tell("lock_used", self.host, lock)
+                await self._use_guarded(client, lock)
                 await asyncio.sleep(rng.expovariate(4.0))
             if rng.random() < 0.3:
                 lock.abandon()
             else:
                 with contextlib.suppress(RaftlogError):
                     await lock.release()
+
+    async def _use_guarded(self, client: raftlog.AsyncClient, lock: AsyncLock) -> None:
+        """Change what the lock guards, without a look at whether it is held; and what any lock of
+        its past has guarded.
+        """
+        if not self._world.config.recovery:
+            return
+        says = f"{self.host} {lock.generation} {lock.token}"
+        if (lock.guard(), says) not in self._past:
+            self._past.append((lock.guard(), says))
+        for guard, said in (self._past[-1], *list(self._past)[:-1]):
+            try:
+                await client.kv.alter(guard, raftlog.Put(GUARDED, said), timeout_s=0.5)
+            except ApiError as error:
+                await _begin_anew(client, error)
 
     # --- a double barrier ------------------------------------------------------------------------
 
@@ -270,6 +328,12 @@ class Keeper:
                     await barrier.leave(timeout_s=5.0)
 
 
+async def _begin_anew(client: raftlog.AsyncClient, error: ApiError) -> None:
+    """As a program does that is told that the log is another one."""
+    if error.code is ErrorCode.INCONSISTENT_GENERATION:
+        await client.forget()
+
+
 async def _through_brokers(client: raftlog.AsyncClient, lease_id: int, timeout_s: float) -> None:
     await client.leases.keep_alive(lease_id, timeout_s=timeout_s)
 
@@ -286,9 +350,9 @@ class _Pinned:
         ]
         self._asked = self._clients[0]
 
-    async def keep_alive(self, lease_id: int, timeout_s: float) -> None:
+    async def keep_alive(self, lease_id: raftlog.LogOffset, timeout_s: float) -> None:
         """Raises ApiError."""
-        body = pb.KeepLeaseAliveRequest(lease_id=lease_id)
+        body = pb.KeepLeaseAliveRequest(lease_id=lease_id, generation=lease_id.generation)
         for client in (self._asked, *self._rng.sample(self._clients, len(self._clients))):
             self._asked = client
             try:

@@ -36,6 +36,7 @@ from simulation.checks.contradictions import Contradictions
 from simulation.checks.data_clients import DataClients
 from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
+from simulation.checks.held import Held
 from simulation.checks.history import Linearizability
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
@@ -198,6 +199,9 @@ def checkers_after(
     data = CommittedData(ledger, logs)
     recovered = Recovered(ledger, logs, data, generation)
     clients = DataClients(data)
+    held, old_held = Held(ledger), found[Held]
+    assert isinstance(old_held, Held)
+    held.begin_after(old_held)
     fresh: list[Checker] = [
         ledger,
         Elections(ledger),
@@ -213,6 +217,7 @@ def checkers_after(
         clients,
         recovered,
         Linearizability(ledger),
+        held,
     ]
     for checker in fresh:
         checker.begin(_Present(world, generation) if isinstance(checker, States) else world)
@@ -228,6 +233,7 @@ def checkers_after(
     clients.sent, clients.due = old_clients.sent, old_clients.due
     recovered.keep(old_data)
     recovered.listen()
+    held.listen(generation)
     return [*fresh[:10], logs, *fresh[10:]]
 
 

@@ -40,6 +40,8 @@ SUCCESSOR_P = 0.7
 BROKER_LOST_P = 0.9
 AGAIN_S = 0.3
 WRITES = 8
+HELD_ON_S = 20.0
+"""How long clients take turns in the log that goes on."""
 
 
 class Lost(NamedTuple):
@@ -90,6 +92,9 @@ async def lose_majority(world: World) -> Lost | None:
         world.network.resume(host.name)
         host.doom(-1)
         host.kill("stopped")
+    # Who holds a lock that only the lost disks knew relies on it for a while: as the document says,
+    # that is waited for.
+    await asyncio.sleep(world.workload.keepers.believe_s)
     world.note(
         "world", f"the disks of {' '.join(sorted(host.name for host in lost))} are lost for good"
     )
@@ -249,6 +254,9 @@ async def go_on(world: World, lost: Lost, within_s: float) -> None:
             lambda: world.active() not in (None, service), within_s, "another one leads"
         )
         world.happened("quorum_lost:successor")
+    if world.config.lockers:
+        await asyncio.sleep(HELD_ON_S)
+    world.workload.keepers.let_go()
     world.operator.busy = False
 
 

@@ -71,7 +71,7 @@ class Workload:
         self._isr_askers = IsrQueries(world)
         self._exporters = Exporters(world)
         self.watchers = Watchers(world)
-        self._keepers = Keepers(self, world)
+        self.keepers = Keepers(self, world)
         self._of_rights = (Callers(self, world), Warden(self, world), Forger(world))
 
     def hosts(self) -> list[str]:
@@ -88,7 +88,7 @@ class Workload:
             *self._isr_askers.hosts(),
             *self._exporters.hosts(),
             *self.watchers.hosts(),
-            *self._keepers.hosts(),
+            *self.keepers.hosts(),
             *(host for each in self._of_rights for host in each.hosts()),
         ]
 
@@ -105,7 +105,7 @@ class Workload:
         self._isr_askers.begin()
         self._exporters.begin()
         self.watchers.begin()
-        self._keepers.begin()
+        self.keepers.begin()
         for each in self._of_rights:
             each.begin()
 
@@ -117,7 +117,7 @@ class Workload:
         self._isr_askers.stop()
         self._exporters.stop()
         self.watchers.stop()
-        self._keepers.stop()
+        self.keepers.stop()
         for each in self._of_rights:
             each.stop()
         for task in self._tasks:

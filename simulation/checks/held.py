@@ -6,6 +6,9 @@
   lease that is gone.
 * At no moment do two holders of a lock rely on it. What it guards sees fencing tokens that only
   grow.
+* What is put under the guard of a lock is put while the lock is held, by its holder; also when
+  the log was recovered meanwhile, and offsets begin again.
+* No program keeps the lease of another one alive.
 * A group of a double barrier is complete when it is formed, and none of it is of an earlier one.
   Who begins is of a group.
 
@@ -30,6 +33,9 @@ from simulation.twins.loop import host_context
 EXPIRED = "expired"
 MEETING, MEETING_SIZE = "meeting", 2
 """A double barrier: its name, and how many are a group."""
+LOCK, GUARDED = "turn", "guarded"
+"""A lock, and the key that it guards, whose value says by whom it was put, and of which lock."""
+_LOCK_PREFIX = f"locks/{LOCK}/"
 _MEETING_PREFIX = f"double_barriers/{MEETING}/"
 _ROUNDING_S = 0.002
 
@@ -39,6 +45,12 @@ class Held(Checker):
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden
+        self._generation: int | None = 0
+        """Of the log; None: what it hears is of several."""
+        self._names: dict[int, str] = {}
+        """Lease id -> as it was granted: whose it is, or of which recipe."""
+        self._locks: dict[str, tuple[str, int]] = {}
+        """Keys of those who hold the lock or wait for it -> by whom, and where they were made."""
         self._until: dict[int, float] = {}
         """Lease id -> the true time until which it was confirmed."""
         self._keys: dict[int, set[str]] = {}
@@ -46,7 +58,7 @@ class Held(Checker):
         self._lease_of: dict[str, int] = {}
         self._holders: dict[str, AsyncLock] = {}
         """Host -> the lock that it has taken last."""
-        self._highest_token = -1
+        self._highest_token = (-1, -1)
         self._waiting: dict[str, int] = {}
         """Keys of those who wait at the double barrier, or have begun -> where they were made."""
         self._met: set[str] = set()
@@ -55,13 +67,28 @@ class Held(Checker):
         self.met = 0
         """Groups of the double barrier."""
         self.confirmed = self.expired = self.revoked = self.taken = self.used = 0
+        self.guarded = self.taken_after_recovery = 0
         ledger.golden.listeners.append(self._committed)
+
+    def begin_after(self, before: Held) -> None:
+        """First it hears the log that was recovered. Who held a lock may rely on it still, and
+        tokens grow on.
+        """
+        self._generation = None
+        self._holders, self._highest_token = before._holders, before._highest_token
+
+    def listen(self, generation: int) -> None:
+        """From here on what becomes committed is new, and of this generation."""
+        self._generation = generation
 
     # --- leases ----------------------------------------------------------------------------------
 
     @override
     def lease_confirmed(self, host: str, lease_id: int, sent_at: float, ttl_ms: int) -> None:
         self.confirmed += 1
+        owner = self._names.get(lease_id, host)
+        if owner != host:
+            raise CheckFailedError(f"I31: {host} keeps lease {lease_id} alive, which is {owner}'s")
         # The controller's clock may be fast.
         lasts_s = ttl_ms / 1000 / (1 + self.world.config.drift)
         self._until[lease_id] = max(self._until.get(lease_id, 0.0), sent_at + lasts_s)
@@ -71,6 +98,7 @@ class Held(Checker):
             message = record.message
             if record.type == RecordType.LEASE:
                 self._keys[offset] = set()
+                self._names[offset] = message.name
             elif record.type == RecordType.KEY_VALUE:
                 self._put(message, offset)
             elif record.type == RecordType.REMOVE_LEASE:
@@ -79,6 +107,13 @@ class Held(Checker):
     def _put(self, message: Any, offset: int) -> None:
         if message.key.startswith(_MEETING_PREFIX):
             self._meeting(message, offset)
+        elif message.key.startswith(_LOCK_PREFIX):
+            if message.HasField("value"):
+                self._locks[message.key] = message.value.decode(), offset
+            else:
+                self._locks.pop(message.key, None)
+        elif message.key == GUARDED:
+            self._guarded_put(message.value.decode(), offset)
         old = self._lease_of.pop(message.key, 0)
         if old:
             self._keys[old].discard(message.key)
@@ -137,9 +172,22 @@ class Held(Checker):
 
     # --- a lock ----------------------------------------------------------------------------------
 
+    def _guarded_put(self, says: str, offset: int) -> None:
+        self.guarded += 1
+        host, generation, token = says.split()
+        first = min(self._locks.values(), key=lambda one: one[1], default=("nobody", -1))
+        other = self._generation is not None and int(generation) != self._generation
+        if other or (host, int(token)) != first:
+            raise CheckFailedError(
+                f"I31: what the lock guards is put at {offset} by {host}, of token {token} in"
+                f" generation {generation}; {first[0]} has it, with token {first[1]} in generation"
+                f" {self._generation}"
+            )
+
     @override
     def lock_taken(self, host: str, lock: AsyncLock) -> None:
         self.taken += 1
+        self.taken_after_recovery += bool(self._generation)
         for other, held in self._holders.items():
             if held is not lock and host_context(other).run(lambda held=held: held.is_held):  # type: ignore[misc]
                 raise CheckFailedError(
@@ -151,9 +199,10 @@ class Held(Checker):
     @override
     def lock_used(self, host: str, lock: AsyncLock) -> None:
         self.used += 1
-        if lock.token < self._highest_token:
+        token = lock.generation, lock.token
+        if token < self._highest_token:
             raise CheckFailedError(
-                f"I31: {host} uses what the lock guards with token {lock.token}, after"
+                f"I31: {host} uses what the lock guards with token {token}, after"
                 f" {self._highest_token}"
             )
-        self._highest_token = lock.token
+        self._highest_token = token

@@ -339,6 +339,14 @@ RECOVERED = SwarmConfig(
 )  # fmt: skip
 """The disks of a majority are lost for good, and what is left is led on."""
 
+HOLDERS = replace(
+    RECOVERED, data_per_s=0.0, topics_share=0.0, writes_per_s=1.0, reads_per_s=0.0, keepers=3, lockers=3, drift=0.05,
+    snapshot_bytes=100_000, faults={"kill_controller": 6.0},
+)  # fmt: skip
+"""The same, among clients that hold leases and take turns: in the log that goes on, offsets begin
+again below those that they know.
+"""
+
 BUILDS = SwarmConfig(
     brokers=3, clients=1, writes_per_s=5.0, reads_per_s=5.0, safety_s=15.0, election_timeout_ms=200, fetch_timeout_ms=200,
     session_timeout_ms=1500, old_build=4, release_version=4,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import KEEPERS, KEPT
+from simulation.mutants.configs import HOLDERS, KEEPERS, KEPT
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
 _FASTER = "clients that think before they write"
+_LOST = "the disks of a majority are lost for good"
 _DEPOSED = "leaders that are cut off from all but clients"
 
 MUTANTS = (
@@ -145,6 +146,48 @@ MUTANTS = (
         KEEPERS,
         "programs that die and clients that are cut off",
         known=9,
+    ),
+    Mutant(
+        "guard-of-another-generation",
+        "a condition on an offset of a log that is over holds for what has the offset now",
+        (
+            Edit(
+                "controller.decisions.clients.key_values:_check_generation",
+                'if one.HasField("expected_generation") and',
+                "if False and",
+            ),
+        ),
+        HOLDERS,
+        _LOST,
+        known=8,
+    ),
+    Mutant(
+        "lease-of-another-generation",
+        "who held a lease of a log that is over keeps the one alive that has its id now",
+        (
+            Edit(
+                "controller.decisions.clients.leases:_lease_of",
+                'if request.HasField("generation") and',
+                "if False and",
+            ),
+        ),
+        HOLDERS,
+        _LOST,
+        known=3,
+    ),
+    Mutant(
+        "lease-id-is-a-number",
+        "the client library does not know of which log the id of a lease is",
+        (
+            Edit(
+                "raftlog.library.leases:AsyncLeases.keep_alive",
+                "generation_of(lease_id) if generation is None else generation",
+                "generation",
+            ),
+        ),
+        HOLDERS,
+        _LOST,
+        known=3,
     ),
     Mutant(
         "keys-below-level",

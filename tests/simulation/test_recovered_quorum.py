@@ -10,7 +10,7 @@ import structlog
 
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence
-from simulation.mutants.configs import RECOVERED
+from simulation.mutants.configs import HOLDERS, RECOVERED
 from simulation.world import run_swarm
 
 
@@ -34,6 +34,14 @@ def test_what_is_left_is_led_on_and_what_brokers_hold_stays() -> None:
         assert found[f"Recovered.{what}"], what
     for what in ("", ":interrupted", ":old_token", ":successor"):
         assert faults[f"quorum_lost{what}"], what
+
+
+def test_locks_of_the_log_before_hold_nothing_in_the_one_that_goes_on() -> None:
+    """Seed 8: an old guard meets the lock that has its key and its offset."""
+    outcome = run_swarm(8, HOLDERS)
+    assert outcome.failure is None
+    for what in ("guarded", "taken_after_recovery", "confirmed", "expired"):
+        assert outcome.looked_at[f"Held.{what}"], what
 
 
 def test_checkers_of_the_life_after_change_nothing() -> None:

@@ -14,6 +14,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import CheckFailedError, Operation
 from simulation.checks.compared import Compared
 from simulation.checks.held import Held
+from simulation.checks.ledger import Ledger
 from simulation.swarm.config import SwarmConfig
 
 KEY = "kv:compared/0"
@@ -104,7 +105,7 @@ def test_what_nobody_has_asked_for_and_what_comes_twice() -> None:
 
 
 def leased(trace: Trace, ttl_ms: int = 1_000) -> int:
-    return trace.committed(1, pb.LeaseRecord(ttl_ms=ttl_ms))
+    return trace.committed(1, pb.LeaseRecord(name="k", ttl_ms=ttl_ms))
 
 
 def expired(lease_id: int) -> pb.RemoveLeaseRecord:
@@ -172,6 +173,47 @@ def test_two_that_rely_on_one_lock() -> None:
 def test_a_token_that_goes_back() -> None:
     trace = led(Held)
     for token in (5, 5, 7):
-        trace.tell("lock_used", "k", SimpleNamespace(token=token))
-    with pytest.raises(CheckFailedError, match=r"I31: k1 uses.*token 5, after 7"):
-        trace.tell("lock_used", "k1", SimpleNamespace(token=5))
+        trace.tell("lock_used", "k", SimpleNamespace(generation=0, token=token))
+    with pytest.raises(CheckFailedError, match=r"I31: k1 uses.*token \(0, 5\), after \(0, 7\)"):
+        trace.tell("lock_used", "k1", SimpleNamespace(generation=0, token=5))
+
+
+def test_a_lease_of_somebody_else_that_is_kept_alive() -> None:
+    trace = led(Held)
+    lease = leased(trace)
+    with pytest.raises(CheckFailedError, match=rf"I31: k2 keeps lease {lease} alive, which is k's"):
+        trace.tell("lease_confirmed", "k2", lease, 0.0, 1_000)
+
+
+def guarded(trace: Trace, host: str, generation: int, token: int) -> None:
+    says = f"{host} {generation} {token}".encode()
+    trace.committed(1, pb.KeyValueRecord(key="guarded", value=says))
+
+
+def test_what_a_lock_guards_is_put_by_its_holder() -> None:
+    trace = led(Held)
+    tokens = [
+        trace.committed(1, pb.KeyValueRecord(key=f"locks/turn/{host}", value=host.encode()))
+        for host in ("k1", "k2")
+    ]
+    guarded(trace, "k1", 0, tokens[0])
+    trace.committed(1, pb.KeyValueRecord(key="locks/turn/k1"))
+    guarded(trace, "k2", 0, tokens[1])
+    assert trace.last.guarded == 2
+    with pytest.raises(
+        CheckFailedError, match=r"I31: what the lock guards is put .* by k1.*k2 has"
+    ):
+        guarded(trace, "k1", 0, tokens[0])
+
+
+def test_the_guard_of_a_log_that_is_over() -> None:
+    trace = led(Held)
+    key = pb.KeyValueRecord(key="locks/turn/k1", value=b"k1")
+    # While the log that was recovered is read again, it is of any generation.
+    trace.last.begin_after(Held(Ledger()))
+    token = trace.committed(1, key)
+    guarded(trace, "k1", 0, token)
+    trace.last.listen(1)
+    guarded(trace, "k1", 1, token)
+    with pytest.raises(CheckFailedError, match=r"I31: .*generation 0; k1 has it.*generation 1"):
+        guarded(trace, "k1", 0, token)
