@@ -1,6 +1,9 @@
 """Answers to brokers leave in bursts, and a burst is followed by as long a pause as it took of the
 CPU. Brokers that would be answered in the pause are answered after it, together and with more.
 
+A rest before the burst counts as such a pause, within a bound: who is told a lone write is told LAO
+as soon as it has moved.
+
 So many brokers make answers larger and not more numerous, and leave the event loop half of its
 time. [A hundred brokers and a hundred writes a second: each broker is sent each write by itself,
 that is more than the machine has time for, and the writes themselves wait in line.] Of the CPU, not
@@ -13,26 +16,32 @@ from collections.abc import Callable
 
 SHORT_S = 0.0005
 """A burst that took no more needs no pause: a few brokers are answered whenever there is news."""
+REST_MAX_S = 0.005
+"""So much of a rest counts: no more of the loop's time is taken at once without a pause."""
 
 
 class Bursts:
     """Says when brokers wait.
 
-    ``soon``: call back in another turn of the loop, after so many seconds; ``cpu_clock``: seconds
-    of the CPU that the loop's thread has used; ``more``: whether others are still to be answered in
-    this burst; ``over``: called after a pause.
+    ``soon``: call back in another turn of the loop, after so many seconds; ``now``: seconds of the
+    clock; ``cpu_clock``: seconds of the CPU that the loop's thread has used; ``more``: whether
+    others are still to be answered in this burst; ``over``: called after a pause.
     """
 
     def __init__(
         self,
         soon: Callable[[float, Callable[[], None]], object],
+        now: Callable[[], float],
         cpu_clock: Callable[[], float],
         more: Callable[[], bool],
         over: Callable[[], None],
     ) -> None:
-        self._soon, self._cpu_clock = soon, cpu_clock
+        self._soon, self._now, self._cpu_clock = soon, now, cpu_clock
         self._more, self._over = more, over
         self._begun: float | None = None
+        self._ended = now()
+        self._rested_s = 0.0
+        """In which nobody was answered, and that no burst has used up."""
         self._again = False
         """Brokers were answered since the last look was asked for."""
         self.pausing = False
@@ -45,6 +54,7 @@ class Bursts:
         """
         if self._begun is None:
             self._begun = self._cpu_clock()
+            self._rested_s = min(REST_MAX_S, self._rested_s + self._now() - self._ended)
             self._soon(0.0, self._look)
         else:
             self._again = True
@@ -56,10 +66,13 @@ class Bursts:
             return
         begun, self._begun = self._begun, None
         took_s = 0.0 if begun is None else self._cpu_clock() - begun
-        if took_s > SHORT_S:
+        self._ended = self._now()
+        owed_s, self._rested_s = took_s - self._rested_s, max(0.0, self._rested_s - took_s)
+        if owed_s > SHORT_S:
             self.pausing = True
-            self._soon(took_s, self._end)
+            self._soon(owed_s, self._end)
 
     def _end(self) -> None:
-        self.pausing = False
+        # The pause is no rest: it was owed.
+        self.pausing, self._ended = False, self._now()
         self._over()

@@ -171,7 +171,7 @@ class Observers:
         """
         self._spent_bytes, self._spent_s = 0, 0.0
         self._turn_begun = False
-        self._bursts = Bursts(soon, cpu_clock, lambda: bool(self._due), self._serve)
+        self._bursts = Bursts(soon, source.now, cpu_clock, lambda: bool(self._due), self._serve)
         self.lao_is_held = False
         """Another LAO alone is no news: it goes with what comes next."""
         self.unreported = False

@@ -8,7 +8,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from controller.service.bursts import REST_MAX_S, SHORT_S, Bursts
 from controller.service.observers import TURN_ANSWERS, Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.identity import ANONYMOUS
@@ -529,6 +532,54 @@ def test_a_burst_is_followed_by_as_long_a_pause_and_what_comes_in_it_goes_togeth
     turns.due = due
     turns.take(4)
     assert [link.sent[-1].records for link in links] == [b"11..13"] * 40
+
+
+def bursts_of(turns: Turns) -> Bursts:
+    return Bursts(turns.soon, lambda: turns.time_s, lambda: turns.cpu_s, bool, lambda: None)
+
+
+def burst(turns: Turns, bursts: Bursts, cost_s: float) -> float:
+    """For how long it pauses."""
+    bursts.begin()
+    turns.cpu_s += cost_s
+    turns.time_s += cost_s
+    turns.pauses_s.clear()
+    turns.take()
+    paused_s = sum(turns.pauses_s)
+    if bursts.pausing:
+        turns.time_s += paused_s
+        turns.take()
+    assert not bursts.pausing
+    return paused_s
+
+
+def test_a_rest_before_a_burst_is_as_good_as_a_pause_after_it() -> None:
+    turns = Turns()
+    bursts = bursts_of(turns)
+    turns.time_s = 0.004
+    assert burst(turns, bursts, 0.003) == 0
+    # A millisecond of the rest is left, and none was taken since.
+    assert burst(turns, bursts, 0.003) == pytest.approx(0.002)
+    assert burst(turns, bursts, 0.003) == pytest.approx(0.003), "a pause counts once"
+
+
+def test_a_long_rest_is_worth_no_more_than_a_short_one() -> None:
+    turns = Turns()
+    bursts = bursts_of(turns)
+    turns.time_s = 3600.0
+    assert burst(turns, bursts, REST_MAX_S) == 0
+    assert burst(turns, bursts, 0.002) == pytest.approx(0.002)
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.01), st.floats(0, 0.02)), max_size=40))
+def test_bursts_take_half_of_the_time_at_the_most(steps: list[tuple[float, float]]) -> None:
+    turns = Turns()
+    bursts, short = bursts_of(turns), 0
+    for rest_s, cost_s in steps:
+        turns.time_s += rest_s
+        short += burst(turns, bursts, cost_s) == 0
+        # What is too short for a pause is forgiven, as the first rest is.
+        assert turns.cpu_s <= turns.time_s / 2 + REST_MAX_S + SHORT_S * short
 
 
 def test_a_few_brokers_need_no_pause() -> None:
