@@ -5,7 +5,7 @@ the log.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import google_crc32c
@@ -75,11 +75,16 @@ class LogScan(NamedTuple):
 
 
 def scan_log(
-    chunks: Iterable[tuple[int, bytes]], start_offset: int, start_epoch: int = 0
+    chunks: Iterable[tuple[int, bytes]],
+    start_offset: int,
+    start_epoch: int = 0,
+    *,
+    seen: Callable[[int, int, int, int], None] | None = None,
 ) -> LogScan:
     """Check a whole log from ``start_offset`` on, which may lie inside the first chunk.
 
-    Chunks that end at or below it are passed over.
+    Chunks that end at or below it are passed over. ``seen`` is told base and end offset, last
+    timestamp and size of each other one.
 
     Raises CorruptLogError naming the first bad offset.
     """
@@ -109,6 +114,8 @@ def scan_log(
         voters.extend(voters_in(chunk, found.control_at))
         generation = max(generation, generation_in(chunk, found.control_at))
         end, timestamp_ms = found.end_offset, found.last_timestamp_ms
+        if seen is not None:
+            seen(key, end, timestamp_ms, len(chunk))
     return LogScan(end, tuple(runs), timestamp_ms, tuple(voters), generation)
 
 

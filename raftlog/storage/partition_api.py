@@ -11,10 +11,11 @@ reads return whole batches that were verified, or raise CorruptLogError.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from raftlog.errors import StorageError
+from raftlog.storage.log_runs import LogRuns
 
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)."""
@@ -32,6 +33,8 @@ class RecoveredPartition:
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     """(leader epoch, first offset), ascending: the whole log's epoch index."""
+    runs: LogRuns = field(default_factory=LogRuns)
+    """How old and how large its parts are."""
 
 
 class PartitionStore(Protocol):
@@ -61,6 +64,18 @@ class PartitionStore(Protocol):
         """Drop everything at or above ``end_offset``, a batch boundary.
 
         As durable as an append: flush follows.
+        """
+
+    def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
+        """Drop everything below ``start_offset``, a batch boundary that the replica has.
+
+        As durable as an append. ``dropped_bytes``: about how much that is; space comes back later.
+        """
+
+    def reset(self, key: PartitionKey, start_offset: int) -> None:
+        """Drop everything: the replica is empty, and its next record has this offset.
+
+        As durable as an append.
         """
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:

@@ -15,21 +15,24 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from pathlib import Path
 
 from raftlog.background_look import BackgroundLook
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.storage.chunks import cut, read_span
+from raftlog.storage.chunks import behind, cut, read_span
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import GroupCommit
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.storage.partition_ends import PartitionEnds, damage_in, scan_partition
 from raftlog.storage.partition_files import PartitionsState, write_partitions_state
-from raftlog.storage.rocks_adapter import RocksPartitions
+from raftlog.storage.rocks_adapter import START, RocksPartitions
 
 TOPIC_ID_BYTES = 16
 _INDEX = struct.Struct(">I")
+COMPACT_MIN_BYTES = 16 << 20
+"""Of one log below its start: with less, a compaction costs more than it gives back."""
 
 
 class RocksPartitionStore:
@@ -55,6 +58,9 @@ class RocksPartitionStore:
         # Of its own: a compaction must not stand before a sync.
         self._compaction = DiskThread(loop, clock)
         self._to_compact: dict[bytes, tuple[bytes, bytes]] = {}
+        self._dropped_bytes: dict[bytes, int] = {}
+        """Of each log below its start, and not compacted yet."""
+        self._compact_below: dict[bytes, int] = {}
         self._compacting = False
         self._commit = GroupCommit(self._start_sync)
         self._ends = PartitionEnds()
@@ -86,8 +92,13 @@ class RocksPartitionStore:
 
     def _scan(self) -> Iterator[RecoveredPartition]:
         with closing(self._rocks.scan_all()) as entries:
-            for name, chunks in groupby(entries, lambda entry: entry[0]):
-                yield scan_partition(_key(name), ((base, chunk) for _, base, chunk in chunks))
+            for name, group in groupby(entries, lambda entry: entry[0]):
+                chunks = ((base, chunk) for _, base, chunk in group)
+                first = next(chunks)
+                if first[0] == START:
+                    yield scan_partition(_key(name), chunks, int.from_bytes(first[1], "big"))
+                else:
+                    yield scan_partition(_key(name), chain((first,), chunks))
 
     def append(self, key: PartitionKey, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at a replica's end.
@@ -125,9 +136,13 @@ class RocksPartitionStore:
         if not self._ends.check_truncate(key, end_offset):
             return
         name = _name(key)
+        at_start = end_offset == self._ends.start(key)
         try:
             self._rocks.replace_tail(
-                name, end_offset, self._shortened(name, end_offset) if end_offset else None
+                # The first chunk may begin below the start.
+                name,
+                0 if at_start else end_offset,
+                None if at_start else self._shortened(name, end_offset),
             )
         except CorruptLogError as error:
             raise self._commit.fail(damage_in(key, error)) from error
@@ -144,6 +159,40 @@ class RocksPartitionStore:
                 kept = cut(chunk, base, end_offset)
                 return None if len(kept) == len(chunk) else (base, kept)
         raise CorruptLogError(f"there is nothing at offset {end_offset - 1}", offset=end_offset - 1)
+
+    def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
+        """Drop everything below ``start_offset``.
+
+        Raises CorruptLogError, StorageError; ValueError if that is no batch boundary in it.
+        """
+        self._check()
+        if not self._ends.check_advance(key, start_offset):
+            return
+        name = _name(key)
+        try:
+            with closing(self._rocks.scan(name, start_offset)) as chunks:
+                base, chunk = next(chunks)
+            behind(chunk, base, start_offset)
+            self._rocks.advance_start(name, base, start_offset)
+        except CorruptLogError as error:
+            raise self._commit.fail(damage_in(key, error)) from error
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+        self._ends.advanced(key, start_offset)
+        self._dropped_bytes[name] = dropped = self._dropped_bytes.get(name, 0) + dropped_bytes
+        if dropped >= COMPACT_MIN_BYTES:
+            del self._dropped_bytes[name]
+            self._compact_below[name] = start_offset
+            self._compact_next()
+
+    def reset(self, key: PartitionKey, start_offset: int) -> None:
+        """Empty a replica, and let it begin at ``start_offset``. Raises StorageError."""
+        self._check()
+        try:
+            self._rocks.reset(_name(key), start_offset)
+        except FatalError as error:
+            raise self._commit.fail(error) from None
+        self._ends.reset(key, start_offset)
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
         """Whole verified batches; see the protocol.
@@ -168,23 +217,27 @@ class RocksPartitionStore:
             return
         name = _name(key)
         try:
-            self._rocks.replace_tail(name, 0, None)
+            self._rocks.reset(name, 0)
         except FatalError as error:
             raise self._commit.fail(error) from None
-        self._ends.truncated(key, 0)
+        self._ends.reset(key, 0)
+        self._dropped_bytes.pop(name, None)
+        self._compact_below.pop(name, None)
         first, last = self._to_compact.get(key[0], (name, name))
         self._to_compact[key[0]] = min(first, name), max(last, name)
         self._compact_next()
 
     def _compact_next(self) -> None:
         """One topic after the other: what is deleted meanwhile waits, and is done together."""
-        if self._compacting or not self._to_compact:
+        if self._compacting or not (self._to_compact or self._compact_below):
             return
-        first, last = self._to_compact.pop(next(iter(self._to_compact)))
         self._compacting = True
-        self._compaction.run(
-            lambda: self._rocks.compact(first, last), self._compacted, inline=False
-        )
+        if self._to_compact:
+            first, last = self._to_compact.pop(next(iter(self._to_compact)))
+            work = partial(self._rocks.compact, first, last)
+        else:
+            work = partial(self._rocks.compact_below, *self._compact_below.popitem())
+        self._compaction.run(work, self._compacted, inline=False)
 
     def _compacted(self, error: FatalError | None) -> None:
         self._compacting = False

@@ -46,6 +46,8 @@ from raftlog.storage.wal_ahead import WalAhead
 
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9
+START = -1
+"""In place of a base offset: what follows says where the log begins."""
 MARK_KEY = b"\0"
 """Where the mark is kept: before all offsets, which no scan looks at, of an older build neither."""
 _DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
@@ -235,7 +237,10 @@ class RocksLog(_RocksMap):
 
 
 class RocksPartitions(_RocksMap):
-    """Chunks of many logs, each by the log's name, of ``NAME_BYTES``, and its base offset."""
+    """Chunks of many logs, each by the log's name, of ``NAME_BYTES``, and its base offset.
+
+    A log that does not begin at 0 has its start offset under its name alone, before its chunks.
+    """
 
     NAME_BYTES = 20
 
@@ -252,29 +257,54 @@ class RocksPartitions(_RocksMap):
         """
         self._cut(name, end_offset, last)
 
+    def advance_start(self, name: bytes, base_offset: int, start_offset: int) -> None:
+        """Drop all chunks of one log that begin below ``base_offset``, and say where it begins now,
+        in one atomic write; not durable.
+        """
+        first = name + _KEY.pack(0)
+        start = name, _KEY.pack(start_offset)
+        self._drop(first, name + _KEY.pack(base_offset), start, "advance of the log start")
+
+    def reset(self, name: bytes, start_offset: int) -> None:
+        """Drop one log whole; it begins at ``start_offset``. Atomic; not durable."""
+        start = (name, _KEY.pack(start_offset)) if start_offset else None
+        self._drop(name, name + _BEHIND_ALL, start, "reset of the log")
+
     def scan(self, name: bytes, offset: int) -> Generator[tuple[int, bytes], None, None]:
         """Chunks of one log in order, from the one that contains ``offset``.
 
         Close it or drop it before ``close``.
         """
         unpack, size = _KEY.unpack_from, self.NAME_BYTES
-        with closing(self._entries(name + _KEY.pack(offset), name)) as entries:
+        first = name + _KEY.pack(0)
+        with closing(self._entries(name + _KEY.pack(offset), first)) as entries:
             for key, chunk in entries:
                 if not key.startswith(name):
                     return
                 yield unpack(key, size)[0], chunk
 
     def scan_all(self) -> Generator[tuple[bytes, int, bytes], None, None]:
-        """(name, base offset, chunk) of everything, ordered by name.
+        """(name, base offset, chunk) of everything, ordered by name and offset. A log that does not
+        begin at 0 comes with START first, and its start offset in place of a chunk.
 
         Close it or drop it before ``close``.
         """
         unpack, size = _KEY.unpack_from, self.NAME_BYTES
         with closing(self._entries(b"", b"")) as entries:
             for key, chunk in entries:
+                if len(key) == size and len(chunk) == _KEY.size:
+                    yield key, START, chunk
+                    continue
                 if len(key) != size + _KEY.size:
                     raise CorruptLogError(f"{self._path} holds a key of {len(key)} bytes")
                 yield key[:size], unpack(key, size)[0], chunk
+
+    def compact_below(self, name: bytes, offset: int) -> None:
+        """Give back the space of what was deleted of one log below ``offset``.
+
+        Takes its time; for a thread.
+        """
+        self._compact(name + _KEY.pack(0), name + _KEY.pack(offset))
 
     def compact(self, first: bytes, last: bytes) -> None:
         """Give back the space of what was deleted in the logs from ``first`` to ``last``.

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
+from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -27,6 +28,35 @@ from simulation.twins.disk_hardware import (
     flipped,
     still_there,
 )
+
+
+class Begin(NamedTuple):
+    """One write that drops what is below ``start``, or (``resets``) everything: the log begins
+    there.
+    """
+
+    start: int
+    resets: bool
+
+
+class ReplicaChunks(Chunks):
+    """The chunks of a replica that need not begin at 0."""
+
+    def __init__(self, bases: list[int], chunks: list[bytes], start: int = 0) -> None:
+        super().__init__(bases, chunks)
+        self.start = start
+
+    @override
+    def copy(self) -> ReplicaChunks:
+        return ReplicaChunks(self.bases.copy(), self.chunks.copy(), self.start)
+
+    def begin(self, begin: Begin) -> None:
+        """Carry it out."""
+        if begin.resets:
+            self.clear()
+        else:
+            self.drop_below(begin.start)
+        self.start = begin.start
 
 
 class SimPartitionDisk(DiskHardware):
@@ -45,9 +75,9 @@ class SimPartitionDisk(DiskHardware):
     ) -> None:
         super().__init__(rng, latency_min_s=latency_min_s, latency_max_s=latency_max_s)
         self.directory_id = directory_id
-        self.durable: dict[PartitionKey, Chunks] = {}
-        self.live: dict[PartitionKey, Chunks] = {}
-        self.unflushed: list[tuple[PartitionKey, Write]] = []
+        self.durable: dict[PartitionKey, ReplicaChunks] = {}
+        self.live: dict[PartitionKey, ReplicaChunks] = {}
+        self.unflushed: list[tuple[PartitionKey, Write | Begin]] = []
         """In the order of the writes, over all replicas."""
         self.flipped: dict[tuple[PartitionKey, int], bytes] = {}
         """Chunks of which a bit was flipped, by base offset, as they are since."""
@@ -127,7 +157,7 @@ class SimPartitionDisk(DiskHardware):
         """All replicas."""
         return sum(chunks.size() for chunks in self.live.values())
 
-    def write(self, key: PartitionKey, write: Write) -> None:
+    def write(self, key: PartitionKey, write: Write | Begin) -> None:
         """Carry out a write, visible at once and not durable."""
         _carry_out(self.live, key, write)
         self.unflushed.append((key, write))
@@ -145,12 +175,20 @@ class SimPartitionDisk(DiskHardware):
         self._store = None
 
 
-def _carry_out(replicas: dict[PartitionKey, Chunks], key: PartitionKey, write: Write) -> None:
+def _carry_out(
+    replicas: dict[PartitionKey, ReplicaChunks], key: PartitionKey, write: Write | Begin
+) -> None:
     chunks = replicas.get(key)
     if chunks is None:
-        chunks = replicas[key] = Chunks([], [])
-    chunks.carry_out(write)
-    if not chunks.bases:
+        chunks = replicas[key] = ReplicaChunks([], [])
+    if isinstance(write, Begin):
+        chunks.begin(write)
+    elif write.chunk is None and chunks.start == write.offset:
+        # The first chunk may begin below the start.
+        chunks.clear()
+    else:
+        chunks.carry_out(write)
+    if not chunks.bases and not chunks.start:
         del replicas[key]
 
 
@@ -171,7 +209,10 @@ class SimPartitionStore(SimStore):
         disk = self._disk
         disk.sync(len(disk.unflushed))
         try:
-            found = tuple(scan_partition(key, disk.live[key].scan(0)) for key in sorted(disk.live))
+            found = tuple(
+                scan_partition(key, disk.live[key].scan(0), disk.live[key].start)
+                for key in sorted(disk.live)
+            )
         except FatalError as error:
             raise self._commit.fail(self._disk.met(error)) from None
         self._ends.recovered(found)
@@ -213,6 +254,23 @@ class SimPartitionStore(SimStore):
             raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
         self._ends.truncated(key, end_offset)
 
+    def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
+        """Drop everything below ``start_offset``. Raises ValueError if it does not go on there."""
+        self._check()
+        if not self._ends.check_advance(key, start_offset):
+            return
+        try:
+            self._disk.write(key, Begin(start_offset, resets=False))
+        except CorruptLogError as error:
+            raise self._commit.fail(self._disk.met(damage_in(key, error))) from error
+        self._ends.advanced(key, start_offset)
+
+    def reset(self, key: PartitionKey, start_offset: int) -> None:
+        """Empty a replica, and let it begin at ``start_offset``."""
+        self._check()
+        self._disk.write(key, Begin(start_offset, resets=True))
+        self._ends.reset(key, start_offset)
+
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
         """Whole verified batches; see the protocol. Raises CorruptLogError, ValueError."""
         self._check()
@@ -229,8 +287,8 @@ class SimPartitionStore(SimStore):
         """Forget a replica whole."""
         self._check()
         if key in self._ends:
-            self._disk.write(key, Write(0, None))
-            self._ends.truncated(key, 0)
+            self._disk.write(key, Begin(0, resets=True))
+            self._ends.reset(key, 0)
 
     def free_bytes(self) -> int:
         """See the protocol."""

@@ -57,6 +57,17 @@ class RpcClient:
             return f"truncate {to}", lambda store: store.truncate(key, to), key, to
         if what < 0.63:
             return "delete", lambda store: store.delete(key), key, 0
+        if what < 0.7:
+            start = rng.randrange(0, end + 2)
+            return (
+                f"begin at {start}",
+                lambda store: store.advance_start(key, start, dropped_bytes=17 << 20),
+                key,
+                -1,
+            )
+        if what < 0.72:
+            anew = rng.randrange(0, end + 9)
+            return f"reset to {anew}", lambda store: store.reset(key, anew), key, anew
         first, size = rng.randrange(0, end + 1), rng.choice((0, 100, 1 << 20))
         until = first + rng.randrange(0, 6)
         return (
