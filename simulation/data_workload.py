@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from broker.partition.configs import RETENTION_BYTES
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.producer import Producer, ProducerSettings
@@ -100,6 +101,10 @@ class DataWorkload:
                     name="min.insync.replicas", value=str(rng.randint(1, min(2, replicas)))
                 )
             ]
+            if world.config.data_kept_bytes:
+                configs.append(
+                    pb.ConfigEntry(name=RETENTION_BYTES, value=str(world.config.data_kept_bytes))
+                )
             if world.config.unclean_topics:
                 configs.append(pb.ConfigEntry(name=UNCLEAN_ELECTION, value="true"))
             topic = pb.CreatableTopic(
@@ -300,7 +305,9 @@ class DataWorkload:
             world.network.transport_for("last-producer"),
             [host.endpoint for host in world.members if host.name in brokers],
             rng=world.rng(client),
-            settings=ConsumerSettings(request_timeout_ms=int(within_s * 1000)),
+            settings=ConsumerSettings(
+                request_timeout_ms=int(within_s * 1000), offset_reset=EARLIEST
+            ),
         )
         for (topic, key), end in wanted.items():
             consumer.assign(topic, key[1], max(0, end - LAST_READ))

@@ -96,4 +96,7 @@ def settings_of_broker(
             broker_id, CLUSTER_ID, replica_lag_time_max_ms=config.replica_lag_ms
         )
         settings = replace(settings, partitions=partitions)
+    if config.data_kept_bytes:
+        replication = replace(settings.replication, log_retention_check_interval_ms=300)
+        settings = replace(settings, replication=replication)
     return settings

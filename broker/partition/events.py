@@ -6,7 +6,8 @@ next step; and steps Tick at ``next_deadline()``. ``now`` is seconds of a monoto
 of ends and high watermarks are exclusive; a node id, an epoch or an offset of -1 means none.
 Messages are those of ``raftlog.wire.data.v1``; ``reply_to`` and ``session`` are opaque.
 
-* *Flush before acknowledge*: Append, Truncate and Delete make nothing durable. A Flush effect asks
+* *Flush before acknowledge*: Append, Truncate, AdvanceStart, Reset and Delete make nothing
+  durable. A Flush effect asks
   for it, after all writes of its step; Flushed(token) says that whatever came before that Flush is
   durable. Flushes may run together; reports come in order.
 * *Reads are effects*: an answer names what to read; the shell reads it right then, so that it is
@@ -165,6 +166,14 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionDue:
+    """Look what these partitions need not keep. ``wall_clock_ms``: what batches are stamped by."""
+
+    keys: tuple[PartitionKey, ...]
+    wall_clock_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class AlterPartitionAnswered:
     """The response to the last SendAlterPartition, committed."""
 
@@ -192,6 +201,7 @@ Event = (
     | LinkLost
     | ReplicaFetchAnswered
     | Flushed
+    | RetentionDue
     | AlterPartitionAnswered
     | AlterPartitionFailed
 )
@@ -215,6 +225,25 @@ class Truncate:
 
     key: PartitionKey
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceStart:
+    """Drop everything below ``start_offset``, a batch boundary in the replica: about
+    ``dropped_bytes``.
+    """
+
+    key: PartitionKey
+    start_offset: int
+    dropped_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Drop everything. A later Append of the same key begins at ``start_offset``."""
+
+    key: PartitionKey
+    start_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +368,8 @@ class Note:
 Effect = (
     Append
     | Truncate
+    | AdvanceStart
+    | Reset
     | Delete
     | Flush
     | AnswerProduce

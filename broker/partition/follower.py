@@ -81,6 +81,7 @@ class Follower:
         replica.high_watermark = max(
             replica.high_watermark, min(result.high_watermark, replica.log.end)
         )
+        self._follow_start(result.log_start_offset)
         return ""
 
     def _append(self, chunk: bytes) -> str:
@@ -96,8 +97,37 @@ class Follower:
                 f" {self.epoch}"
             )
         replica.last_timestamp_ms = max(replica.last_timestamp_ms, scan.last_timestamp_ms)
-        self.host.append(replica, span)
+        self.host.append(replica, span, scan.last_timestamp_ms)
         return ""
+
+    def _follow_start(self, log_start_offset: int) -> None:
+        """The leader has dropped its log below there. Which boundaries it has is its word: only one
+        of our own will do.
+        """
+        replica = self.replica
+        start = replica.runs.boundary(min(log_start_offset, replica.log.end - 1))
+        if start > replica.log.start:
+            self.host.advance_start(replica, start)
+
+    def begin_at(self, log_start_offset: int) -> bool:
+        """The leader has nothing for our position, and begins there. False if that is no reason to
+        drop what we have: records that it should be asked about remain.
+        """
+        replica, log = self.replica, self.replica.log
+        is_empty = log.end == log.start
+        if not (log_start_offset > log.end or (is_empty and 0 <= log_start_offset < log.end)):
+            return False
+        self.host.note(
+            "begins anew where the leader's log begins",
+            partition=replica.key[0].hex(),
+            index=replica.key[1],
+            leader=self.leader_id,
+            leader_epoch=self.epoch,
+            end_offset=log.end,
+            log_start_offset=log_start_offset,
+        )
+        self.host.reset(replica, log_start_offset)
+        return True
 
     def _truncate(self, epoch: int, end_offset: int) -> str:
         replica, log = self.replica, self.replica.log

@@ -8,7 +8,16 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from broker.partition.deadlines import Deadlines
-from broker.partition.events import Append, Delete, Effect, Flush, Note, Truncate
+from broker.partition.events import (
+    AdvanceStart,
+    Append,
+    Delete,
+    Effect,
+    Flush,
+    Note,
+    Reset,
+    Truncate,
+)
 from broker.partition.replica import Replica
 from broker.partition.settings import PartitionSettings
 from raftlog.errors import ErrorCode
@@ -126,9 +135,10 @@ class Host:
         self.out.append(Delete(replica.key))
         self._dirty[replica.key] = replica
 
-    def append(self, replica: Replica, span: LogSpan) -> None:
-        """Write a sound span at the end of a replica's log."""
+    def append(self, replica: Replica, span: LogSpan, timestamp_ms: int) -> None:
+        """Write a sound span, stamped so last, at the end of a replica's log."""
         replica.log.append(span)
+        replica.runs.append(span.base_offset, span.end_offset, timestamp_ms, len(span.data))
         replica.bytes_appended += len(span.data)
         self.out.append(Append(replica.key, span.data, span.base_offset, span.end_offset))
         self._dirty[replica.key] = replica
@@ -136,10 +146,31 @@ class Host:
     def truncate(self, replica: Replica, end_offset: int) -> None:
         """Cut a replica's log."""
         replica.log.truncate(end_offset)
+        if end_offset == replica.log.start:
+            replica.runs.clear()
+        else:
+            replica.runs.truncate(end_offset)
         replica.truncations += 1
         replica.truncation_unflushed = True
         replica.high_watermark = min(replica.high_watermark, end_offset)
         self.out.append(Truncate(replica.key, end_offset))
+        self._dirty[replica.key] = replica
+
+    def advance_start(self, replica: Replica, start_offset: int) -> None:
+        """Drop what a replica's log has below a batch boundary, which it goes on behind."""
+        replica.log.advance_start(start_offset)
+        dropped = replica.runs.drop_before(start_offset)
+        self.out.append(AdvanceStart(replica.key, start_offset, dropped))
+        self._dirty[replica.key] = replica
+
+    def reset(self, replica: Replica, start_offset: int) -> None:
+        """Empty a replica's log: what its leader still has begins there."""
+        replica.log.reset(start_offset)
+        replica.runs.clear()
+        replica.truncations += 1
+        replica.truncation_unflushed = True
+        replica.high_watermark = start_offset
+        self.out.append(Reset(replica.key, start_offset))
         self._dirty[replica.key] = replica
 
     def ask_for_flush(self) -> None:

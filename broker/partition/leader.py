@@ -12,6 +12,7 @@ from broker.partition import configs
 from broker.partition.host import Host
 from broker.partition.leader_isr import LeaderIsr
 from broker.partition.replica import Replica
+from broker.partition.retention import retention_of, start_to_keep
 from raftlog import batch
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Partition
@@ -143,7 +144,7 @@ class Leader:
             follower.leader_moved(base, self.host.now)
         replica.last_timestamp_ms = timestamp_ms
         end = base + len(bodies)
-        self.host.append(replica, LogSpan(base, end, ((self.epoch, base),), chunk))
+        self.host.append(replica, LogSpan(base, end, ((self.epoch, base),), chunk), timestamp_ms)
         self.isr.watch_lag()
         for position in self.positions.values():
             position.data_came()
@@ -215,6 +216,28 @@ class Leader:
         if was_unknown:
             self._set_gauges(self._measure())
             self.isr.consider()
+
+    # --- the log start ---------------------------------------------------------------------------
+
+    def retain(self, wall_clock_ms: int) -> None:
+        """Drop what is committed and the topic does not keep."""
+        host, replica = self.host, self.replica
+        kept = retention_of(host.image, replica.key[0])
+        start = start_to_keep(
+            replica.runs, replica.log.start, self.high_watermark, wall_clock_ms, kept
+        )
+        if start == replica.log.start:
+            return
+        host.note(
+            "log start advanced",
+            partition=replica.key[0].hex(),
+            index=replica.key[1],
+            log_start_offset=start,
+            before=replica.log.start,
+        )
+        host.advance_start(replica, start)
+        for position in list(self.positions.values()):
+            position.log_start_moved(start)
 
     # --- the end of the role ---------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from broker.partition.deadlines import Timer
 from broker.partition.events import SendReplicaFetch, WantLink
 from broker.partition.follower import Follower, Stage
 from broker.partition.host import Host
+from raftlog.errors import ErrorCode
 from raftlog.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 
@@ -190,6 +191,12 @@ class LeaderLink:
     def _take(self, follower: Follower, result: pb.ReplicaFetchPartitionResult) -> None:
         host, replica = self._host, follower.replica
         if result.error_code:
+            begins_anew = result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and follower.begin_at(
+                result.log_start_offset
+            )
+            if begins_anew:
+                self._is_written(follower)
+                return
             host.counts["FailedReplicaFetches"] += 1
             self._refused(follower)
             return
@@ -207,8 +214,11 @@ class LeaderLink:
             return
         follower.pause_s = 0.0
         if not replica.durable:
-            follower.stage = Stage.WRITING
-            self._writing[replica.key] = follower
+            self._is_written(follower)
+
+    def _is_written(self, follower: Follower) -> None:
+        follower.stage = Stage.WRITING
+        self._writing[follower.replica.key] = follower
 
     def _refused_whole(self, response: pb.ReplicaFetchResponse) -> None:
         """Fenced, another broker, another cluster, an epoch that is over: the session is empty now,

@@ -23,6 +23,7 @@ from broker.partition.events import (
     ProduceReceived,
     ReplicaFetchAnswered,
     ReplicaFetchReceived,
+    RetentionDue,
     SessionClosed,
     Tick,
 )
@@ -77,6 +78,7 @@ class Partitions:
             LinkLost: self._link_lost,
             ReplicaFetchAnswered: self._replica_fetch_answered,
             Flushed: self._flushed,
+            RetentionDue: self._retention_due,
             AlterPartitionAnswered: self._alter_partition_answered,
             AlterPartitionFailed: self._isr_updates.failed,
         }
@@ -189,6 +191,13 @@ class Partitions:
                 role.on_flushed()
             elif isinstance(role, Follower):
                 role.link.durable(role)
+
+    def _retention_due(self, event: RetentionDue) -> None:
+        host = self._host
+        for key in event.keys if host.serves else ():
+            replica = host.replicas.get(key)
+            if replica is not None and isinstance(replica.role, Leader):
+                replica.role.retain(event.wall_clock_ms)
 
     def _alter_partition_answered(self, event: AlterPartitionAnswered) -> None:
         self._isr_updates.answered(event.response)

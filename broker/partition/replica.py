@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
+from raftlog.quorum.epoch_index import EpochIndex
 from raftlog.quorum.log_ends import LogEnds
+from raftlog.storage.log_runs import LogRuns
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 
 if TYPE_CHECKING:
@@ -16,6 +20,27 @@ class PartitionLog(LogEnds):
     """The ends and epochs of a partition's log. Its epochs are leader epochs, which begin at 0."""
 
     first_epoch = 0
+
+    @override
+    def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
+        """As of any log; but where this one begins above 0, nothing is known of the epochs before
+        its first. A log that ends in one of these may part from it below the start already, so
+        that it has nothing in common with it: (0, 0).
+        """
+        first_epoch = self.epochs.first_epoch
+        if self.start and (last_epoch < first_epoch or first_epoch < 0):
+            return 0, 0
+        return super().divergence(offset, last_epoch)
+
+    def advance_start(self, offset: int) -> None:
+        """The log below ``offset`` was dropped."""
+        self.start = offset
+        self.epochs.drop_before(offset, self.end)
+
+    def reset(self, offset: int) -> None:
+        """The log is empty, and goes on at ``offset``."""
+        self.start = self.end = self.flushed_end = offset
+        self.epochs = EpochIndex()
 
 
 class Replica:
@@ -35,6 +60,7 @@ class Replica:
         "log",
         "offline",
         "role",
+        "runs",
         "truncation_unflushed",
         "truncations",
     )
@@ -43,7 +69,9 @@ class Replica:
         self.key = key
         if recovered is None:
             self.log = PartitionLog(0, 0, ())
+            self.runs = LogRuns()
         else:
+            self.runs = recovered.runs
             self.log = PartitionLog(recovered.start_offset, recovered.end_offset, recovered.epochs)
         self.role: Leader | Follower | None = None
         self.high_watermark = -1

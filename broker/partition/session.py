@@ -63,6 +63,12 @@ class Position:
         if self.awaits and high_watermark > self.sent_high_watermark:
             self.session.has_high_watermark(self)
 
+    def log_start_moved(self, start: int) -> None:
+        """The leader has dropped its log below there, perhaps what was to be sent from here."""
+        if self.awaits and self.offset < start:
+            self.session.is_out_of_range(self.key, start)
+            self.session.forget(self.key)
+
     def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
         """The leader has resigned."""
         if self.awaits:
@@ -100,6 +106,15 @@ class Session:
         result.topic_id, result.partition_index = key
         self._results[key] = result
         self._sessions.touched[self.number] = self
+
+    def is_out_of_range(self, key: PartitionKey, log_start_offset: int) -> None:
+        """The leader has nothing for a position, and says where its log begins."""
+        result = pb.ReplicaFetchPartitionResult(
+            error_code=ErrorCode.OFFSET_OUT_OF_RANGE,
+            log_start_offset=log_start_offset,
+            current_leader=self._host.current_leader(key),
+        )
+        self.has_result(key, result)
 
     def has_high_watermark(self, position: Position) -> None:
         """It waits a moment for company: nobody waits for it."""
@@ -168,7 +183,19 @@ class Session:
                 key, pb.ReplicaFetchPartitionResult(error_code=error.code, current_leader=current)
             )
             return
-        diverging = leader.replica.log.divergence(named.fetch_offset, named.last_fetched_epoch)
+        log = leader.replica.log
+        # A replica without a record says nothing about the one before: it can only begin where
+        # this log does.
+        if named.fetch_offset < log.start or (
+            named.last_fetched_epoch < 0 and named.fetch_offset != log.start
+        ):
+            self.is_out_of_range(key, log.start)
+            return
+        diverging = (
+            log.divergence(named.fetch_offset, named.last_fetched_epoch)
+            if named.last_fetched_epoch >= 0
+            else None
+        )
         if diverging is not None:
             epoch, end_offset = diverging
             where = pb.EpochEndOffset(epoch=epoch, end_offset=end_offset)
@@ -178,7 +205,7 @@ class Session:
             return
         position = self.positions[key] = Position(self, leader, named.fetch_offset)
         leader.positions[self.number] = position
-        if named.fetch_offset < leader.replica.log.end:
+        if named.fetch_offset < log.end:
             self.has_data(position)
         elif leader.high_watermark >= 0:
             self._high_watermarks[key] = position
@@ -198,10 +225,6 @@ class Session:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"its log is of epoch {named.last_fetched_epoch}, to come",
-            )
-        if named.fetch_offset < leader.replica.log.start:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {named.fetch_offset} is below the log start"
             )
         return leader
 

@@ -44,6 +44,8 @@ CHECK_EVERY_S = 1.0
 """How often the disk's free space and silent leaders are looked at."""
 INLINE_APPENDS_MAX = 4
 """A flush of more writes than this is not done on the loop: others wait already."""
+RETENTION_KEYS = 1_000
+"""Of how many partitions one step looks at what need not be kept."""
 FETCH_MAX_BYTES = 32 << 20
 """Of records in an answer to a consumer, whatever it asks for: it goes through memory, and into one
 message.
@@ -94,6 +96,7 @@ class DataPlane:
         self._over = False
         self._timer = DeadlineTimer(self._loop, self._tick)
         self._checks: asyncio.TimerHandle | None = None
+        self._retention_at = self._loop.time() + settings.log_retention_check_interval_ms / 1000
         self._flush_token = -1
         self._flush_due = False
         self._appends = 0
@@ -106,6 +109,8 @@ class DataPlane:
         self._carry_out: dict[type[Any], Callable[[Any], None]] = {
             ev.Append: self._append,
             ev.Truncate: self._truncate,
+            ev.AdvanceStart: self._advance_start,
+            ev.Reset: self._reset,
             ev.Delete: self._delete,
             ev.Flush: self._flush_wanted,
             ev.AnswerProduce: self._answer_produce,
@@ -256,7 +261,19 @@ class DataPlane:
             self._fail(error)
             return
         self._links.check(self._loop.time())
+        if self._loop.time() >= self._retention_at:
+            self._retain()
         self._checks = self._loop.call_later(CHECK_EVERY_S, self._check)
+
+    def _retain(self) -> None:
+        """Look at what need not be kept, some partitions a step: there may be very many."""
+        self._retention_at = (
+            self._loop.time() + self._settings.log_retention_check_interval_ms / 1000
+        )
+        keys, now_ms = tuple(self.replicas.keys()), self._wall_clock_ms()
+        for begin in range(0, len(keys), RETENTION_KEYS):
+            due = ev.RetentionDue(keys[begin : begin + RETENTION_KEYS], now_ms)
+            self._loop.call_soon(self.step, due)
 
     # --- the disk --------------------------------------------------------------------------------
 
@@ -267,6 +284,14 @@ class DataPlane:
 
     def _truncate(self, effect: ev.Truncate) -> None:
         self._store.truncate(effect.key, effect.end_offset)
+
+    def _advance_start(self, effect: ev.AdvanceStart) -> None:
+        self._store.advance_start(
+            effect.key, effect.start_offset, dropped_bytes=effect.dropped_bytes
+        )
+
+    def _reset(self, effect: ev.Reset) -> None:
+        self._store.reset(effect.key, effect.start_offset)
 
     def _delete(self, effect: ev.Delete) -> None:
         self._store.delete(effect.key)

@@ -16,5 +16,6 @@ class ReplicationSettings:
     """How long the controller may take for an AlterPartition, before its outcome counts as
     unknown.
     """
+    log_retention_check_interval_ms: int = Settings.log_retention_check_interval_ms
     free_space_reserve_bytes: int = 0
     """log.free.space.reserve.bytes, as it is effective on this disk; 0: never looked at."""

@@ -4,10 +4,12 @@ ones nothing acts on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from raftlog.metadata.config_keys import config_keys, is_acted_on
+
+_POLICIES = frozenset({"cleanup.policy", "log.cleanup.policy"})
 
 
 def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
@@ -21,11 +23,18 @@ def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
     return f"did you mean {', '.join(guesses)}?" if guesses else ""
 
 
-def without_effect(resource_type: int, names: Iterable[str]) -> str:
+def without_effect(resource_type: int, configs: Mapping[str, str]) -> str:
     """What to say of keys that are kept and shown and change nothing; empty: there are none."""
     known = config_keys(resource_type) or {}
-    idle = [name for name in names if name in known and not is_acted_on(resource_type, name)]
-    if not idle:
-        return ""
-    are, it = ("are", "them") if len(idle) > 1 else ("is", "it")
-    return f"note: {', '.join(idle)} {are} kept and shown, but this build does not act on {it}"
+    idle = [name for name in configs if name in known and not is_acted_on(resource_type, name)]
+    notes = []
+    if idle:
+        are, it = ("are", "them") if len(idle) > 1 else ("is", "it")
+        kept = f"{', '.join(idle)} {are} kept and shown"
+        notes.append(f"note: {kept}, but this build does not act on {it}")
+    notes += [
+        f"note: {name}: nothing is compacted in this build, delete alone drops records"
+        for name in sorted(_POLICIES & configs.keys())
+        if "compact" in configs[name]
+    ]
+    return "\n".join(notes)

@@ -156,7 +156,11 @@ def alter(
         if hint := did_you_mean(kind.wire, names):
             print_error(hint)
         raise error
-    set_now = [one.name for one in changes if one.config_operation != controller_pb2.DELETE]
+    set_now = {
+        one.name: one.value
+        for one in changes
+        if one.config_operation not in (controller_pb2.DELETE, controller_pb2.SUBTRACT)
+    }
     if note := without_effect(kind.wire, set_now):
         print_note(note)
     if as_json:
@@ -216,7 +220,7 @@ def describe(
     else:
         print_table(("KEY", "VALUE", "SOURCE"), rows)
         print_line(f"at offset {response.token.offset}")
-    meant = [one.name for one in result.configs if keys or one.config_source != DEFAULT]
+    meant = {one.name: one.value for one in result.configs if keys or one.config_source != DEFAULT}
     if note := without_effect(kind.wire, meant):
         print_note(note)
     # Every key there is has a value, if only its default.

@@ -75,7 +75,9 @@ def consume(
     begin = offset if offset >= 0 else EARLIEST if from_beginning else LATEST
 
     async def read(session: Session) -> None:
-        consumer = session.consumer(bootstrap_server, ConsumerSettings())
+        # What was there when it began to read may be dropped before it is read.
+        reset = EARLIEST if from_beginning else None
+        consumer = session.consumer(bootstrap_server, ConsumerSettings(offset_reset=reset))
         consumer.assign(topic, partition, begin)
         count, idle_s, told = 0, 0.0, ""
         while not (max_messages and count >= max_messages):

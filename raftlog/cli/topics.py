@@ -133,9 +133,9 @@ def create(
     )
     response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
     results = response.create_topics.topics
-    keys = [one.name for one in entries]
+    given = {one.name: one.value for one in entries}
     hint = did_you_mean if first_error(results) is not None else without_effect
-    if said := hint(ResourceType.TOPIC, keys):
+    if said := hint(ResourceType.TOPIC, given):
         print_note(said)
     _finish(
         response,

@@ -484,6 +484,13 @@ class Settings:
         unit="ms",
         roles=BROKER,
     )
+    log_retention_check_interval_ms: Positive = _key(
+        300_000,
+        "How often a broker looks at what the topics that it leads need not keep (retention.ms,"
+        " retention.bytes).",
+        unit="ms",
+        roles=BROKER,
+    )
     log_free_space_reserve_bytes: NonNegative = _key(
         256 << 20,
         "Free space to keep on the file system of a broker's partitions, at most a twentieth of its"

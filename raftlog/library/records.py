@@ -51,7 +51,9 @@ class AsyncRecords:
             error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")
         if error is not None:
             raise error
-        consumer = core.consumer(ConsumerSettings())
+        # What was there when it began to read may be dropped before it is read.
+        reset = EARLIEST if position == EARLIEST else None
+        consumer = core.consumer(ConsumerSettings(offset_reset=reset))
         consumer.assign(topic, -1 if partition is None else partition, position)
         return cls(consumer, idle_timeout_s)
 

@@ -51,10 +51,24 @@ def config_keys(resource_type: int) -> Mapping[str, ConfigKey] | None:
 _ACTED_ON: Mapping[int, frozenset[str]] = MappingProxyType(
     {
         ResourceType.TOPIC: frozenset(
-            {"max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable"}
+            {
+                "cleanup.policy",
+                "max.message.bytes",
+                "min.insync.replicas",
+                "retention.bytes",
+                "retention.ms",
+                "unclean.leader.election.enable",
+            }
         ),
         ResourceType.BROKER: frozenset(
-            {"message.max.bytes", "min.insync.replicas", "unclean.leader.election.enable"}
+            {
+                "log.cleanup.policy",
+                "log.retention.bytes",
+                "log.retention.ms",
+                "message.max.bytes",
+                "min.insync.replicas",
+                "unclean.leader.election.enable",
+            }
         ),
     }
 )
@@ -146,7 +160,7 @@ _TOPIC = (
         "cleanup.policy",
         "LIST",
         "delete",
-        "What happens to old segments: delete, compact or both.",
+        "What happens to old records: delete, compact or both. Nothing is compacted in this build.",
         _CLEANUP,
     ),
     _text("compression.type", "STRING", "producer", "How records are compressed.", _COMPRESSION),
@@ -195,7 +209,7 @@ _TOPIC = (
     _long(
         "retention.bytes",
         -1,
-        "The largest a partition grows before old segments go; -1: no bound.",
+        "The size of a partition above which its oldest records go; -1: no bound.",
         -1,
     ),
     _long("retention.ms", _WEEK_MS, "How long records stay; -1: for ever.", -1),

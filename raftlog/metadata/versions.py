@@ -30,7 +30,7 @@ LATEST_METADATA_VERSION = 8
 cursors. 5: leader epochs that are raised by more than one, after a restore or an unsafe recovery.
 6: the causes of brokers' changes and of hosts' mappings, beside their words. 7: access control
 entries, clients that belong to who has opened them, and several listeners of a voter. 8: the log
-hash, keys of the key-value store and leases.
+hash, keys of the key-value store and leases, partitions that begin above offset 0.
 """
 
 _SNAPSHOTS = 2
@@ -49,6 +49,7 @@ ACLS = 7
 _VOTER_LISTENERS = 7
 _SKETCHES = 8
 _VOTE_IN_PLACE = 8
+_RETENTION = 8
 KEY_VALUES = 8
 """The level from which on there are keys of the key-value store, and leases."""
 LOG_HASH = 8
@@ -164,6 +165,11 @@ def supports_visibility_sketches(features: Features) -> bool:
 def supports_vote_in_place(features: Features) -> bool:
     """Whether a controller may keep its vote in a form that builds before take for damage."""
     return metadata_version(features) >= _VOTE_IN_PLACE
+
+
+def supports_retention(features: Features) -> bool:
+    """Whether partitions may begin above offset 0: builds before take that for damage."""
+    return metadata_version(features) >= _RETENTION
 
 
 def supports_key_values(features: Features) -> bool:

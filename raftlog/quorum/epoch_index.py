@@ -27,6 +27,11 @@ class EpochIndex:
         """All (epoch, first offset)."""
         return tuple(zip(self._epochs, self._starts, strict=True))
 
+    @property
+    def first_epoch(self) -> int:
+        """The epoch of the first record; -1 if there is none."""
+        return self._epochs[0] if self._epochs else -1
+
     def append(self, epoch: int, start: int) -> None:
         """Records of ``epoch`` follow from ``start`` on.
 

@@ -96,6 +96,10 @@ class LogRuns:
             self.size -= runs.popleft().size
         return before - self.size
 
+    def boundary(self, offset: int) -> int:
+        """The highest end of a run that is not above ``offset``; -1: there is none."""
+        return max((run.end_offset for run in self._runs if run.end_offset <= offset), default=-1)
+
     def clear(self) -> None:
         """The log is empty."""
         self._runs.clear()

@@ -61,6 +61,8 @@ class Committed:
     """Leader epoch -> the end of what its leader was the first to say is committed."""
     gone: bool = False
     """The topic was deleted."""
+    dropped: int = 0
+    """Up to where a leader has dropped what the topic does not keep."""
     excused: list[tuple[int, int]] = field(default_factory=list)
     """From and up to which offset a leader whose word counts no more has acknowledged."""
 
@@ -170,9 +172,10 @@ class CommittedData(Checker):
 
     def _check_durable(self, key: PartitionKey, committed: Committed, end: int, why: str) -> None:
         """Every sound member of the committed ISR has all below ``end`` on its disk."""
-        if end == 0:
-            return
-        epoch = committed.log.epochs[committed.log.index_at(end)]
+        index = committed.log.index_at(end)
+        if index < 0:
+            return  # Nothing, or nothing that is known.
+        epoch = committed.log.epochs[index]
         for member in committed.isr:
             disk = self.soundness(member)
             if disk is not None and (found := epoch_on(disk, key, end)) != epoch:
@@ -218,6 +221,10 @@ class CommittedData(Checker):
                 self._deleted(host, effect.key)
             elif kind is ev.Truncate:
                 self._truncated(host, effect.key, effect.end_offset)
+            elif kind is ev.AdvanceStart:
+                self._start_moves(host, effect.key, effect.start_offset)
+            elif kind is ev.Reset:
+                self._begins_anew(host, effect.key, effect.start_offset)
 
     def _acknowledges(self, host: BrokerView, request: Any) -> None:
         """A follower's offset says that everything below is on its disk."""
@@ -226,6 +233,8 @@ class CommittedData(Checker):
             return  # Damaged since it was written: what it holds can't be told from here.
         for named in request.partitions:
             key, end = (named.topic_id, named.partition_index), named.fetch_offset
+            if named.last_fetched_epoch < 0 and start_on(host.disk, key) == end:
+                continue  # It has nothing, and begins there.
             if end and epoch_on(host.disk, key, end) != named.last_fetched_epoch:
                 raise CheckFailedError(
                     f"I24: {host.name} acknowledges {name_of(key)} up to {end}, leader epoch"
@@ -304,6 +313,9 @@ class CommittedData(Checker):
             return
         self.claims += 1
         own, log = self._logs.log(host, key), committed.log
+        if not log.bases and own.begin > log.begin:
+            # Nothing counts from before; what this leader has dropped is not known.
+            log = committed.log = ReplicaLog(own.begin, own.before)
         what = (
             f"I24: {host.name}, leader epoch {epoch}, says that {name_of(key)} is committed up to"
             f" {end}"
@@ -319,8 +331,14 @@ class CommittedData(Checker):
             )
         if end <= log.end:
             return
-        for index in range(own.index_at(log.end) + 1 if log.end else 0, own.index_at(end) + 1):
-            log.append(own.bases[index], own.ends[index], own.epochs[index], own.batches[index])
+        for index in range(own.index_at(log.end) + 1, own.index_at(end) + 1):
+            log.append(
+                own.bases[index],
+                own.ends[index],
+                own.epochs[index],
+                own.batches[index],
+                own.chains[index],
+            )
             for listener in self.listeners:
                 listener(key, own.batches[index])
         committed.ends[epoch] = end
@@ -348,6 +366,50 @@ class CommittedData(Checker):
                 f" committed up to {end}"
             )
 
+    def _start_moves(self, host: BrokerView, key: PartitionKey, start: int) -> None:
+        """A leader drops only what is committed, and its end never; a follower what its leader has
+        dropped.
+        """
+        committed = self.partitions.get(key)
+        if committed is None or committed.gone:
+            return
+        assert host.service is not None
+        assert host.service.data is not None
+        replica = host.service.data.replicas.describe(key)
+        if replica is None or replica.leader_epoch < 0:
+            if start > committed.dropped:
+                raise CheckFailedError(
+                    f"I24: {host.name} follows, and drops {name_of(key)} up to {start}; its leaders"
+                    f" have dropped up to {committed.dropped}"
+                )
+            return
+        if start >= replica.high_watermark:
+            raise CheckFailedError(
+                f"I24: {host.name} drops {name_of(key)} up to {start}; committed is"
+                f" {replica.high_watermark}"
+            )
+        self.claim(host, key, replica.leader_epoch, replica.high_watermark)
+        committed.dropped = max(committed.dropped, start)
+
+    def _begins_anew(self, host: BrokerView, key: PartitionKey, start: int) -> None:
+        """A follower empties its log: none of it is where its leader's begins, or above."""
+        committed = self.partitions.get(key)
+        if committed is None or committed.gone:
+            return
+        if start > committed.dropped:
+            raise CheckFailedError(
+                f"I24: {host.name} begins {name_of(key)} anew at {start}; its leaders have dropped"
+                f" up to {committed.dropped}"
+            )
+        assert host.disk is not None
+        chunks = host.disk.live.get(key)
+        for _, chunk in chunks.scan(start) if chunks is not None else ():
+            if any(header.end_offset > start for header in _headers(chunk)):
+                raise CheckFailedError(
+                    f"I24: {host.name} empties {name_of(key)}, and has records behind {start},"
+                    " where its leader begins"
+                )
+
     def _deleted(self, host: BrokerView, key: PartitionKey) -> None:
         committed = self.partitions.get(key)
         partition = self._golden.partition(key)
@@ -364,9 +426,15 @@ class CommittedData(Checker):
     def _truncated(self, host: BrokerView, key: PartitionKey, end: int) -> None:
         """Told after the cut: the log is what is left; what was there is on the disk still."""
         committed = self.partitions.get(key)
-        if committed is None or committed.gone or end >= committed.log.end or host.disk is None:
+        if committed is None or committed.gone or host.disk is None:
+            return
+        # What a leader has dropped is nobody's: a log that ends where its begins may be cut there.
+        end = max(end, committed.dropped)
+        if end >= committed.log.end:
             return
         index = committed.log.index_of(end)
+        if index < 0:
+            return
         chunks = host.disk.live.get(key)
         for base, chunk in chunks.scan(end) if chunks is not None else ():
             if any(
@@ -405,6 +473,14 @@ def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
     assert host.service.data is not None
     replica = host.service.data.replicas.describe(key)
     return replica.leader_epoch if replica is not None else -1
+
+
+def start_on(disk: SimPartitionDisk, key: PartitionKey) -> int:
+    """Where a replica that has no record durably on a disk begins; -1: it has some."""
+    chunks = disk.durable.get(key)
+    if chunks is None:
+        return 0
+    return -1 if chunks.bases else chunks.start
 
 
 def epoch_on(disk: SimPartitionDisk, key: PartitionKey, end: int) -> int | None:

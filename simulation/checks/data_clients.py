@@ -5,7 +5,8 @@
 * A consumer is given each offset once, in order, without a gap, and what it is given is what is
   committed there: one offset never answers two different records, and no record that was shown goes
   away.
-* The position of a consumer that reads on is never out of range.
+* The position of a consumer that reads on is never out of range, unless what is there was dropped
+  because the topic does not keep it.
 
 After a partition was void (see I24) what was answered and shown before counts no more.
 
@@ -114,7 +115,8 @@ class DataClients(Checker):
             return
         self.read += 1
         era, wanted = self.due.get((client, key), (committed.era, record.offset))
-        if era == committed.era and wanted != record.offset:
+        was_dropped = wanted < record.offset and wanted < committed.dropped
+        if era == committed.era and wanted != record.offset and not was_dropped:
             raise CheckFailedError(
                 f"I26: {client} is given {record.offset} of {name_of(key)}, {wanted} is next"
             )
@@ -128,7 +130,12 @@ class DataClients(Checker):
 
     @override
     def consumer_out_of_range(self, client: str) -> None:
-        if not self._committed.voided:
+        # Where it has not read anything it has asked where to begin, before that was dropped.
+        was_dropped = any(
+            committed.dropped > self.due.get((client, key), (0, 0))[1]
+            for key, committed in self._committed.partitions.items()
+        )
+        if not self._committed.voided and not was_dropped:
             raise CheckFailedError(f"I26: {client} reads on, and its position is out of range")
 
 

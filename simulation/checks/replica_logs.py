@@ -28,11 +28,17 @@ def name_of(key: PartitionKey) -> str:
 
 
 class ReplicaLog:
-    """Batches in order. Ends are exclusive; a chain stands for a batch and for all below it."""
+    """Batches in order. Ends are exclusive; a chain stands for a batch and for all below it.
 
-    __slots__ = ("bases", "batches", "chains", "ends", "epochs")
+    What the replica has dropped at its beginning stays here, but for what is not known: that of
+    before ``begin``, and ``before`` stands for it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("bases", "batches", "before", "begin", "chains", "ends", "epochs")
+
+    def __init__(self, begin: int = 0, before: int | None = None) -> None:
+        self.begin = begin
+        self.before = hash(("unknown", begin)) if begin and before is None else before or 0
         self.bases: list[int] = []
         self.ends: list[int] = []
         self.epochs: list[int] = []
@@ -42,14 +48,13 @@ class ReplicaLog:
     @property
     def end(self) -> int:
         """Of everything."""
-        return self.ends[-1] if self.ends else 0
+        return self.ends[-1] if self.ends else self.begin
 
-    def append(self, base: int, end: int, epoch: int, data: bytes) -> int:
-        """One more batch; its chain."""
-        # Lengths and checksum come first in a batch: they stand for its bytes.
-        chain = hash(
-            (self.chains[-1] if self.chains else 0, base, end, epoch, int.from_bytes(data[:8]))
-        )
+    def append(self, base: int, end: int, epoch: int, data: bytes, chain: int | None = None) -> int:
+        """One more batch; its chain, if that is known already."""
+        if chain is None:
+            before = self.chains[-1] if self.chains else self.before
+            chain = hash((before, base, end, epoch, _digest(data)))
         self.bases.append(base)
         self.ends.append(end)
         self.epochs.append(epoch)
@@ -77,8 +82,15 @@ class ReplicaLog:
         """Of all below ``end``; None if no batch ends there."""
         if end == 0:
             return 0
+        if end == self.begin:
+            return self.before
         index = self.index_at(end)
         return self.chains[index] if index >= 0 else None
+
+
+def _digest(data: bytes) -> int:
+    """Lengths and checksum come first in a batch: they stand for its bytes."""
+    return int.from_bytes(data[:8])
 
 
 class ReplicaLogs(Checker):
@@ -87,9 +99,11 @@ class ReplicaLogs(Checker):
     def __init__(self) -> None:
         self.logs: dict[str, dict[PartitionKey, ReplicaLog]] = {}
         """Of each broker's host that is up: what is readable there now."""
-        self._chains: dict[tuple[PartitionKey, int, int], int] = {}
-        """(partition, base offset, leader epoch) -> chain."""
-        self.appends = self.truncations = self.deletions = 0
+        self._chains: dict[tuple[PartitionKey, int, int], tuple[int, int]] = {}
+        """(partition, base offset, leader epoch) -> chain, and what stands for the batch alone."""
+        self._before: dict[tuple[str, PartitionKey, int], int] = {}
+        """(disk, partition, log start) -> chain of what was dropped there."""
+        self.appends = self.truncations = self.deletions = self.starts = self.resets = 0
 
     def log(self, host: BrokerView, key: PartitionKey) -> ReplicaLog:
         """One replica's; empty if there is none."""
@@ -110,9 +124,11 @@ class ReplicaLogs(Checker):
         assert host.disk is not None
         logs = self.logs[host.name] = {}
         for key in sorted(host.disk.live):
-            log = logs[key] = ReplicaLog()
-            for base, chunk in host.disk.live[key].scan(0):
-                self._append(host, key, log, chunk, base)
+            start = host.disk.live[key].start
+            before = self._before.get((host.disk.directory_id, key, start))
+            log = logs[key] = ReplicaLog(start, before)
+            for _, chunk in host.disk.live[key].scan(0):
+                self._append(host, key, log, chunk, start)
 
     @override
     def data_step(self, host: BrokerView, event: ev.Event, effects: Any, now: float) -> None:
@@ -124,7 +140,7 @@ class ReplicaLogs(Checker):
                 if log is None:
                     log = logs[effect.key] = ReplicaLog()
                 self.appends += 1
-                self._append(host, effect.key, log, effect.chunk, effect.base_offset)
+                self._append(host, effect.key, log, effect.chunk)
                 if log.end != effect.end_offset:
                     raise CheckFailedError(
                         f"I23: {host.name} appends up to {effect.end_offset}, and it is {log.end}"
@@ -138,14 +154,32 @@ class ReplicaLogs(Checker):
                         raise CheckFailedError(
                             f"I23: {host.name} cuts {name_of(effect.key)} inside a batch"
                         )
+            elif kind is ev.AdvanceStart:
+                self._start_moves(host, logs[effect.key], effect)
+            elif kind is ev.Reset:
+                self.resets += 1
+                logs[effect.key] = ReplicaLog(effect.start_offset)
             elif kind is ev.Delete:
                 self.deletions += logs.pop(effect.key, None) is not None
 
+    def _start_moves(self, host: BrokerView, log: ReplicaLog, effect: ev.AdvanceStart) -> None:
+        self.starts += 1
+        before = log.chain_at(effect.start_offset)
+        if before is None or effect.start_offset >= log.end:
+            raise CheckFailedError(
+                f"I23: {host.name} lets {name_of(effect.key)} begin at {effect.start_offset}: it"
+                f" ends at {log.end}, or no batch begins there"
+            )
+        assert host.disk is not None
+        self._before[host.disk.directory_id, effect.key, effect.start_offset] = before
+
     def _append(
-        self, host: BrokerView, key: PartitionKey, log: ReplicaLog, chunk: bytes, base_offset: int
+        self, host: BrokerView, key: PartitionKey, log: ReplicaLog, chunk: bytes, start: int = 0
     ) -> None:
         for header in batch.headers(chunk, verify=False):
             base, epoch = header.base_offset, header.epoch
+            if base < start:
+                continue  # It is of a chunk that reaches over the log start.
             if base != log.end or (log.epochs and epoch < log.epochs[-1]):
                 raise CheckFailedError(
                     f"I23: {host.name} has {name_of(key)} up to {log.end}, epoch"
@@ -153,8 +187,13 @@ class ReplicaLogs(Checker):
                     f" {epoch}"
                 )
             data = chunk[header.position : header.position + header.size]
-            chain = log.append(base, header.end_offset, epoch, data)
-            if self._chains.setdefault((key, base, epoch), chain) != chain:
+            # What a log that does not begin at 0 has before is as with those who have all of it.
+            known, digest = self._chains.get((key, base, epoch)), _digest(data)
+            is_first = known is not None and log.begin > 0 and not log.bases
+            chain = log.append(
+                base, header.end_offset, epoch, data, known[0] if known and is_first else None
+            )
+            if self._chains.setdefault((key, base, epoch), (chain, digest)) != (chain, digest):
                 raise CheckFailedError(
                     f"I23: {name_of(key)} has two logs that end with the batch of offset {base} and"
                     f" leader epoch {epoch}; one of them at {host.name}"

@@ -12,6 +12,7 @@ from simulation.mutants.mutant import Mutant
 
 LATE = "brokers that restart, ISR changes that are late"
 CUTS = "brokers that die, sleep and are cut off"
+KEEPS_LITTLE = replace(DATA, data_kept_bytes=150)
 
 MUTANTS = (
     Mutant(
@@ -300,5 +301,71 @@ MUTANTS = (
         ),
         "brokers that do not reach each other",
         known=4,
+    ),
+    Mutant(
+        "drops-uncommitted",
+        "a leader drops what its topic does not keep, committed or not",
+        (
+            Edit(
+                "broker.partition.retention:start_to_keep",
+                "whole = run.end_offset < high_watermark",
+                "whole = run is not runs.runs[-1]",
+            ),
+        ),
+        KEEPS_LITTLE,
+    ),
+    Mutant(
+        "log-start-not-looked-at",
+        "a leader sends a follower that is below its log start what there is",
+        (
+            Edit(
+                "broker.partition.session:Session._name",
+                "if named.fetch_offset < log.start or (",
+                "if (",
+            ),
+            Edit(
+                "broker.partition.session:Position.log_start_moved",
+                "if self.awaits and self.offset < start:",
+                "if False:",
+            ),
+            Edit(
+                "broker.partition.session:Session._take_data",
+                "position.offset,",
+                "max(position.offset, position.leader.replica.log.start),",
+            ),
+        ),
+        KEEPS_LITTLE,
+    ),
+    Mutant(
+        "log-start-ends-all-epochs",
+        "a leader says of every epoch that it has dropped that it ended at the log start",
+        (
+            Edit(
+                "broker.partition.replica:PartitionLog.divergence",
+                "if self.start and (last_epoch < first_epoch or first_epoch < 0):",
+                "if False:",
+            ),
+        ),
+        KEEPS_LITTLE,
+        known=21,
+    ),
+    Mutant(
+        "empties-its-log",
+        "a follower that is told where its leader's log begins empties its own, whatever it has",
+        (
+            Edit(
+                "broker.partition.follower:Follower.begin_at",
+                "if not (log_start_offset > log.end or (is_empty and 0 <= log_start_offset <"
+                " log.end)):",
+                "if log_start_offset < 0:",
+            ),
+            Edit(
+                "broker.partition.session:Session._name",
+                "        if diverging is not None:\n",
+                "        if diverging is not None:\n"
+                "            self.is_out_of_range(key, log.start)\n            return\n",
+            ),
+        ),
+        KEEPS_LITTLE,
     ),
 )

@@ -148,6 +148,8 @@ class SwarmConfig:
     """
     replica_lag_ms: int = 3000
     """A follower that was not caught up for so long leaves the ISR."""
+    data_kept_bytes: int = 0
+    """What topics with records that stay keep of each partition; 0: everything."""
     max_clients: int = 0
     """Exactly-once clients open at a time; 0: as by default."""
     strict_share: float = 0.0
@@ -257,7 +259,17 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
                 session_timeout_ms=1500,
                 replica_lag_ms=500,
             )
-    return _draw_keepers(seed, _draw_watchers(seed, _draw_authorizer(seed, config)))
+    config = _draw_keepers(seed, _draw_watchers(seed, _draw_authorizer(seed, config)))
+    return _draw_kept(seed, config)
+
+
+def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
+    """For clusters with partitions that begin at the level of retention, and stay there."""
+    kept = random.Random(f"{seed} swarm, kept data").choice((0, 0, 100, 400))
+    lowered = config.release_version or config.old_build or "lower_features" in config.faults
+    if lowered or not (config.brokers and config.data_per_s):
+        return config
+    return replace(config, data_kept_bytes=kept)
 
 
 def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:

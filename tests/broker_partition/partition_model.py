@@ -34,6 +34,7 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
+from raftlog.storage.log_runs import LogRuns
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2 as pb
@@ -42,6 +43,7 @@ from raftlog.wire.records.v1 import records_pb2
 BROKERS = (1, 2, 3)
 TOPIC_ID = b"M" * 16
 SERVE_S = 1e6
+KEPT_MS, KEPT_BYTES = 1_000, 400
 
 
 class BrokenPromiseError(AssertionError):
@@ -60,17 +62,19 @@ class Disk:
         self.number = number
         self.visible: dict[PartitionKey, list[tuple[int, int, bytes]]] = {}
         self.durable: dict[PartitionKey, list[tuple[int, int, bytes]]] = {}
-        self.unflushed: deque[ev.Append | ev.Truncate | ev.Delete | ev.Flush] = deque()
+        self.starts: dict[bool, dict[PartitionKey, int]] = {False: {}, True: {}}
+        """Of what is visible, and (True) durable."""
+        self.unflushed: deque[ev.Effect] = deque()
 
-    def write(self, effect: ev.Append | ev.Truncate | ev.Delete | ev.Flush) -> None:
+    def write(self, effect: ev.Effect) -> None:
         self.unflushed.append(effect)
-        self._apply(self.visible, effect)
+        self._apply(effect, durable=False)
 
-    @staticmethod
-    def _apply(state: dict[PartitionKey, list[tuple[int, int, bytes]]], effect: Any) -> None:
+    def _apply(self, effect: Any, *, durable: bool) -> None:
+        state, starts = self.durable if durable else self.visible, self.starts[durable]
         if isinstance(effect, ev.Append):
             log = state.setdefault(effect.key, [])
-            end = log[-1][1] if log else 0
+            end = log[-1][1] if log else starts.get(effect.key, 0)
             if effect.base_offset != end:
                 raise BrokenPromiseError(
                     f"an append at {effect.base_offset}, the log ends at {end}"
@@ -80,11 +84,23 @@ class Disk:
                 log.append((header.base_offset, header.end_offset, bytes_))
         elif isinstance(effect, ev.Truncate):
             log = state.setdefault(effect.key, [])
-            if effect.end_offset not in {0, *(end for _, end, _ in log)}:
+            if effect.end_offset not in {
+                starts.get(effect.key, 0),
+                *(end for _, end, _ in log),
+            }:
                 raise BrokenPromiseError(f"a truncation to {effect.end_offset}, inside of a batch")
             state[effect.key] = [entry for entry in log if entry[1] <= effect.end_offset]
+        elif isinstance(effect, ev.AdvanceStart):
+            log = state.get(effect.key, [])
+            if effect.start_offset not in {base for base, _, _ in log}:
+                raise BrokenPromiseError(f"a log start at {effect.start_offset}, of no batch")
+            state[effect.key] = [entry for entry in log if entry[0] >= effect.start_offset]
+            starts[effect.key] = effect.start_offset
+        elif isinstance(effect, ev.Reset):
+            state[effect.key], starts[effect.key] = [], effect.start_offset
         elif isinstance(effect, ev.Delete):
             state.pop(effect.key, None)
+            starts.pop(effect.key, None)
 
     def flush(self) -> int | None:
         """Complete the oldest flush asked for; its token."""
@@ -94,28 +110,34 @@ class Disk:
             effect = self.unflushed.popleft()
             if isinstance(effect, ev.Flush):
                 return effect.token
-            self._apply(self.durable, effect)
+            self._apply(effect, durable=True)
 
     def crash(self, rng: random.Random) -> None:
         writes = [effect for effect in self.unflushed if not isinstance(effect, ev.Flush)]
         for effect in writes[: rng.randint(0, len(writes))]:
-            self._apply(self.durable, effect)
+            self._apply(effect, durable=True)
         self.unflushed.clear()
         self.visible = {key: list(log) for key, log in self.durable.items()}
+        self.starts[False] = dict(self.starts[True])
 
     def recover(self) -> tuple[RecoveredPartition, ...]:
         found = []
         for key, log in sorted(self.durable.items()):
             epochs: list[tuple[int, int]] = []
-            for base, _, bytes_ in log:
+            runs, start = LogRuns(), self.start(key, durable=True)
+            for base, end, bytes_ in log:
                 (header,) = batch.headers(bytes_)
+                runs.append(base, end, header.timestamp_ms, len(bytes_))
                 if not epochs or epochs[-1][0] != header.epoch:
                     epochs.append((header.epoch, base))
-            found.append(RecoveredPartition(key, 0, log[-1][1] if log else 0, tuple(epochs)))
+            end = log[-1][1] if log else start
+            found.append(RecoveredPartition(key, start, end, tuple(epochs), runs))
         return tuple(found)
 
     def read(self, read: ev.Read) -> bytes:
         found = b""
+        if read.offset < self.start(read.key, durable=False):
+            raise BrokenPromiseError(f"a read at {read.offset}, below the log start")
         for _, end, bytes_ in self.visible.get(read.key, []):
             if end > read.offset and end <= read.until:
                 if found and len(found) + len(bytes_) > read.max_bytes:
@@ -125,13 +147,16 @@ class Disk:
 
     def end(self, key: PartitionKey, *, durable: bool) -> int:
         log = (self.durable if durable else self.visible).get(key)
-        return log[-1][1] if log else 0
+        return log[-1][1] if log else self.start(key, durable=durable)
+
+    def start(self, key: PartitionKey, *, durable: bool) -> int:
+        return self.starts[durable].get(key, 0)
 
     def content(
-        self, key: PartitionKey, until: int, *, durable: bool
+        self, key: PartitionKey, until: int, *, durable: bool, begin: int = 0
     ) -> list[tuple[int, int, bytes]]:
         log = (self.durable if durable else self.visible).get(key) or []
-        return [entry for entry in log if entry[0] < until]
+        return [entry for entry in log if begin <= entry[0] < until]
 
 
 # --- the controller -----------------------------------------------------------------------------
@@ -279,12 +304,23 @@ class World:
     """One schedule."""
 
     def __init__(
-        self, seed: int, *, steps: int = 600, level: int = versions.LATEST_METADATA_VERSION
+        self,
+        seed: int,
+        *,
+        steps: int = 600,
+        level: int = versions.LATEST_METADATA_VERSION,
+        retains: bool = False,
     ) -> None:
         self.seed, self.steps = seed, steps
         self.rng = random.Random(seed)
         self.min_isr = self.rng.choice((1, 1, 2))
         self.partitions = 2
+        self.kept_bytes = KEPT_BYTES if retains else -1
+        self.dropped: dict[PartitionKey, int] = {}
+        """Up to where a leader has dropped what the topic does not keep."""
+        self.too_old = False
+        """Whether all records are, for the leader that looks now."""
+        self.drops = self.resets = 0
         self.now = 1000.0
         self.controller = Controller(level)
         self.disks = 0
@@ -315,6 +351,8 @@ class World:
         self.handlers: dict[type, Callable[[Node, Any], None]] = {
             ev.Append: self._append,
             ev.Truncate: lambda node, effect: node.disk.write(effect),
+            ev.AdvanceStart: self._advance_start,
+            ev.Reset: self._reset,
             ev.Delete: lambda node, effect: node.disk.write(effect),
             ev.Flush: lambda node, effect: node.disk.write(effect),
             ev.AnswerProduce: self._answer_produce,
@@ -424,6 +462,15 @@ class World:
             value=str(self.min_isr),
         )
         records.append(record(config))
+        if self.kept_bytes >= 0:
+            for key, value in (("retention.bytes", self.kept_bytes), ("retention.ms", KEPT_MS)):
+                records.append(
+                    record(
+                        records_pb2.ConfigRecord(
+                            resource_type=2, resource_name=name, name=key, value=str(value)
+                        )
+                    )
+                )
         self.controller.commit(records)
         self.keys = [(TOPIC_ID, index) for index in range(self.partitions)]
         self._isr_moved()
@@ -457,6 +504,7 @@ class World:
             (some((0.1, 0.5)), self._skip_image),
             (some((0.0, 0.3)), self._reassign),
             (some((0.0, 0.4)), self._long_pause),
+            *(((some((0.5, 3)), self._retain),) if self.kept_bytes >= 0 else ()),
         ]
 
     # --- stepping --------------------------------------------------------------------------------
@@ -500,6 +548,39 @@ class World:
                 raise BrokenPromiseError(
                     f"two batches at {header.base_offset} of epoch {header.epoch}"
                 )
+        node.disk.write(effect)
+
+    def _retain(self) -> None:
+        """A leader looks at what it need not keep: all is too old, or nothing is."""
+        node = self._some()
+        if node is not None:
+            now_ms = self.rng.choice((1, 1, 1, 2 + KEPT_MS))
+            self.too_old = now_ms > KEPT_MS
+            self.step(node, ev.RetentionDue(tuple(self.keys), now_ms))
+
+    def _advance_start(self, node: Node, effect: ev.AdvanceStart) -> None:
+        key, start = effect.key, effect.start_offset
+        if (leader := self._leader(node, key)) is not None:
+            self.drops += 1
+            if start >= leader.high_watermark:
+                raise BrokenPromiseError(
+                    f"broker {node.id} drops up to {start}, {leader.high_watermark} is committed"
+                )
+            left = node.disk.content(key, 1 << 60, durable=False, begin=start)
+            if not left or (not self.too_old and sum(len(one[2]) for one in left) < KEPT_BYTES):
+                raise BrokenPromiseError(f"broker {node.id} drops up to {start}, too much")
+            self.dropped[key] = max(start, self.dropped.get(key, 0))
+        elif start > self.dropped.get(key, 0):
+            raise BrokenPromiseError(f"follower {node.id} drops up to {start} of its own accord")
+        node.disk.write(effect)
+
+    def _reset(self, node: Node, effect: ev.Reset) -> None:
+        self.resets += 1
+        key, start = effect.key, effect.start_offset
+        if start > self.dropped.get(key, 0):
+            raise BrokenPromiseError(f"follower {node.id} begins at {start}, nobody dropped that")
+        if node.disk.content(key, 1 << 60, durable=False, begin=start):
+            raise BrokenPromiseError(f"follower {node.id} drops what is not below {start}")
         node.disk.write(effect)
 
     def _answer_produce(self, node: Node, effect: ev.AnswerProduce) -> None:
@@ -959,11 +1040,13 @@ class World:
     def _check_has_all(self, node: Node, key: PartitionKey) -> None:
         log = {base: bytes_ for base, _, bytes_ in node.disk.visible.get(key, [])}
         for written in self.written.values():
-            if written.key == key and written.acked_at >= 0 and not written.excused:
+            is_kept = written.acked_at >= node.disk.start(key, durable=False)
+            if written.key == key and is_kept and not written.excused:
                 found = log.get(written.acked_at)
                 if found is None or _first_value(found) != written.value:
                     raise BrokenPromiseError(
-                        f"broker {node.id} leads without {written}, which was acknowledged"
+                        f"broker {node.id} leads or is in sync without {written}, which was"
+                        " acknowledged"
                     )
 
     def _look(self, node: Node) -> None:
@@ -991,7 +1074,7 @@ class World:
         for member in self._isr(key):
             if member != node.id and self._kept_disk(key, member):
                 other = self.nodes[member].disk.content(key, high_watermark, durable=True)
-                if other != mine:
+                if not _same(mine, other):
                     raise BrokenPromiseError(
                         f"the high watermark of {key[1]} at broker {node.id} is {high_watermark};"
                         f" broker {member}, in the ISR, has durably"
@@ -1034,8 +1117,10 @@ class World:
             self._check_has_all(leader, key)
             end = leader.disk.end(key, durable=True)
             for node in self.nodes.values():
-                if node.disk.content(key, end, durable=True) != leader.disk.content(
-                    key, end, durable=True
+                self._check_has_all(node, key)
+                if not _same(
+                    node.disk.content(key, end, durable=True),
+                    leader.disk.content(key, end, durable=True),
                 ):
                     raise BrokenPromiseError(
                         f"broker {node.id} has another log of {key[1]} than its leader"
@@ -1121,6 +1206,14 @@ class World:
                     f" {leader.replica.log.end}"
                 )
         return "; ".join(said)
+
+
+def _same(one: list[tuple[int, int, bytes]], other: list[tuple[int, int, bytes]]) -> bool:
+    """Whether two logs have the same batches, where both have not dropped them: to their ends."""
+    begin = max((log[0][0] for log in (one, other) if log), default=0)
+    return [entry for entry in one if entry[0] >= begin] == [
+        entry for entry in other if entry[0] >= begin
+    ]
 
 
 def _first_value(bytes_: bytes) -> str:

@@ -11,12 +11,15 @@ from simulation.mutants.edits import Edit
 
 ISR = "broker.partition.isr"
 LEADER = "broker.partition.leader:Leader"
+RETENTION = "broker.partition.retention"
 LEADER_ISR = "broker.partition.leader_isr:LeaderIsr"
 
 
 class Breakage(NamedTuple):
     name: str
     edits: tuple[Edit, ...]
+    retains: bool = False
+    """Where topics do not keep everything."""
 
 
 BREAKAGES = (
@@ -114,5 +117,79 @@ BREAKAGES = (
                 "maximal = dict.fromkeys(self.committed if self.proposal is None else ())",
             ),
         ),
+    ),
+    Breakage(
+        "what is not committed is dropped",
+        (
+            Edit(
+                f"{RETENTION}:start_to_keep",
+                "whole = run.end_offset < high_watermark",
+                "whole = run is not runs.runs[-1]",
+            ),
+        ),
+        retains=True,
+    ),
+    Breakage(
+        "more is dropped than the topic is too large by",
+        (
+            Edit(
+                f"{RETENTION}:start_to_keep",
+                "too_much = 0 <= kept.size <= size - run.size",
+                "too_much = 0 <= kept.size <= size",
+            ),
+        ),
+        retains=True,
+    ),
+    Breakage(
+        "the newest batch is dropped",
+        (
+            Edit(
+                f"{RETENTION}:start_to_keep",
+                "            if too_old and start < runs.last_base < high_watermark:\n"
+                "                return runs.last_base\n",
+                "            if too_old and run.end_offset == high_watermark:\n"
+                "                return run.end_offset\n",
+            ),
+        ),
+        retains=True,
+    ),
+    Breakage(
+        "a follower below the log start is sent what there is",
+        (
+            Edit(
+                "broker.partition.session:Session._name",
+                "if named.fetch_offset < log.start or (",
+                "if (",
+            ),
+        ),
+        retains=True,
+    ),
+    Breakage(
+        "a follower begins anew whatever it has",
+        (
+            Edit(
+                "broker.partition.follower:Follower.begin_at",
+                "if not (log_start_offset > log.end or (is_empty and 0 <= log_start_offset < log.end)):",
+                "if log_start_offset < 0:",
+            ),
+            Edit(
+                "broker.partition.session:Session._name",
+                "        if diverging is not None:\n",
+                "        if diverging is not None:\n"
+                "            self.is_out_of_range(key, log.start)\n            return\n",
+            ),
+        ),
+        retains=True,
+    ),
+    Breakage(
+        "a log that was cut keeps what it knew of the rest",
+        (
+            Edit(
+                "broker.partition.host:Host.truncate",
+                "            replica.runs.truncate(end_offset)\n",
+                "            pass\n",
+            ),
+        ),
+        retains=True,
     ),
 )

@@ -31,9 +31,16 @@ def test_they_hold_with_epochs_that_may_be_left_out(level: int) -> None:
 )
 def test_a_breakage_is_caught(breakage: Breakage) -> None:
     with edited(breakage.edits), pytest.raises(BrokenPromiseError):
-        _first_few()
+        _first_few(retains=breakage.retains)
 
 
-def _first_few() -> None:
+def _first_few(*, retains: bool) -> None:
     for seed in range(FEW):
-        run(seed)
+        run(seed, retains=retains)
+
+
+def test_they_hold_where_topics_do_not_keep_everything() -> None:
+    worlds = [run(seed, retains=True) for seed in range(200, 300)]
+    assert sum(world.acked for world in worlds) > 500
+    assert sum(world.drops for world in worlds) > 50
+    assert sum(world.resets for world in worlds) > 5

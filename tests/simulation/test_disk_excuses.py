@@ -17,7 +17,7 @@ from simulation.cli import silence
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.disk import SimDisk, SimLogStore
 from simulation.twins.disk_hardware import Chunks
-from simulation.twins.partition_disk import SimPartitionDisk
+from simulation.twins.partition_disk import ReplicaChunks, SimPartitionDisk
 from simulation.world import run_swarm
 
 KEY = (b"t" * 16, 0)
@@ -104,7 +104,7 @@ def test_damage_excuses_those_who_meet_it_as_long_as_it_is_there(
 
 def test_damage_of_a_replica_is_no_excuse_once_the_replica_is_gone() -> None:
     disk = SimPartitionDisk("disk", random.Random(1))
-    disk.durable = {KEY: Chunks([0], [_chunk()])}
+    disk.durable = {KEY: ReplicaChunks([0], [_chunk()])}
     disk.live = {KEY: disk.durable[KEY].copy()}
     disk.flip_bit(random.Random(1))
     with pytest.raises(CorruptLogError) as met:

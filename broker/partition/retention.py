@@ -1,0 +1,65 @@
+"""What of a partition's log its topic does not keep (Kafka's retention by time and by size).
+
+The leader decides, and moves its log start; followers are told with what they fetch, and follow.
+Only committed records go, and the newest batch never does: a log that is not empty says of which
+epoch its end is.
+
+Why: docs/decisions/029-retention-by-the-leader.md
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.partition import configs
+from raftlog.metadata.image import Image
+from raftlog.metadata.versions import supports_retention
+from raftlog.storage.log_runs import LogRuns
+
+_DELETE = "delete"
+
+
+class Retention(NamedTuple):
+    """What a topic keeps. Negative: without a bound."""
+
+    ms: int
+    size: int
+    """In bytes."""
+
+
+KEEP_ALL = Retention(-1, -1)
+
+
+def retention_of(image: Image, topic_id: bytes) -> Retention:
+    """What is in force for a topic."""
+    policy = configs.topic_value(image, topic_id, configs.CLEANUP_POLICY)
+    deletes = _DELETE in (item.strip() for item in policy.split(","))
+    if not deletes or not supports_retention(image.features):
+        return KEEP_ALL
+    return Retention(
+        configs.topic_number(image, topic_id, configs.RETENTION_MS),
+        configs.topic_number(image, topic_id, configs.RETENTION_BYTES),
+    )
+
+
+def start_to_keep(
+    runs: LogRuns, start: int, high_watermark: int, now_ms: int, kept: Retention
+) -> int:
+    """Where a log that begins at ``start`` may begin: there, or further.
+
+    Nothing goes that is younger than the topic keeps, or without which it would be smaller.
+    """
+    size = runs.size
+    for run in runs.runs:
+        too_old = 0 <= kept.ms < now_ms - run.last_timestamp_ms
+        too_much = 0 <= kept.size <= size - run.size
+        whole = run.end_offset < high_watermark
+        if not (too_old or too_much):
+            return start
+        if not whole:
+            # All of it is too old or too much, but its end: the newest batch stays.
+            if too_old and start < runs.last_base < high_watermark:
+                return runs.last_base
+            return start
+        start, size = run.end_offset, size - run.size
+    return start

@@ -1,0 +1,320 @@
+"""What a topic does not keep: the leader drops it, followers follow, and nobody reads below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from replica_kit import (
+    KEY,
+    ME,
+    TOPIC,
+    TOPIC_ID,
+    Stand,
+    chunk,
+    first_image,
+    of_kind,
+    partition,
+    recovered,
+    results,
+)
+from test_follower import Follower
+
+from broker.partition import events as ev
+from broker.partition.retention import Retention, start_to_keep
+from raftlog.errors import ErrorCode
+from raftlog.storage.log_runs import RUNS_MAX, LogRuns, Run
+from raftlog.storage.partition_api import RecoveredPartition
+from raftlog.wire.data.v1 import data_pb2 as pb
+
+NOW_MS = 100_000
+RUNS = (Run(10, 1_000, 100), Run(20, 50_000, 100), Run(30, 99_000, 100))
+TOPIC_TYPE, BROKER_TYPE = 2, 4
+
+
+def kept_from(high_watermark: int = 30, last_base: int = 29, ms: int = -1, size: int = -1) -> int:
+    runs = LogRuns(RUNS, last_base)
+    return start_to_keep(runs, 0, high_watermark, NOW_MS, Retention(ms, size))
+
+
+@pytest.mark.parametrize(
+    ("asked", "start"),
+    [
+        ({}, 0),
+        ({"ms": 99_000}, 0),
+        ({"ms": 98_999}, 10),
+        ({"ms": 50_000}, 10),
+        ({"ms": 49_999}, 20),
+        ({"ms": 1_000}, 20),
+        ({"ms": 999}, 29),
+        ({"ms": 0}, 29),
+        ({"ms": 0, "last_base": -1}, 20),
+        ({"ms": 0, "high_watermark": 29}, 20),
+        ({"ms": 0, "high_watermark": 20}, 10),
+        ({"ms": 0, "high_watermark": 21}, 20),
+        ({"ms": 0, "high_watermark": -1}, 0),
+        ({"size": 201}, 0),
+        ({"size": 200}, 10),
+        ({"size": 101}, 10),
+        ({"size": 0}, 20),
+        ({"size": 200, "ms": 49_999}, 20),
+    ],
+)
+def test_what_is_kept(asked: dict[str, Any], start: int) -> None:
+    assert kept_from(**asked) == start
+
+
+def test_a_long_log_is_told_in_few_runs_and_none_is_much_larger_than_the_others() -> None:
+    runs = LogRuns()
+    for base in range(10_000):
+        runs.append(base, base + 1, base, 10)
+    assert RUNS_MAX // 4 < len(runs.runs) <= RUNS_MAX
+    assert sum(run.size for run in runs.runs) == runs.size == 100_000
+    assert max(run.size for run in runs.runs) < 100_000 // (RUNS_MAX // 8)
+    ends = [run.end_offset for run in runs.runs]
+    assert (ends, ends[-1]) == (sorted(set(ends)), 10_000)
+    assert all(run.last_timestamp_ms == run.end_offset - 1 for run in runs.runs)
+    assert runs.drop_before(ends[3]) == sum(run.size for run in runs.runs[:0]) + 10 * ends[3]
+    assert runs.runs[0].end_offset == ends[4]
+
+
+def test_what_a_cut_has_left_of_a_run_counts_for_nothing() -> None:
+    runs = LogRuns(RUNS, 29)
+    runs.truncate(15)
+    assert (runs.runs, runs.size) == ((RUNS[0], Run(15, 50_000, 0)), 100)
+    assert runs.last_base == -1
+    runs.truncate(10)
+    assert runs.runs == RUNS[:1]
+    runs.clear()
+    assert runs == LogRuns()
+
+
+# --- the leader ----------------------------------------------------------------------------------
+
+
+def leading(*values: str, **options: Any) -> Stand:
+    """Alone in its ISR, with a batch of each value, all of it committed."""
+    stand = Stand(image=first_image(partition(isr=(ME,)), **options))
+    for value in values:
+        stand.produce(value)
+    return stand
+
+
+def due(stand: Stand, now_ms: int = 1_000_000) -> list[ev.Effect]:
+    return stand.do(ev.RetentionDue((KEY,), now_ms))
+
+
+def starts(effects: list[ev.Effect]) -> list[int]:
+    return [effect.start_offset for effect in of_kind(effects, ev.AdvanceStart)]
+
+
+def test_the_leader_drops_what_is_too_old_and_shows_where_its_log_begins() -> None:
+    stand = leading("a", "b", "c")
+    stand.config(TOPIC_TYPE, TOPIC, retention_ms="5000")
+    assert starts(due(stand, 1_005_000)) == []
+    (dropped,) = of_kind(due(stand, 1_005_001), ev.AdvanceStart)
+    assert (dropped.key, dropped.start_offset) == (KEY, 2)
+    assert dropped.dropped_bytes == 2 * len(chunk(0, 5, "a"))
+    asked = pb.ListOffsetsPartition(
+        topic_id=TOPIC_ID, partition_index=0, current_leader_epoch=-1, timestamp=-2
+    )
+    request = pb.ListOffsetsRequest(partitions=[asked])
+    assert stand.core.list_offsets(request, stand.now).partitions[0].offset == 2
+    below, first = (stand.consumed(stand.consume(offset)) for offset in (1, 2))
+    assert below is not None
+    assert first is not None
+    assert below.response.partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert "offset 1 is not in 2 .. 3" in below.response.partitions[0].error_message
+    assert first.response.partitions[0].log_start_offset == 2
+    assert [read.offset for read in first.reads] == [2]
+    assert starts(due(stand, 9_000_000)) == [], "the newest batch stays"
+
+
+def test_the_leader_drops_what_is_too_much() -> None:
+    stand = leading(*"abcdef")
+    stand.config(TOPIC_TYPE, TOPIC, retention_bytes=str(3 * len(chunk(0, 5, "a"))))
+    assert starts(due(stand)) == [3]
+    stand.produce("g")
+    assert starts(due(stand)) == [4]
+
+
+def test_what_all_topics_keep_is_said_under_the_brokers_name() -> None:
+    stand = leading("a", "b")
+    stand.config(BROKER_TYPE, "", log_retention_ms="1")
+    assert starts(due(stand, 1_000_002)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("level", "policy", "start"),
+    [(8, "delete", 2), (8, "compact, delete", 2), (8, "compact", 0), (7, "delete", 0)],
+)
+def test_nothing_goes_where_the_topic_is_compacted_or_a_build_might_not_know_it(
+    level: int, policy: str, start: int
+) -> None:
+    stand = leading("a", "b", "c", level=level)
+    stand.config(TOPIC_TYPE, TOPIC, retention_ms="1", cleanup_policy=policy)
+    assert starts(due(stand, 9_000_000)) == ([start] if start else [])
+
+
+def test_a_broker_that_is_fenced_or_follows_drops_nothing() -> None:
+    stand = leading("a", "b", "c")
+    stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
+    stand.do(ev.BrokerStatusChanged(101, float("-inf")))
+    assert starts(due(stand, 9_000_000)) == []
+    follower = Follower(recovered(3), image=first_image(partition(leader=2)))
+    follower.config(TOPIC_TYPE, TOPIC, retention_ms="1")
+    assert starts(due(follower, 9_000_000)) == []
+
+
+def test_what_is_not_committed_stays() -> None:
+    stand = Stand()
+    for value in "abc":
+        stand.produce(value, acks=1)
+    stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
+    assert starts(due(stand, 9_000_000)) == [], "no high watermark yet"
+    for replica_id in (2, 3):
+        stand.fetch(replica_id, 2)
+    assert stand.high_watermark == 2
+    assert starts(due(stand, 9_000_000)) == [1]
+
+
+def test_a_follower_whose_records_have_gone_is_told_where_the_log_begins() -> None:
+    stand = leading("a", "b", "c")
+    stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
+    due(stand, 9_000_000)
+    for offset, last_epoch in ((0, -1), (1, 5), (7, -1)):
+        (result,) = results(stand.fetch(2, offset, last_epoch))
+        assert result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (result.log_start_offset, result.current_leader.leader_id) == (2, ME)
+    (answer,) = of_kind(stand.fetch(2, 2, -1), ev.AnswerReplicaFetch)
+    assert [(read.offset, read.until) for read in answer.reads] == [(2, 3)]
+    assert answer.response.partitions[0].log_start_offset == 2
+
+
+def test_a_follower_that_waits_for_its_turn_is_told_too() -> None:
+    """Its records did not fit into the answer before, and are gone when the next one is made."""
+    keys = (KEY, (TOPIC_ID, 1))
+    both = [partition(key, isr=(ME,)) for key in keys]
+    stand = Stand(image=first_image(*both), replica_fetch_response_max_bytes=1)
+    for key in keys:
+        for value in "abc":
+            stand.produce(value, key=key)
+    named = [
+        pb.ReplicaFetchPartition(
+            topic_id=TOPIC_ID, partition_index=index, current_leader_epoch=5,
+            fetch_offset=0, last_fetched_epoch=-1,
+        )
+        for _, index in keys
+    ]  # fmt: skip
+    (first,) = results(stand.fetch_of(2, named))
+    assert first.partition_index == 0
+    stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
+    stand.do(ev.RetentionDue(keys, 9_000_000))
+    answers = of_kind(stand.fetch_of(2, []), ev.AnswerReplicaFetch)
+    (result,) = [one for answer in answers for one in answer.response.partitions]
+    assert (result.partition_index, result.error_code) == (1, ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert result.log_start_offset == 2
+    assert not any(answer.reads for answer in answers)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_log_of_an_epoch_before_the_log_start_has_nothing_in_common(again: bool) -> None:
+    """The other one led epoch 3 and has [0, 9) of it. This one has [0, 2) of epoch 3 and [2, 5) of
+    epoch 5, and drops what is below 3: that they part at 2 nobody knows any more, and cut at 3 the
+    other one would keep a record at 2 that was never committed.
+    """
+    stand = Stand(recovered(2, (3, 0)), image=first_image(partition(isr=(ME,))))
+    for value in "abc":
+        stand.produce(value)
+    stand.config(TOPIC_TYPE, TOPIC, retention_bytes=str(2 * len(chunk(0, 5, "a"))))
+    assert starts(due(stand)) == [3]
+    if again:
+        found = RecoveredPartition(KEY, 3, 5, ((5, 3),))
+        stand = Stand(found, image=first_image(partition(isr=(ME,), leader_epoch=6)))
+    for offset in (9, 4, 3):
+        (result,) = results(stand.fetch(2, offset, 3))
+        where = result.diverging_epoch
+        assert (where.epoch, where.end_offset) == (0, 0), offset
+    other = Follower(recovered(9, (3, 0)), image=first_image(partition(leader=2)))
+    (cut,) = of_kind(
+        other.answer({"diverging_epoch": pb.EpochEndOffset(epoch=0, end_offset=0)}), ev.Truncate
+    )
+    assert cut.end_offset == 0
+    assert other.positions() == [(0, -1, 5)]
+
+
+# --- the follower --------------------------------------------------------------------------------
+
+
+def following(*values: str) -> Follower:
+    stand = Follower()
+    for offset, value in enumerate(values):
+        stand.answer({"records": chunk(offset, 5, value), "high_watermark": offset + 1})
+    return stand
+
+
+@pytest.mark.parametrize(("told", "start"), [(0, []), (1, [1]), (2, [2]), (3, []), (99, [])])
+def test_a_follower_drops_what_its_leader_has_dropped_but_never_its_end(
+    told: int, start: list[int]
+) -> None:
+    stand = following("a", "b", "c")
+    effects = stand.answer({"high_watermark": 3, "log_start_offset": told})
+    assert starts(effects) == (start or ([2] if told > 2 else []))
+
+
+def test_a_start_within_a_batch_of_a_follower_is_the_one_below() -> None:
+    stand = Follower()
+    stand.answer({"records": chunk(0, 5, "a", "b"), "high_watermark": 2})
+    stand.answer({"records": chunk(2, 5, "c", "d"), "high_watermark": 4})
+    assert starts(stand.answer({"high_watermark": 4, "log_start_offset": 1})) == []
+    assert starts(stand.answer({"high_watermark": 4, "log_start_offset": 3})) == [2]
+
+
+OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
+def test_a_follower_without_any_of_it_begins_where_its_leader_does() -> None:
+    stand = following("a", "b")
+    stand.hold_flushes = True
+    effects = stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 7})
+    assert [effect.start_offset for effect in of_kind(effects, ev.Reset)] == [7]
+    fetches = len(stand.fetches)
+    stand.after(1.0)
+    assert len(stand.fetches) == fetches, "it acknowledges nothing before that is durable"
+    stand.flush()
+    assert stand.positions() == [(7, -1, 5)]
+    stand.hold_flushes = False
+    stand.answer({"records": chunk(7, 5, "h"), "high_watermark": 8, "log_start_offset": 7})
+    assert stand.positions() == [(8, 5, 5)]
+    assert starts(stand.answer({"high_watermark": 8, "log_start_offset": 8})) == []
+
+
+def test_a_follower_that_has_records_there_drops_none_of_them() -> None:
+    """They are compared epoch by epoch, as ever."""
+    for told in (0, 1, 2, -1):
+        stand = following("a", "b")
+        assert not of_kind(
+            stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": told}), ev.Reset
+        )
+        stand.after(0.5)
+        assert stand.positions() == [(2, 5, 5)]
+
+
+def test_an_empty_replica_goes_back_to_where_another_leader_begins() -> None:
+    stand = following("a")
+    stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 7})
+    stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 4})
+    assert stand.positions() == [(4, -1, 5)]
+    stand.answer({"records": chunk(4, 5, "e"), "high_watermark": 5, "log_start_offset": 4})
+    assert stand.positions() == [(5, 5, 5)]
+
+
+def test_what_was_known_of_an_emptied_log_is_forgotten() -> None:
+    """Else a leader would think that what it has had is there to be dropped."""
+    stand = following("a", "b", "c")
+    stand.answer({"error_code": OUT_OF_RANGE, "log_start_offset": 7})
+    stand.answer({"records": chunk(7, 5, "h"), "high_watermark": 8, "log_start_offset": 7})
+    stand.answer({"records": chunk(8, 5, "i"), "high_watermark": 9, "log_start_offset": 7})
+    stand.change(leader=ME, leader_epoch=6, isr=(ME,))
+    stand.config(TOPIC_TYPE, TOPIC, retention_bytes=str(len(chunk(7, 5, "h"))))
+    assert starts(due(stand)) == [8]

@@ -1,0 +1,84 @@
+"""Real brokers drop what a topic does not keep, and go on: over restarts, and with a follower that
+was away for longer than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+from cluster_kit import PATIENCE_S, raftlog, running, until
+from data_kit import SETTINGS, TOPIC, clients_of, in_sync
+
+from raftlog.cli.local import LocalCluster
+from raftlog.client.producer import Producer
+
+KEPT_BYTES = 3_000
+EVERY = {**SETTINGS, "log.retention.check.interval.ms": 100}
+
+
+def offsets(cluster: LocalCluster, *options: object) -> list[int]:
+    """What a consumer is given that begins at the beginning."""
+    at = ("--bootstrap-server", cluster.bootstrap_servers, "--json", *options)
+    ran = raftlog("consume", TOPIC, "--from-beginning", *at)
+    assert ran.code == 0, ran
+    return [json.loads(line)["offset"] for line in ran.out.splitlines()]
+
+
+def earliest(cluster: LocalCluster) -> int:
+    return offsets(cluster, "--max-messages", 1)[0]
+
+
+async def produce(producer: Producer, count: int) -> int:
+    """One batch each; the last one's offset."""
+    return max([(await producer.send(TOPIC, b"x" * 50)).offset for _ in range(count)])
+
+
+def test_what_a_topic_does_not_keep_goes_on_every_broker(tmp_path: Path) -> None:
+    async def test(cluster: LocalCluster) -> None:
+        async with clients_of(cluster) as world:
+            producer = world.producer()
+            await produce(producer, 100)
+            until(lambda: earliest(cluster) > 0, "the log begins further on")
+            leader = await world.leader()
+            away = next(node for node in cluster.brokers if node.node_id != leader)
+            cluster.kill(away.name, signal.SIGKILL)
+            assert cluster.wait_gone(away.name)
+            last = await produce(producer, 100)
+            until(lambda: earliest(cluster) > 100, "the log begins where one was not any more")
+            cluster.start(away.name)
+            cluster.wait_ready([away.name], PATIENCE_S)
+            await in_sync(world)
+            log = cluster.log_path(away.name).read_text()
+            assert "begins anew where the leader's log begins" in log
+            # The leader goes, and all come back with what they have on disk.
+            for node in cluster.brokers:
+                cluster.kill(node.name, signal.SIGKILL)
+                assert cluster.wait_gone(node.name)
+            for node in cluster.brokers:
+                cluster.start(node.name)
+            cluster.wait_ready([node.name for node in cluster.brokers], PATIENCE_S)
+            await in_sync(world)
+            begin = earliest(cluster)
+            found = offsets(cluster, "--max-messages", last - begin + 1)
+            assert found == list(range(begin, last + 1))
+            below = raftlog(
+                *("consume", TOPIC, "--partition", 0, "--offset", 0, "--timeout", 5),
+                *("--bootstrap-server", cluster.bootstrap_servers),
+            )
+            assert below.code == 1
+            assert "OFFSET_OUT_OF_RANGE: offset 0 is not in " in below.err
+
+    with running(LocalCluster(tmp_path / "c", controllers=1, brokers=3, settings=EVERY)) as cluster:
+        ran = raftlog(
+            *("topics", "create", TOPIC, "-r", 3, "--acks", "visible"),
+            *("--topic-config", f"retention.bytes={KEPT_BYTES}"),
+            *("--topic-config", "min.insync.replicas=2"),
+            *("--bootstrap-server", cluster.bootstrap_servers),
+        )
+        assert ran.code == 0, ran
+        asyncio.run(test(cluster))
+        for node in cluster.brokers:
+            assert "Traceback" not in cluster.log_path(node.name).read_text()
