@@ -1,6 +1,6 @@
 """Timelines: from when to when something was so.
 
-Columnar, from the records alone; no record is decoded.
+The kernels' (:mod:`replay.kernels`), as tables of Spark; no record is decoded.
 
 Each function takes the records of an export (:func:`replay.source.records`) and gives one row for
 each *interval* in which one thing's facts are constant. It begins at the offset of a record
@@ -14,64 +14,49 @@ A record says only what it changes; the rest is carried on from the interval bef
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from raftlog.metadata.causes import OLD_TEXT_OF, Cause
 from raftlog.metadata.records import RecordType
-from replay.causes import cause
+from replay.kernels import timelines as kernels
+from replay.kernels.arrays import NEVER
+from replay.kernels.causes import cause_named
+from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, Facts, Row
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES
+from replay.workers import set_aside_what_is_loaded, slices_of
 
-BROKER_COLUMNS = (
-    "broker_id",
-    "broker_epoch",
-    "begins",
-    "ends",
-    "begins_ms",
-    "ends_ms",
-    "epoch",
-    "fenced",
-    "in_controlled_shutdown",
-    "rack",
-    "reason",
-    "cause",
-    "registration",
-    "incarnation_id",
-    "principal",
-    "batch_base_offset",
-    "batch_last_offset",
+_FACTS = (*BROKER_TYPES, RecordType.TOPIC, RecordType.REMOVE_TOPIC)
+Kernel = Callable[[Iterable[pa.Table]], Iterator[pa.Table]]
+
+
+def facts_of(records: DataFrame) -> Facts:
+    """What few records say, which the timelines of many are made by. One job, and as many rows in
+    the driver.
+    """
+    clears = sf.col("imported_name") == "ClearElrRecord"
+    rare = records.where(_is(*_FACTS) | clears).select(*RARE_COLUMNS)
+    return Facts(rare.toArrow().sort_by("offset"), NEVER)
+
+
+BROKERS_DDL = (
+    "broker_id int, broker_epoch long, begins long, ends long, begins_ms long, ends_ms long,"
+    " epoch int, fenced boolean, in_controlled_shutdown boolean, rack string, reason string,"
+    " cause string, registration boolean, incarnation_id string, principal string,"
+    " batch_base_offset long, batch_last_offset long"
 )
-TOPIC_COLUMNS = ("topic_id", "topic_name", "begins", "ends", "begins_ms", "ends_ms")
-PARTITION_COLUMNS = (
-    "topic_id",
-    "topic_name",
-    "partition_id",
-    "begins",
-    "ends",
-    "begins_ms",
-    "ends_ms",
-    "epoch",
-    "principal",
-    "leader",
-    "leader_epoch",
-    "partition_epoch",
-    "replicas",
-    "isr",
-    "proposer_id",
-    "proposer_epoch",
-    "isr_with_epochs",
-    "type",
-    "leader_recovery_state",
-    "adding_replicas",
-    "removing_replicas",
-    "batch_last_offset",
+TOPICS_DDL = (
+    "topic_id string, topic_name string, begins long, ends long, begins_ms long, ends_ms long"
 )
-PARTITION_KEY = ("topic_id", "partition_id")
-BROKER_TYPES = (
-    RecordType.REGISTER_BROKER,
-    RecordType.BROKER_REGISTRATION_CHANGE,
-    RecordType.UNREGISTER_BROKER,
-)
-"""The records that :func:`brokers` looks at."""
+
+BROKER_COLUMNS = tuple(column.split()[0] for column in BROKERS_DDL.split(", "))
+TOPIC_COLUMNS = tuple(column.split()[0] for column in TOPICS_DDL.split(", "))
+PARTITION_COLUMNS = tuple(kernels.PARTITIONS.names)
+CONFIG_COLUMNS = tuple(kernels.CONFIGS.names)
 CONTROLLER_COLUMNS = (
     "epoch",
     "leader_id",
@@ -84,75 +69,33 @@ CONTROLLER_COLUMNS = (
     "last_heard_age_ms",
     "last_heard_by_all",
 )
-CONFIG_COLUMNS = (
-    "resource_type",
-    "resource_name",
-    "config_name",
-    "config_value",
-    "begins",
-    "ends",
-    "begins_ms",
-    "ends_ms",
-    "epoch",
-    "principal",
-)
-_BROKER_CARRIED = ("fenced", "in_controlled_shutdown", "rack", "incarnation_id")
-_CARRIED = (
-    "leader",
-    "leader_recovery_state",
-    "replicas",
-    "adding_replicas",
-    "removing_replicas",
-    "isr",
-)
 
 
-def brokers(records: DataFrame) -> DataFrame:
+def brokers(records: DataFrame, facts: Facts | None = None) -> DataFrame:
     """Registrations of brokers: BROKER_COLUMNS. No row while a broker is not registered.
 
     ``registration``: it begins by a registration, not by a change of one; ``reason`` is
-    "registered" then, as in the image. ``cause``: see :func:`replay.causes.cause`. The batch is
-    that of the record that begins it, inclusive.
+    "registered" then, as in the image. ``cause``: see :func:`replay.kernels.causes.cause_named`.
+    The batch is that of the record that begins it, inclusive.
     """
-    registered = _is(RecordType.REGISTER_BROKER)
-    reason = sf.when(registered, sf.lit(OLD_TEXT_OF[Cause.REGISTERED])).otherwise(sf.col("reason"))
-    said = sf.col("cause") if "cause" in records.columns else sf.lit(None).cast("string")
-    events = _of(records, *BROKER_TYPES).select(
-        "broker_id",
-        "broker_epoch",
-        *_begin(),
-        "epoch",
-        "fenced",
-        "in_controlled_shutdown",
-        "rack",
-        reason.alias("reason"),
-        cause(said, reason).alias("cause"),
-        registered.alias("registration"),
-        "incarnation_id",
-        "principal",
-        "batch_base_offset",
-        "batch_last_offset",
-        _is(RecordType.UNREGISTER_BROKER).alias("gone"),
-    )
-    of_broker = Window.partitionBy("broker_id").orderBy("begins")
-    # A registration says all of these, so nothing is carried on into it.
-    facts = {name: _carried(name, of_broker) for name in _BROKER_CARRIED}
-    rows = events.withColumns(facts | _end(of_broker))
-    return rows.where(~sf.col("gone")).select(*BROKER_COLUMNS)
+    facts = facts or facts_of(records)
+    rows = [
+        span._asdict()
+        | _end(span.ends, span.ends_ms)
+        | {"cause": cause_named(span.cause, span.reason)}
+        for span in facts.brokers
+    ]
+    return _table(records, rows, BROKER_COLUMNS, BROKERS_DDL)
 
 
-def topics(records: DataFrame) -> DataFrame:
+def topics(records: DataFrame, facts: Facts | None = None) -> DataFrame:
     """Topics, from creation to removal: TOPIC_COLUMNS."""
-    gone = _is(RecordType.REMOVE_TOPIC).alias("gone")
-    events = _of(records, RecordType.TOPIC, RecordType.REMOVE_TOPIC).select(
-        "topic_id", "topic_name", *_begin(), gone
-    )
-    of_topic = Window.partitionBy("topic_id").orderBy("begins")
-    rows = events.withColumns(_end(of_topic))
-    return rows.where(~sf.col("gone")).select(*TOPIC_COLUMNS)
+    facts = facts or facts_of(records)
+    rows = [life._asdict() | _end(life.ends, life.ends_ms) for life in facts.topics]
+    return _table(records, rows, TOPIC_COLUMNS, TOPICS_DDL)
 
 
-def partitions(records: DataFrame) -> DataFrame:
+def partitions(records: DataFrame, facts: Facts | None = None) -> DataFrame:
     """Partitions, between two changes of one and up to the removal of its topic: PARTITION_COLUMNS.
 
     ``leader`` -1: none. ``proposer_id``, ``proposer_epoch`` and ``isr_with_epochs`` are as the
@@ -161,32 +104,9 @@ def partitions(records: DataFrame) -> DataFrame:
     them both epochs begin at 0, as every controller begins them, and ``leader_recovery_state``,
     ``adding_replicas`` and ``removing_replicas`` are null.
     """
-    events = _with_topic(_partition_events(records), topics(records))
-    # A partition that is created anew, behind a removal, says all there is to carry. So one order
-    # serves all that looks at it.
-    of_partition = Window.partitionBy(*PARTITION_KEY).orderBy("begins")
-    so_far = of_partition.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    earlier = of_partition.rowsBetween(Window.unboundedPreceding, -1)
-    facts = {name: _carried(name, of_partition) for name in _CARRIED}
-    step = {
-        "changes": sf.row_number().over(of_partition),
-        "named": sf.col("leader").isNotNull(),
-        "replicas_before": sf.last("replicas", ignorenulls=True).over(earlier),
-    }
-    rows = events.withColumns(facts | step | _end(of_partition))
-    # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
-    # replica goes.
-    grown = ~_begun() & (sf.col("named") | _lost(sf.col("replicas_before"), sf.col("replicas")))
-    rows = rows.withColumn("leaderships", sf.count_if(grown).over(so_far))
-    # What is left of a partition goes with its topic.
-    goes = sf.coalesce(sf.col("removed") < sf.col("ends"), sf.col("removed").isNotNull())
-    counted = {
-        "leader_epoch": _counted("leader_epoch", "leaderships", so_far),
-        "partition_epoch": _counted("partition_epoch", "changes", so_far),
-        "ends": sf.when(goes, sf.col("removed")).otherwise(sf.col("ends")),
-        "ends_ms": sf.when(goes, sf.col("removed_ms")).otherwise(sf.col("ends_ms")),
-    }
-    return rows.withColumns(counted).select(*PARTITION_COLUMNS)
+    rows = records.where(_is(*PARTITION_TYPES)).select(*COLUMNS)
+    rows = rows.repartition("topic_id", "partition_id").sortWithinPartitions("offset")
+    return _by(partial(kernels.partitions, facts or facts_of(records)), rows, kernels.PARTITIONS)
 
 
 def controllers(records: DataFrame) -> DataFrame:
@@ -195,123 +115,46 @@ def controllers(records: DataFrame) -> DataFrame:
     ``last_ms`` is the timestamp of the last record of the epoch: up to ``ends_ms`` nobody wrote.
     ``last_heard_…``: of the leaders before, as its first record says.
     """
-    events = _of(records, RecordType.LEADER_CHANGE).select(
-        "epoch",
-        "leader_id",
-        "last_heard_epoch",
-        "last_heard_age_ms",
-        "last_heard_by_all",
-        *_begin(),
-    )
-    last = records.select("epoch", sf.col("timestamp_ms").alias("last_ms"))
-    last = last.groupBy("epoch").agg(sf.max("last_ms").alias("last_ms"))
+    said = records.where(_is(RecordType.LEADER_CHANGE)).select(*kernels.CONTROLLER_COLUMNS)
     # One row an election: few enough for one task.
-    rows = events.withColumns(_end(Window.orderBy("begins")))
-    return rows.join(last, "epoch", "left").select(*CONTROLLER_COLUMNS)
+    rows = said.repartition(1).sortWithinPartitions("offset")
+    reigns = _by(kernels.controllers, rows, kernels.CONTROLLERS)
+    last = records.groupBy("epoch").agg(sf.max("timestamp_ms").alias("last_ms"))
+    return reigns.join(last, "epoch", "left").select(*CONTROLLER_COLUMNS)
 
 
-def configs(records: DataFrame) -> DataFrame:
+def configs(records: DataFrame, facts: Facts | None = None) -> DataFrame:
     """Values of config keys, from being set to being set anew or deleted: CONFIG_COLUMNS.
 
-    No row while a key has no value.
+    No row while a key has no value. In Kafka's log a topic's configs go with it.
 
     ``resource_type``: 2 topic, 4 broker, 16 client metrics, 32 group. ``resource_name`` is empty
     for all brokers.
     """
-    key = ("resource_type", "resource_name", "config_name")
-    gone = sf.col("config_value").isNull().alias("gone")
-    events = _of(records, RecordType.CONFIG).select(
-        *key, "config_value", *_begin(), "epoch", "principal", gone
+    rows = records.where(_is(RecordType.CONFIG)).select(*kernels.CONFIG_COLUMNS)
+    rows = rows.repartition("resource_type", "resource_name", "config_name")
+    rows = rows.sortWithinPartitions("offset")
+    return _by(partial(kernels.configs, facts or facts_of(records)), rows, kernels.CONFIGS)
+
+
+def _by(kernel: Kernel, rows: DataFrame, schema: pa.Schema) -> DataFrame:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_aside_what_is_loaded()
+        for table in kernel(slices_of(batches)):
+            yield from table.to_batches()
+
+    return rows.mapInArrow(run, from_arrow_schema(schema))
+
+
+def _is(*types: RecordType) -> Column:
+    return sf.col("type").isin(*(int(each) for each in types))
+
+
+def _end(ends: int, ends_ms: int | None) -> Row:
+    return {"ends": None if ends == NEVER else ends, "ends_ms": ends_ms}
+
+
+def _table(records: DataFrame, rows: list[Row], names: tuple[str, ...], ddl: str) -> DataFrame:
+    return records.sparkSession.createDataFrame(
+        [tuple(row[name] for name in names) for row in rows], ddl
     )
-    rows = events.withColumns(_end(Window.partitionBy(*key).orderBy("begins")))
-    return rows.where(~sf.col("gone")).select(*CONFIG_COLUMNS)
-
-
-def _partition_events(records: DataFrame) -> DataFrame:
-    """What each record says of its partition; null: nothing.
-
-    A created one begins to count its epochs.
-    """
-    created = _is(RecordType.PARTITION)
-    epochs = [
-        sf.when(created, sf.coalesce(name, sf.lit(0))).alias("partition_epoch")
-        if name == "partition_epoch"
-        # A change may say the leader epoch, too: after a restore or an unsafe recovery it leaps.
-        else sf.when(created, sf.coalesce(name, sf.lit(0))).otherwise(sf.col(name)).alias(name)
-        for name in ("leader_epoch", "partition_epoch")
-    ]
-    return _of(records, RecordType.PARTITION, RecordType.PARTITION_CHANGE).select(
-        "topic_id",
-        "partition_id",
-        *_begin(),
-        "epoch",
-        "principal",
-        *_CARRIED,
-        *epochs,
-        "proposer_id",
-        "proposer_epoch",
-        sf.when(sf.size("isr_with_epochs") > 0, sf.col("isr_with_epochs")).alias("isr_with_epochs"),
-        "type",
-        "batch_last_offset",
-    )
-
-
-def _begun() -> Column:
-    """Whether the row says itself what the epochs are: a partition's first."""
-    return sf.col("partition_epoch").isNotNull()
-
-
-def _counted(epoch: str, steps: str, so_far: WindowSpec) -> Column:
-    """What the last row that says it says, and one for each step since."""
-    said = sf.col(epoch).isNotNull()
-    stood, counted = (
-        sf.last(sf.when(said, sf.col(name)), ignorenulls=True).over(so_far)
-        for name in (epoch, steps)
-    )
-    return (stood + sf.col(steps) - counted).cast("int")
-
-
-def _with_topic(events: DataFrame, lives: DataFrame) -> DataFrame:
-    """The events with the name of their topic, and from when to when it was there.
-
-    An id is one topic's for ever, so there is one partner. (The fold would let it return after a
-    removal.)
-    """
-    named = lives.select(
-        sf.col("topic_id").alias("named_id"),
-        "topic_name",
-        sf.col("begins").alias("created"),
-        sf.col("ends").alias("removed"),
-        sf.col("ends_ms").alias("removed_ms"),
-    )
-    during = (sf.col("begins") >= sf.col("created")) & (
-        sf.col("removed").isNull() | (sf.col("begins") < sf.col("removed"))
-    )
-    return events.join(named, (sf.col("topic_id") == sf.col("named_id")) & during, "left")
-
-
-def _of(records: DataFrame, *types: RecordType) -> DataFrame:
-    return records.where(sf.col("type").isin(*(int(each) for each in types)))
-
-
-def _is(type_: RecordType) -> Column:
-    return sf.col("type") == int(type_)
-
-
-def _begin() -> tuple[Column, Column]:
-    return sf.col("offset").alias("begins"), sf.col("timestamp_ms").alias("begins_ms")
-
-
-def _end(of_one: WindowSpec) -> dict[str, Column]:
-    return {"ends": sf.lead("begins").over(of_one), "ends_ms": sf.lead("begins_ms").over(of_one)}
-
-
-def _carried(name: str, of_one: WindowSpec) -> Column:
-    """The last word on it."""
-    return sf.last(name, ignorenulls=True).over(
-        of_one.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
-
-
-def _lost(before: Column, after: Column) -> Column:
-    return sf.coalesce(sf.size(sf.array_except(before, after)) > 0, sf.lit(False))

@@ -1,38 +1,53 @@
 """An export as views for SQL: ``register(spark, EXPORT)``, and ask.
 
-===============
-=====================================================================================================
-``records``     the log, a row a record (:mod:`raftlog.segments.columns`) ``changes``     what they
-changed: a row for each entity, with its value before and after (:mod:`replay.changes`) ``brokers``
-registrations, a row for each interval in which one's facts are constant (:mod:`replay.timelines`,
-as the rest) ``partitions``  replicas, leader, ISR of partitions ``topics``      from creation to
-removal ``configs``     values of config keys ``controllers`` who led the quorum ``lao``         LAO
-and its lag, at each progress record (:mod:`replay.lag.points`) ===============
-=====================================================================================================
+* ``records``: the log, a row a record (:mod:`raftlog.segments.columns`);
+* ``changes``: what they changed: a row for each entity, with its value before and after
+  (:mod:`replay.changes`);
+* ``brokers``: registrations, a row for each interval in which one's facts are constant
+  (:mod:`replay.timelines`, as the rest);
+* ``partitions``: replicas, leader, ISR of partitions;
+* ``topics``: from creation to removal;
+* ``configs``: values of config keys;
+* ``controllers``: who led the quorum;
+* ``lao``: LAO and its lag, at each progress record (:mod:`replay.lag.points`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import cached_property
 
 from pyspark.sql import DataFrame, SparkSession
 
 from replay import timelines
 from replay.changes import changes
+from replay.kernels.facts import Facts
 from replay.lag.table import points
 from replay.opened import Export, open_export, require_whole_history
 from replay.request import JobRequest
 from replay.source import check_files, records
 
-VIEWS: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "records": lambda rows: rows,
-    "changes": changes,
-    "brokers": timelines.brokers,
-    "partitions": timelines.partitions,
-    "topics": timelines.topics,
-    "configs": timelines.configs,
-    "controllers": timelines.controllers,
-    "lao": points,
+
+class _Records:
+    """The records, and what few of them say: asked once for all views."""
+
+    def __init__(self, rows: DataFrame) -> None:
+        self.rows = rows
+
+    @cached_property
+    def facts(self) -> Facts:
+        return timelines.facts_of(self.rows)
+
+
+VIEWS: dict[str, Callable[[_Records], DataFrame]] = {
+    "records": lambda of: of.rows,
+    "changes": lambda of: changes(of.rows),
+    "brokers": lambda of: timelines.brokers(of.rows, of.facts),
+    "partitions": lambda of: timelines.partitions(of.rows, of.facts),
+    "topics": lambda of: timelines.topics(of.rows, of.facts),
+    "configs": lambda of: timelines.configs(of.rows, of.facts),
+    "controllers": lambda of: timelines.controllers(of.rows),
+    "lao": lambda of: points(of.rows),
 }
 """Each view's name, and how it comes from the records."""
 
@@ -63,8 +78,12 @@ def register(
     return export
 
 
-def register_export(spark: SparkSession, export: Export, prefix: str = "") -> None:
-    """Make the views over an open export."""
-    rows = records(spark, export)
-    for name, view in VIEWS.items():
-        view(rows).createOrReplaceTempView(prefix + name)
+def register_export(
+    spark: SparkSession, export: Export, prefix: str = "", names: Collection[str] = tuple(VIEWS)
+) -> None:
+    """Make the views over an open export, or some of them: brokers, topics, partitions and configs
+    need a look at the records.
+    """
+    of = _Records(records(spark, export))
+    for name in names:
+        VIEWS[name](of).createOrReplaceTempView(prefix + name)

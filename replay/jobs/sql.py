@@ -16,7 +16,7 @@ from raftlog.plural import counted
 from replay.errors import ReplayError
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest
-from replay.views import register_export
+from replay.views import VIEWS, register_export
 
 _ASKING = ("DESCRIBE", "DESC", "SHOW", "EXPLAIN")
 """What asks too, and is no query to Spark."""
@@ -42,7 +42,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> SqlResult:
     query = request.query.rstrip().removesuffix(";")
     require_query(spark, query)
     require_whole_history(export)
-    register_export(spark, export)
+    register_export(spark, export, names=_named(query))
     answer = spark.sql(query)
     rows = answer.limit(request.limit + 1).collect()
     return SqlResult(
@@ -71,6 +71,14 @@ def require_query(spark: SparkSession, text: str) -> None:
                 f"this {first} is no query: an export is asked, not changed. Give one SELECT, or"
                 " DESCRIBE and a view's name"
             ) from None
+
+
+def _named(query: str) -> list[str]:
+    """The views that a query may be about; all, where it asks which there are."""
+    word = _FIRST_WORD.match(query)
+    if word is not None and word[1].upper() == "SHOW":
+        return list(VIEWS)
+    return [name for name in VIEWS if name in query.lower()]
 
 
 def plain(value: Any) -> Any:

@@ -110,25 +110,33 @@ class _OfPartitions:
         return [watcher.found() for watcher in self._watchers]
 
     def _intervals(self, steps: Steps, rows: Ints) -> Intervals:
-        after = np.minimum(rows + 1, len(steps.key) - 1)
-        removed = steps.removed[rows]
-        follows = steps.next_begins[rows] <= removed
-        ends = np.where(follows, steps.next_begins[rows], removed)
-        next_ms = np.where(
-            steps.next_begins[rows] == NEVER, NEVER, steps.begins_ms[after] if len(rows) else rows
-        )
+        ends, ends_ms = ends_of(steps, rows, self._removals)
         return Intervals(
             steps.lists,
             steps.key[rows],
             steps.begins[rows],
             steps.begins_ms[rows],
             ends,
-            np.where(follows, next_ms, self._removals.times(removed)),
+            ends_ms,
             steps.leader[rows],
             steps.isr[rows],
             steps.replicas[rows],
             steps.adding[rows],
         )
+
+
+def ends_of(steps: Steps, rows: Ints, removals: Removals) -> tuple[Ints, Ints]:
+    """Where and when some steps end: at the next record of the partition, or with its topic; NEVER:
+    not up to here.
+    """
+    after = np.minimum(rows + 1, len(steps.key) - 1)
+    removed = steps.removed[rows]
+    follows = steps.next_begins[rows] <= removed
+    ends = np.where(follows, steps.next_begins[rows], removed)
+    next_ms = np.where(
+        steps.next_begins[rows] == NEVER, NEVER, steps.begins_ms[after] if len(rows) else rows
+    )
+    return ends, np.where(follows, next_ms, removals.times(removed))
 
 
 class _Begin:

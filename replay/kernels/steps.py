@@ -196,6 +196,12 @@ class Partitions:
         """Of which partitions the topic has gone for good below an offset."""
         return self._lives.gone(keys >> 32, offset)
 
+    def names_of(self, keys: Ints, offsets: Ints) -> list[str | None]:
+        """The same of many."""
+        names = self._lives.name
+        pairs = zip((keys >> 32).tolist(), offsets.tolist(), strict=True)
+        return [names(self.topics[topic], offset) for topic, offset in pairs]
+
     def table(self, *, there: bool = False) -> pa.Table:
         """What a later process begins with: STATE_SCHEMA. ``there``: only what is there still."""
         self._dig_up()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from kafka_log import KafkaLog, kafka
 from log_history import LogHistory
 from pyspark.sql import DataFrame, SparkSession
 
@@ -16,6 +21,8 @@ from raftlog.metadata.records import RecordType, parse
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay import timelines
+from replay.kernels import timelines as kernels
+from replay.kernels.steps import PARTITION_TYPES
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.source import records
@@ -270,3 +277,54 @@ def test_a_timeline_says_what_the_fold_says(rows: DataFrame, log: LogHistory, na
     assert tuple(timeline(rows).columns) == columns
     assert {row["ends"] is None for row in expected} == {True, False}
     assert found(timeline(rows)) == in_order(expected)
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_wherever_the_records_are_cut_into_slices_a_timeline_is_the_same(
+    rows: DataFrame, log: LogHistory, size: int
+) -> None:
+    """What is carried from slice to slice: an interval begins in one and ends in another."""
+    table = rows.toArrow().sort_by("offset")
+    facts = timelines.facts_of(rows)
+    for name, kernel, types in (
+        ("partitions", partial(kernels.partitions, facts), PARTITION_TYPES),
+        ("configs", partial(kernels.configs, facts), (RecordType.CONFIG,)),
+        ("controllers", kernels.controllers, (RecordType.LEADER_CHANGE,)),
+    ):
+        of_type = table.filter(pc.is_in(table["type"], pa.array(map(int, types), pa.int32())))
+        slices = (of_type.slice(at, size) for at in range(0, of_type.num_rows, size))
+        told = [row for part in kernel(slices) for row in part.to_pylist()]
+        for row in told:
+            if row.get("isr_with_epochs") is not None:
+                row["isr_with_epochs"] = [tuple(each.values()) for each in row["isr_with_epochs"]]
+        expected = in_order(getattr(Folded(log), name))
+        for row in expected:
+            row.pop("last_ms", None)
+        assert in_order(told) == expected
+
+
+def test_what_goes_without_a_record_of_its_own_in_kafkas_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A topic's configs go with it; and one record clears the eligible leader replicas of many
+    partitions, whose epochs grow by that.
+    """
+    theirs = KafkaLog()
+    theirs.topic("gone", [1, 2, 3], isr=[1])
+    theirs.change("gone", eligible_leader_replicas=[2])
+    theirs.append(kafka.metadata("ClearElrRecord", topic_name=""))
+    cleared = theirs.change("gone", isr=[1, 2])
+    set_ = theirs.append(kafka.config("retention.ms", "1", "gone"))
+    again = theirs.append(kafka.config("retention.ms", "2", "gone"))
+    removed = theirs.delete("gone")
+    theirs.topic("gone", [1])
+    other = theirs.append(kafka.config("retention.ms", "3", "gone"))
+    theirs.import_into(tmp_path)
+    export = open_export(JobRequest(job="", export=str(tmp_path / "exported")))
+    rows = records(spark, export)
+    told = [
+        (row["config_value"], row["begins"], row["ends"]) for row in found(timelines.configs(rows))
+    ]
+    assert told == [("1", set_, again), ("2", again, removed), ("3", other, None)]
+    changed = [row for row in found(timelines.partitions(rows)) if row["begins"] == cleared]
+    assert [(row["partition_epoch"], row["ends"]) for row in changed] == [(3, removed)]

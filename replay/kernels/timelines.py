@@ -1,0 +1,209 @@
+"""Timelines as rows: of partitions, config keys and controllers, an interval a row, once its end is
+known. :mod:`replay.timelines` says what the columns are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replay.kernels.arrays import MISSING, NEVER, Ints
+from replay.kernels.facts import Facts
+from replay.kernels.intervals import Removals, ends_of
+from replay.kernels.steps import Partitions, Steps
+
+_IDS = pa.list_(pa.int32())
+_MEMBERS = pa.list_(pa.struct([("broker_id", pa.int32()), ("broker_epoch", pa.int64())]))
+PARTITIONS = pa.schema(
+    [
+        ("topic_id", pa.string()),
+        ("topic_name", pa.string()),
+        ("partition_id", pa.int32()),
+        ("begins", pa.int64()),
+        ("ends", pa.int64()),
+        ("begins_ms", pa.int64()),
+        ("ends_ms", pa.int64()),
+        ("epoch", pa.int32()),
+        ("principal", pa.string()),
+        ("leader", pa.int32()),
+        ("leader_epoch", pa.int32()),
+        ("partition_epoch", pa.int32()),
+        ("replicas", _IDS),
+        ("isr", _IDS),
+        ("proposer_id", pa.int32()),
+        ("proposer_epoch", pa.int64()),
+        ("isr_with_epochs", _MEMBERS),
+        ("type", pa.int32()),
+        ("leader_recovery_state", pa.int32()),
+        ("adding_replicas", _IDS),
+        ("removing_replicas", _IDS),
+        ("batch_last_offset", pa.int64()),
+    ]
+)
+CONFIGS = pa.schema(
+    [
+        ("resource_type", pa.int32()),
+        ("resource_name", pa.string()),
+        ("config_name", pa.string()),
+        ("config_value", pa.string()),
+        ("begins", pa.int64()),
+        ("ends", pa.int64()),
+        ("begins_ms", pa.int64()),
+        ("ends_ms", pa.int64()),
+        ("epoch", pa.int32()),
+        ("principal", pa.string()),
+    ]
+)
+_ENDS, _ENDS_MS = (CONFIGS.get_field_index(name) for name in ("ends", "ends_ms"))
+CONFIG_COLUMNS = (
+    "resource_type", "resource_name", "config_name", "config_value", "offset", "timestamp_ms",
+    "epoch", "principal", "topic_id",
+)  # fmt: skip
+"""What :func:`configs` needs of the config records."""
+_HEARD = ("last_heard_epoch", "last_heard_age_ms", "last_heard_by_all")
+CONTROLLER_COLUMNS = ("epoch", "leader_id", "offset", "timestamp_ms", *_HEARD)
+"""What :func:`controllers` needs of the LEADER_CHANGE records."""
+CONTROLLERS = pa.schema(
+    [
+        ("epoch", pa.int32()),
+        ("leader_id", pa.int32()),
+        ("begins", pa.int64()),
+        ("ends", pa.int64()),
+        ("begins_ms", pa.int64()),
+        ("ends_ms", pa.int64()),
+        ("last_heard_epoch", pa.int32()),
+        ("last_heard_age_ms", pa.int64()),
+        ("last_heard_by_all", pa.bool_()),
+    ]
+)
+_SAID = ("epoch", "principal", "proposer_id", "proposer_epoch", "type", "batch_last_offset")
+"""What is as the record says it."""
+_OPEN = pa.schema([field for field in PARTITIONS if field.name not in {"ends", "ends_ms"}])
+
+
+def partitions(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """PARTITIONS, from the records of some partitions in order (``steps.COLUMNS``)."""
+    known, removals = Partitions(facts), Removals(facts)
+    keys, open_ = np.zeros(0, np.int64), _OPEN.empty_table()
+    """Of the rows whose end is not known, one a partition."""
+    for table in slices:
+        if not table.num_rows:
+            continue
+        steps = known.step(table)
+        began = np.flatnonzero(steps.real)
+        rows = pa.concat_tables([open_, _rows(known, steps, began)])
+        # Where each step's row stands among these.
+        place = np.searchsorted(keys, steps.key)
+        place[began] = len(keys) + np.arange(len(began))
+        last = np.ones(len(steps.key), np.bool_)
+        last[:-1] = steps.first[1:]
+        ended = np.flatnonzero(~last)
+        yield _ended(rows.take(place[ended]), *ends_of(steps, ended, removals))
+        waits = ~np.isin(keys, steps.key[steps.first])
+        keys = np.concatenate([keys[waits], steps.key[last]])
+        place = np.concatenate([np.flatnonzero(waits), place[last]])
+        order = np.argsort(keys)
+        keys, open_ = keys[order], rows.take(place[order])
+    for steps in known.ends():
+        rows = open_.take(np.searchsorted(keys, steps.key))
+        yield _ended(rows, *ends_of(steps, np.arange(len(steps.key)), removals))
+
+
+def _rows(known: Partitions, steps: Steps, at: Ints) -> pa.Table:
+    """The steps that records led to, as _OPEN."""
+    source, lists = steps.source[at], steps.lists
+    said = {name: steps.table[name].take(source) for name in _SAID}
+    members = steps.table["isr_with_epochs"].take(source)
+    named = pc.greater(pc.fill_null(pc.list_value_length(members), 0), 0)
+    columns: dict[str, Any] = {
+        "topic_id": steps.table["topic_id"].take(source),
+        "topic_name": known.names_of(steps.key[at], steps.begins[at]),
+        "partition_id": steps.table["partition_id"].take(source),
+        "begins": steps.begins[at],
+        "begins_ms": steps.begins_ms[at],
+        "leader": _or_null(steps.leader[at]),
+        "leader_epoch": _or_null(steps.leader_epoch[at]),
+        "partition_epoch": _or_null(steps.partition_epoch[at]),
+        "leader_recovery_state": _or_null(steps.recovery[at]),
+        "replicas": lists.table(steps.replicas[at]),
+        "isr": lists.table(steps.isr[at]),
+        "adding_replicas": lists.table(steps.adding[at]),
+        "removing_replicas": lists.table(steps.removing[at]),
+        "isr_with_epochs": pc.if_else(named, members, pa.scalar(None, members.type)),
+        **said,
+    }
+    return pa.table({name: columns[name] for name in _OPEN.names}).cast(_OPEN)
+
+
+def _or_null(values: Ints) -> pa.Array:
+    return pa.array(values, pa.int64(), mask=values == MISSING)
+
+
+def _ended(rows: pa.Table, ends: Ints, ends_ms: Ints) -> pa.Table:
+    lasts = ends == NEVER
+    known = {
+        "ends": pa.array(ends, pa.int64(), mask=lasts),
+        "ends_ms": pa.array(ends_ms, pa.int64(), mask=lasts),
+    }
+    return pa.table(
+        {name: known[name] if name in known else rows[name] for name in PARTITIONS.names},
+        schema=PARTITIONS,
+    )
+
+
+def configs(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """CONFIGS, from the config records of some keys in order (CONFIG_COLUMNS).
+
+    In Kafka's log a topic's configs go with it, without records; there the record names the topic.
+    """
+    open_: dict[tuple[Any, ...], list[Any]] = {}
+    for table in slices:
+        ended = []
+        for row in zip(*(table[name].to_pylist() for name in CONFIG_COLUMNS), strict=True):
+            *key, value, offset, at_ms, epoch, principal, topic_id = row
+            before = open_.pop(tuple(key), None)
+            if before is not None:
+                # Its topic may have gone before this record.
+                if before[_ENDS] is None or offset < before[_ENDS]:
+                    before[_ENDS], before[_ENDS_MS] = offset, at_ms
+                ended.append(before)
+            if value is not None:
+                gone = _gone(facts, topic_id, offset)
+                open_[tuple(key)] = [*key, value, offset, gone[0], at_ms, gone[1], epoch, principal]
+        yield _configs(ended)
+    yield _configs(list(open_.values()))
+
+
+def _gone(facts: Facts, topic_id: str | None, offset: int) -> tuple[int | None, int | None]:
+    """Where and when the topic goes that a config is of; None: it stays."""
+    for life in facts.lives_of.get(topic_id or "", ()):
+        if life.begins < offset < life.ends and life.ends != NEVER:
+            return life.ends, life.ends_ms
+    return None, None
+
+
+def _configs(rows: list[list[Any]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(CONFIGS)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, CONFIGS, strict=True)],
+        schema=CONFIGS,
+    )
+
+
+def controllers(slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """CONTROLLERS, from all LEADER_CHANGE records in order (CONTROLLER_COLUMNS)."""
+    tables = list(slices)
+    if not tables:
+        return
+    said = pa.concat_tables(tables)
+    begins = {"begins": said["offset"], "begins_ms": said["timestamp_ms"]}
+    ends = {
+        name: [*column.to_pylist()[1:], None]
+        for name, column in (("ends", said["offset"]), ("ends_ms", said["timestamp_ms"]))
+    }
+    columns = begins | ends | {name: said[name] for name in ("epoch", "leader_id", *_HEARD)}
+    yield pa.table({name: columns[name] for name in CONTROLLERS.names}).cast(CONTROLLERS)
