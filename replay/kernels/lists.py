@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.kernels.arrays import MISSING, Bools, Ints, whole
+from replay.kernels.arrays import MISSING, Bools, Ints, distinct, whole
 
 Words = npt.NDArray[np.uint64]
 NOTHING = MISSING
@@ -166,10 +166,9 @@ class Lists:
 
     def table(self, numbers: Ints) -> pa.Array:
         """The lists as a column of Arrow."""
-        return pa.array(
-            [None if number < 0 else self.members[number] for number in numbers.tolist()],
-            pa.list_(pa.int32()),
-        )
+        different, places = distinct(numbers)
+        lists = [None if number < 0 else self.members[number] for number in different.tolist()]
+        return pa.array(lists, pa.list_(pa.int32())).take(pa.array(places))
 
 
 def ids(members: Sequence[int]) -> str:
