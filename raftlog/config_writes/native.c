@@ -113,13 +113,20 @@ static int printable(Span span)
 /* The key that was read last, and whether all texts so far are printable. */
 typedef struct { Span last; PyObject *name; int printable; } Names;
 
+/* A tuple of numbers and texts is in no cycle: the collector need not find that out for each. */
+static PyObject *beyond_collection(PyObject *tuple)
+{
+    if (tuple != NULL) PyObject_GC_UnTrack(tuple);
+    return tuple;
+}
+
 /* (type, name, key, value); NULL without an exception: it is something else. */
 static PyObject *change_of(const Field *type, Span name, Span key, PyObject *value, Names *names)
 {
     PyObject *parts[4] = {NULL, NULL, NULL, value}, *change = NULL;
     if (type->number <= INT32_MAX && value != NULL && (parts[0] = PyLong_FromLong((long)type->number))
         && (parts[1] = text(name)) && (parts[2] = text_again(key, &names->last, &names->name)))
-        change = PyTuple_Pack(4, parts[0], parts[1], parts[2], parts[3]);
+        change = beyond_collection(PyTuple_Pack(4, parts[0], parts[1], parts[2], parts[3]));
     else if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
     for (int i = 0; i < 4; i++) Py_XDECREF(parts[i]);
     return change;
@@ -541,7 +548,7 @@ static PyObject *changed_values(PyObject *before, PyObject *name, PyObject *valu
 static PyObject *resource_of(PyObject *tuple)
 {
     if (PyTuple_Check(tuple) && PyTuple_GET_SIZE(tuple) == 4)
-        return PyTuple_Pack(2, PyTuple_GET_ITEM(tuple, 0), PyTuple_GET_ITEM(tuple, 1));
+        return beyond_collection(PyTuple_Pack(2, PyTuple_GET_ITEM(tuple, 0), PyTuple_GET_ITEM(tuple, 1)));
     PyErr_SetString(PyExc_TypeError, "a change is (type, name, key, value)");
     return NULL;
 }

@@ -78,17 +78,19 @@ def extended(known: LogHash, chunk: bytes) -> LogHash:
     # Found at the speed of memory: nearly no chunk has one.
     turning = _NAME in chunk
     position, total = 0, len(chunk)
+    view = memoryview(chunk)
     while position < total:
         length, _, _, attributes = unpack(chunk, position)
         behind = position + 4 + length
-        data = chunk[position:behind]
-        count, base = _COUNT_AND_BASE.unpack_from(data, _COUNT_AT)
+        count, base = _COUNT_AND_BASE.unpack_from(chunk, position + _COUNT_AT)
         if turning or attributes & batch.CONTROL:
-            level, begins = _turned(data, level)
+            level, begins = _turned(chunk[position:behind], level)
             if begins:
                 begin, digest = base, seed(base)
         if digest:
-            digest = sha256(digest + data).digest()
+            chain = sha256(digest)
+            chain.update(view[position:behind])
+            digest = chain.digest()
         end = base + count
         position = behind
     return LogHash(begin if digest else end, end, digest, level)

@@ -309,9 +309,11 @@ class Replica(PeerListener):
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
         """A peer's response; the batches of a FetchResponse are checked here."""
         span = None
-        if isinstance(response, pb.FetchResponse) and response.records:
+        # Taken once: each look at the field is a copy of all of it.
+        records = response.records if isinstance(response, pb.FetchResponse) else b""
+        if records:
             try:
-                span = self._log.check(response.records)
+                span = self._log.check(records)
             except UnknownRecordError as error:
                 self._fail(error)
                 return

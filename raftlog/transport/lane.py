@@ -85,7 +85,9 @@ class Lane(asyncio.Protocol):
             if len(rest) - body < length:
                 break
             begin = body + length
-            self._arrived(bytes(rest[body:begin]))
+            with memoryview(rest) as view:
+                envelope = bytes(view[body:begin])
+            self._arrived(envelope)
         del rest[:begin]
 
     def _arrived(self, envelope: bytes) -> None:
@@ -130,7 +132,7 @@ class Lane(asyncio.Protocol):
     def put(self, envelope: bytes) -> None:
         """Write an envelope where the lane is ``writable``."""
         if self._transport is not None:
-            self._transport.write(len(envelope).to_bytes(HEADER_BYTES, "big") + envelope)
+            self._transport.writelines((len(envelope).to_bytes(HEADER_BYTES, "big"), envelope))
 
     async def write(self, envelope: bytes) -> None:
         """Write an envelope; returns when the kernel has all of it. Raises LaneError."""
