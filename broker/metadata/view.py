@@ -291,12 +291,16 @@ class View:
                 " not committed"
             )
             raise CorruptLogError(message, offset=following)
-        if len(headers) == 1 and not headers[0].client_id:
-            configs = codec.decoded(chunk, headers[0])
-            if configs is not None:
-                return [_Batch(headers[0], configs, [])]
-        framed = [(header, batch.records(chunk, header)) for header in headers]
-        return [_Batch(header, None, [decoded(data) for data in found]) for header, found in framed]
+        framed = []
+        for header in headers:
+            # A numbered write leaves more behind than its records.
+            configs = None if header.client_id else codec.decoded(chunk, header)
+            found = batch.records(chunk, header) if configs is None else []
+            framed.append((header, configs, found))
+        return [
+            _Batch(header, configs, [decoded(data) for data in found])
+            for header, configs, found in framed
+        ]
 
     def _note_membership(self, epoch: int) -> None:
         """After each batch: fenced and unfenced again within one chunk must not look like

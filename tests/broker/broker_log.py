@@ -26,13 +26,15 @@ class LogMaker:
         self.epoch = 1
         self.batches: list[tuple[int, bytes]] = []
 
-    def append(self, *messages: object) -> bytes:
-        """One batch; returns its bytes."""
+    def append(self, *messages: object, client_id: int = 0) -> bytes:
+        """One batch, of a numbered write if there is a client; returns its bytes."""
         data = batch.encode(
             [record(message).data for message in messages],
             base_offset=self.end,
             epoch=self.epoch,
             timestamp_ms=1000 + self.end,
+            client_id=client_id,
+            sequence=1 if client_id else 0,
         )
         self.end += len(messages)
         self.batches.append((self.end - 1, data))

@@ -211,6 +211,31 @@ def test_what_is_not_committed_is_refused() -> None:
     assert view.applied == log.last - 1
 
 
+def test_config_writes_beside_others_in_a_chunk_are_folded_as_alone() -> None:
+    together, log, _ = member()
+    one_by_one, _, _ = member()
+    begin = log.end
+    client_id = log.end
+    log.append(rec.OpenClientRecord())
+    log.config("a")
+    log.append(
+        rec.ConfigRecord(resource_type=4, resource_name="b", name="k", value="v"),
+        client_id=client_id,
+    )
+    log.topic("t", ([ME], ME))
+    log.config("c")
+    log.append(*(rec.ConfigRecord(resource_type=4, resource_name=n, name="k") for n in "bd"))
+    together.changes.take()
+    together.apply(log.since(begin), high_watermark=log.end)
+    for _, data in log.batches[-6:]:
+        one_by_one.apply(data, high_watermark=log.end)
+    expected = log.image(log.last)
+    for view in (together, one_by_one):
+        assert (view.tip.offset, view.tip.state_hash) == (log.last, expected.state_hash)
+        assert client_id in view.tip.clients
+    assert set(together.changes.take().configs) == {(4, ""), (4, "b"), (4, "d")}
+
+
 def test_records_that_do_not_fit_are_fatal() -> None:
     view, log, _ = member()
     log.unregister(99, 0)
