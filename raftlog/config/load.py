@@ -24,6 +24,7 @@ from raftlog.config.sources import (
 )
 from raftlog.errors import ConfigError
 from raftlog.limits.hosts import LISTENER_NAME
+from raftlog.metadata.config_keys import ResourceType, find
 
 _OWN_KEYS = tuple(key_of(name) for name in PER_LISTENER)
 
@@ -45,7 +46,8 @@ def load_config(
     of_listeners = _keys_of_listeners(given, mistakes)
     unknown = sorted(given.keys() - FIELD_OF_KEY.keys())
     mistakes += [
-        f"{shown(key)}: unknown key in {given.pop(key).origin}{suggest(key, FIELD_OF_KEY)}"
+        f"{shown(key)}: unknown key in {given.pop(key).origin}"
+        f"{_of_the_cluster(key) or suggest(key, FIELD_OF_KEY)}"
         for key in unknown
     ]
     settings, wrong = _validate(given, mistakes)
@@ -54,6 +56,16 @@ def load_config(
     if mistakes:
         raise ConfigError(_message(path, mistakes))
     return node_config(settings, path.parent.absolute() if path is not None else Path.cwd())
+
+
+def _of_the_cluster(key: str) -> str:
+    """How to set a key that Kafka has in the brokers' files, too, and that is kept in the log here;
+    empty: it is none.
+    """
+    for kind, resource in ((ResourceType.BROKER, 'broker ""'), (ResourceType.TOPIC, "topic NAME")):
+        if find(kind, key) is not None:
+            return f"; it is set while the cluster runs: raftlog configs alter {resource} --set"
+    return ""
 
 
 def _keys_of_listeners(given: dict[str, Given], mistakes: list[str]) -> tuple[ListenerKey, ...]:

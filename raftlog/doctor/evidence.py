@@ -143,6 +143,18 @@ class Evidence:
             and voter.replica_directory_id not in ("", node.description.directory_id)
         }
 
+    @property
+    def low_on_space(self) -> list[int]:
+        """The voters whose disks are below their reserve."""
+        return sorted(
+            {
+                voter.replica_id
+                for one in self.answers
+                for voter in one.voters
+                if voter.low_on_space and (one.role == "leader" or voter.replica_id == one.node_id)
+            }
+        )
+
     def unreachable_ms(self, node_id: int) -> int:
         """For how long other nodes have had no answer from a voter: the longest; 0: they have
         one.

@@ -128,7 +128,8 @@ def clocks(seen: Evidence) -> Iterator[Finding]:
             Severity.NOTICE,
             f"Clocks differ: that {said}.",
             "Elections, leases and LAO use no clock of the day; times in history and explain are"
-            " those of the leader of then, and certificates and tokens may seem to have expired.",
+            " those of the leader of then, certificates and tokens may seem to have expired, and"
+            " partitions keep records for longer, or not for as long, as retention.ms says.",
             "Let chrony or another NTP client set the clock of that machine.",
             "timedatectl",
         )
@@ -136,7 +137,8 @@ def clocks(seen: Evidence) -> Iterator[Finding]:
 
 def disks(seen: Evidence) -> Iterator[Finding]:
     """A disk will be full before long. One below its reserve is a finding of its own."""
-    full = [one for one in seen.told if _nearly_full(one)]
+    low = {f"node {node_id}" for node_id in seen.low_on_space}
+    full = [one for one in seen.told if one.name not in low and _nearly_full(one)]
     if full:
         said = named(
             [

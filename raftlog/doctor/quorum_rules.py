@@ -338,15 +338,7 @@ def behind(seen: Evidence) -> Iterator[Finding]:
 
 def low_space(seen: Evidence) -> Iterator[Finding]:
     """A disk is below its reserve."""
-    low = sorted(
-        {
-            voter.replica_id
-            for one in seen.answers
-            for voter in one.voters
-            if voter.low_on_space and (one.role == "leader" or voter.replica_id == one.node_id)
-        }
-    )
-    if low:
+    if low := seen.low_on_space:
         yield Finding(
             "LOW_ON_SPACE",
             Severity.DEGRADED,

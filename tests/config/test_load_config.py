@@ -58,6 +58,17 @@ def mistakes(path: Path | None, *flags: str, **environment: str) -> list[str]:
     return [line[4:] for line in rest]
 
 
+def test_a_key_of_the_cluster_in_a_file_is_told_where_it_belongs(tmp_path: Path) -> None:
+    """As in a file of Kafka's."""
+    path = tmp_path / "node.toml"
+    path.write_text("log.retention.ms = 5\nretention.bytes = 6\nlog.retention.hours = 7\n")
+    found = mistakes(path)
+    where = "it is set while the cluster runs: raftlog configs alter"
+    assert f'log.retention.ms: unknown key in {path}; {where} broker "" --set' in found
+    assert f"retention.bytes: unknown key in {path}; {where} topic NAME --set" in found
+    assert f"log.retention.hours: unknown key in {path}" in found
+
+
 def test_a_controller(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(write(CONTROLLER))
     assert (config.role, config.node_id, config.cluster_id, config.broker) == (

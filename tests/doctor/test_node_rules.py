@@ -97,6 +97,16 @@ def test_a_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
     )
 
 
+def test_a_disk_below_its_reserve_is_named_once() -> None:
+    """[The doctor said of one disk that it was below its reserve, and that it was nearly full.]"""
+    low = quorum(3, voters={2: {"low_on_space": True}})
+    says = {"disk_free_bytes": GIB, "disk_total_bytes": 50 * GIB}
+    assert codes(told(low, {2: says})) == ["LOW_ON_SPACE"]
+    assert codes(told(low, {2: says, 3: says})) == ["LOW_ON_SPACE", "DISK_NEARLY_FULL"]
+    (_, other) = diagnose(told(low, {2: says, 3: says}))
+    assert other.cause == "The disk of node 3 (1024 MiB, 2 % are free) is nearly full."
+
+
 def test_of_many_nodes_it_says_how_many_more_there_are() -> None:
     """[A list that just ends makes eight certificates look like all of them.]"""
     many = range(11, 21)
