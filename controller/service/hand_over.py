@@ -28,8 +28,11 @@ CONNECT_S = 0.05
 """How long clients have to connect to the successor, before anything waits for it."""
 HOLD_S = 0.25
 """How long requests wait at a node that handed over, for the successor to hear of it, and at one
-that campaigns: asking round would take longer.
+that has lost its leader: asking round would take longer.
 """
+
+_WITHOUT_LEADER = ("unattached", "prospective", "candidate")
+"""Roles in which the next leader is elected within milliseconds, if it can be."""
 
 Answer = Callable[[ApiError | None], None]
 """Called once: None when this node has stopped to lead, or why it has not."""
@@ -60,15 +63,25 @@ class HandOver:
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
         self._successor_id = -1
+        self._has_held = False
+        """Whether requests have waited since the last leader was known: not again, if that was in
+        vain.
+        """
         self._look_due = False
         self.resigning = False
         """Whether it resigns right now, its transfer complete."""
 
     def holds(self, now: float) -> bool:
         """Whether requests wait here although this node does not lead: it handed over, or began to
-        campaign, a moment ago.
+        campaign, a moment ago; or its leader is gone, and nobody has waited for the next one yet.
         """
+        if now >= self._held_until and not self._has_held and self._is_without_leader():
+            self._hold(-1)
+            self._has_held = True
         return now < self._held_until and self._node.directory.successor_id == -1
+
+    def _is_without_leader(self) -> bool:
+        return self._node.replica.core.role in _WITHOUT_LEADER
 
     def campaigning(self) -> None:
         """This node asks for votes: what comes waits for the outcome."""
@@ -161,8 +174,14 @@ class HandOver:
 
     def successor_known(self) -> None:
         """Somebody leads: what was held may go there."""
+        self._has_held = False
         if self._held_until >= 0:
             self._give_up_holding()
+
+    def leads(self) -> None:
+        """This node leads: what was held is decided here."""
+        self._has_held = False
+        self.stop_holding()
 
     def stop_holding(self) -> None:
         """Hold nothing any more. What waits stays: the caller decides or refuses it."""

@@ -318,7 +318,7 @@ class ControllerService:
         directory.leader_id, directory.leader_epoch = self.quorum.node_id, epoch
         self._life.became_leader(epoch, epoch_start_offset)
         self.successor.clear()
-        self.hand_over.stop_holding()
+        self.hand_over.leads()
         self._catch_up.became_leader(epoch, epoch_start_offset)
 
     def writes_wait(self) -> bool:

@@ -238,7 +238,7 @@ class Turns:
                 base_offset = leadership.log.add_configs(part, timestamp_ms)
                 leadership.parking.park(
                     self._answers.parked_group(
-                        waiting, part, base_offset, leadership.epoch, self._node.generation
+                        waiting, part, base_offset, leadership.log.epoch, self._node.generation
                     )
                 )
                 begin += plain

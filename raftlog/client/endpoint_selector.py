@@ -61,19 +61,25 @@ class EndpointSelector:
         self.target = endpoint
         return 0.0
 
-    def unreachable(self, now: float) -> float:
-        """The target does not answer at all.
+    def unreachable(self, now: float, *, served: bool = False) -> float:
+        """The target does not answer at all. ``served``: it has, until now.
 
-        Return the seconds to wait before asking the new target.
+        Return the seconds to wait before asking the new target: none where the last one was the
+        right one until now.
         """
         self._unreachable_until[self.target] = now + UNREACHABLE_FOR_S
-        return self.lost(now)
+        self._turn(now)
+        return 0.0 if served else self._backoff.next_s()
 
     def lost(self, now: float) -> float:
         """The target cannot help and knows nobody.
 
         Return the seconds to wait before asking the new target.
         """
+        self._turn(now)
+        return self._backoff.next_s()
+
+    def _turn(self, now: float) -> None:
         count = len(self._known)
         turn = [self._known[(self._position + step) % count] for step in range(1, count + 1)]
         self.target = next(
@@ -81,7 +87,6 @@ class EndpointSelector:
         )
         self._position = self._known.index(self.target)
         self._asked = {self.target}
-        return self._backoff.next_s()
 
     def _is_out(self, endpoint: str, now: float) -> bool:
         return self._unreachable_until.get(endpoint, 0.0) > now

@@ -208,7 +208,9 @@ class Router:
         current = self._is_current(route)
         del self._routes[route.address]
         if current:
-            self._retarget(self._endpoints.unreachable(self._loop.time()))
+            # Others may know already who is next: they are asked at once, but once.
+            now = self._loop.time()
+            self._retarget(self._endpoints.unreachable(now, served=self.settled))
         route.close()
 
     def route_turned_away(self, route: Route, error: ApiError) -> None:

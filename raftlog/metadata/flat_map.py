@@ -172,7 +172,8 @@ class FlatMutation(Generic[K, V]):
         self._table: _Table[K, V] | None = None
 
     def __del__(self) -> None:
-        self.abandon()
+        if self._table is not None:
+            self.abandon()
 
     def abandon(self) -> None:
         """Forget what was written; this mutation must not be used any more."""

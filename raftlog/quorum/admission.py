@@ -21,6 +21,7 @@ Why: docs/decisions/004-messages-are-claims.md
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from raftlog.errors import ErrorCode
 from raftlog.limits.hosts import endpoints_error
@@ -90,6 +91,7 @@ def epoch_refusal(epoch: int, field: str) -> Refusal | None:
     )
 
 
+@lru_cache(maxsize=256)  # Each Fetch names one. None that is too long comes this far.
 def is_directory_id(directory_id: str) -> bool:
     """Whether this may name a directory: it is kept, and printed where people read it.
 

@@ -312,14 +312,12 @@ class Leader(Role):
         for fetch in parked.values():
             self._release(fetch)
 
-    def _release_soon(self) -> None:
-        """Send the new high watermark with the next data or round, or after a short time."""
-        if not self._linger_s:
+    def _release_within(self, seconds: float) -> None:
+        """Send what is new with the next data or round, or after so short a time."""
+        if not seconds:
             self._release_all()
             return
-        self._expire_parked(self.node.now + self._linger_s)
-
-    def _expire_parked(self, until: float) -> None:
+        until = self.node.now + seconds
         for fetch in self._parked.values():
             if until < fetch.expires:
                 fetch.expires = until
@@ -398,7 +396,7 @@ class Leader(Role):
         node.out.append(Append(span))
         # Before the flush: followers write while this node does.
         if more_follows:
-            self._expire_parked(node.now + MORE_WITHIN_S)
+            self._release_within(MORE_WITHIN_S)
         else:
             self._release_all()
         node.out.append(Flush())
@@ -433,7 +431,7 @@ class Leader(Role):
         offset = self.progress.majority_offset(node.log.flushed_end)
         if offset > node.high_watermark and offset > self.start_offset:
             node.advance_high_watermark(offset)
-            self._release_soon()
+            self._release_within(self._linger_s)
 
     # --- read-index rounds ------------------------------------------------------------------------
 

@@ -123,7 +123,11 @@ class PeerLink:
                 body = message if kind is None else getattr(message, kind)
                 if getattr(body, "error_code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                     self._forbidden()
-                if within_limits(link, body) and not (self._control and kind is None):
+                # Nearly every answer has records, and nothing that has a limit here.
+                plain = type(body) is pb.FetchResponse and not (
+                    body.leader_endpoint or body.preferred_candidates
+                )
+                if plain or (within_limits(link, body) and not (self._control and kind is None)):
                     self._peer.listener.answered(self._peer.node_id, message.correlation_id, body)
                 else:
                     self._peer.listener.unanswered(self._peer.node_id, message.correlation_id)

@@ -411,7 +411,10 @@ class Replica(PeerListener):
 
     def _reply_fetch(self, effect: ev.ReplyFetch) -> None:
         if effect.max_bytes > 0:
-            self._add_records(effect)
+            # As ``_add_records`` does.
+            records = self._log.read(effect.offset, effect.max_bytes)
+            if records:
+                effect.response.records = records
         effect.reply_to.send(effect.response)
 
     def _add_records(self, effect: ev.ReplyFetch) -> None:

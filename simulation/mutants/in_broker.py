@@ -69,8 +69,8 @@ MUTANTS = (
         ),
         BROKERS,
         "leaders that are cut off",
-        known=1,
         seeds=200,
+        known=11,
     ),
     Mutant(
         "retries-unknown",

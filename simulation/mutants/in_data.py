@@ -158,7 +158,7 @@ MUTANTS = (
         DATA_DISKS,
         "brokers that come back with empty disks, leaders that change",
         seeds=200,
-        known=117,
+        known=112,
     ),
     Mutant(
         "data-truncation-skipped",
@@ -281,7 +281,7 @@ MUTANTS = (
         DATA_UNKNOWN,
         "ISR changes that are late",
         seeds=200,
-        known=10,
+        known=8,
     ),
     Mutant(
         "lagging-stays-in-isr",

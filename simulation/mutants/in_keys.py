@@ -89,7 +89,7 @@ MUTANTS = (
         ),
         KEPT,
         _DEPOSED,
-        known=5,
+        known=20,
     ),
     Mutant(
         "lease-leaves-its-keys",
@@ -117,7 +117,7 @@ MUTANTS = (
         ),
         KEEPERS,
         "clients that are cut off",
-        known=2,
+        known=1,
     ),
     Mutant(
         "lock-without-a-queue",

@@ -48,7 +48,7 @@ MUTANTS = (
         ),
         BROKERS,
         "failovers",
-        known=5,
+        known=18,
     ),
     Mutant(
         "lao-known-too-early",
@@ -168,6 +168,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers, brokers that lag while they are fenced",
+        known=2,
     ),
     Mutant(
         "lao-ignores-tail",

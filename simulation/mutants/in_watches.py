@@ -63,6 +63,5 @@ MUTANTS = (
         ),
         WATCHES,
         "watches that share a stream",
-        known=1,
     ),
 )

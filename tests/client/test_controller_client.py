@@ -103,6 +103,31 @@ def test_a_hint_to_a_leader_just_seen_dying_is_not_followed() -> None:
     simulate(test)
 
 
+def test_after_a_leader_that_answered_the_next_one_is_asked_at_once_but_no_third_one() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", leader)
+        b = await world.controller("b", silent)
+        c = await world.controller("c", leader)
+        client = world.controller_client("a", "b", "c")
+        await client.call(create())
+        a.hang_up()
+        await asyncio.sleep(0.005)
+        begun = world.loop.time()
+        call = asyncio.ensure_future(client.call(create()))
+        while not b.asked:
+            await asyncio.sleep(0.0005)
+        assert world.loop.time() - begun < 0.01
+        b.hang_up()
+        await failure(call)
+        begun = world.loop.time()
+        await client.call(create())
+        assert world.loop.time() - begun >= 0.01, "the second has answered nothing"
+        assert (len(a.asked), len(c.asked)) == (1, 1)
+        client.close()
+
+    simulate(test)
+
+
 def test_an_unknown_outcome_is_reported_and_never_retried() -> None:
     async def test(world: World) -> None:
         a = await world.controller("a", silent)

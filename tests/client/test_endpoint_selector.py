@@ -47,6 +47,15 @@ def test_no_hint_and_a_hint_to_itself_are_none(hint: str) -> None:
     assert it.target == "b"
 
 
+def test_who_served_until_now_is_followed_by_the_next_one_without_a_pause() -> None:
+    it = finder("a", "b", "c")
+    it.reached()
+    assert it.unreachable(10.0, served=True) == 0.0
+    assert it.target == "b"
+    assert 0 < it.unreachable(10.0) <= 0.02, "the pauses begin with the shortest"
+    assert it.target == "c"
+
+
 def test_the_unreachable_are_passed_over_for_a_while() -> None:
     it = finder("a", "b", "c")
     it.unreachable(10.0)

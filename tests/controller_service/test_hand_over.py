@@ -222,6 +222,58 @@ async def test_who_waits_goes_to_the_successor_before_it_leads_and_waits_there()
 
 
 @simulated
+async def test_who_comes_when_the_leader_has_died_waits_for_the_next_one() -> None:
+    """At a voter, too, that does not campaign: it knows soon who leads."""
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    voter = next(node for node in world.nodes if node is not old)
+    replica, reception = voter.service.replica, voter.service.reception
+    old.kill()
+    await world.until(
+        lambda: replica.core.role in ("prospective", "unattached", "candidate"), every_s=0.0001
+    )
+    told = Told()
+    request = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+    reception.received(told, [request])
+    assert told.responses == []
+    await world.until(lambda: told.responses, within_s=HOLD_S, every_s=0.0001)
+    (response,) = told.responses
+    new = await world.active()
+    if new is voter:
+        assert response.HasField("describe_brokers")
+    else:
+        assert response.leader_id == new.id
+
+
+@simulated
+async def test_where_nobody_can_be_elected_requests_wait_once_and_not_for_long() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    voter, other = (node for node in world.nodes if node is not old)
+    old.kill()
+    other.kill()
+    reception, loop = voter.service.reception, asyncio.get_running_loop()
+    await world.until(lambda: voter.service.replica.core.role != "follower", within_s=5)
+    begun, told = loop.time(), Told()
+    request = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+    reception.received(told, [request])
+    assert told.responses == []
+    await world.until(lambda: told.responses, within_s=2 * HOLD_S)
+    assert loop.time() - begun == pytest.approx(HOLD_S, abs=0.01)
+    assert told.responses[0].error.error_code == ErrorCode.NOT_CONTROLLER
+    for _ in range(3):
+        await asyncio.sleep(0.3)
+        reception.received(told, [request])
+    assert len(told.responses) == 4, "the first has waited in vain"
+    old.start()
+    await world.until(lambda: voter.service.node.leader_id > 0 or voter.service.node.leadership)
+    await world.client.call(alter("a", "2"))
+    assert not voter.service.hand_over._has_held
+
+
+@simulated
 async def test_a_candidate_that_does_not_win_refuses_what_waits_in_time() -> None:
     world = World()
     old = await world.active()
