@@ -80,6 +80,7 @@ class Leader(Role):
         self._preferred: tuple[int, ...] = ()
         self._parked: dict[tuple[int, str], ParkedFetch] = {}
         self._parked_until = NEVER
+        self._more_until = 0.0
         self._linger_s = node.config.high_watermark_linger_ms / 1000
         self._begin_interval_s = node.config.fetch_timeout_ms / 2000
         self._begin_at = node.now
@@ -272,8 +273,13 @@ class Leader(Role):
             replica.is_voter,
             node.now + wait_ms / 1000,
         )
+        has_data = request.fetch_offset < node.log.end
+        if has_data and node.now < self._more_until:
+            # What is about to follow goes with it.
+            parked.expires = min(parked.expires, self._more_until)
+            has_data = False
         if (
-            request.fetch_offset < node.log.end
+            has_data
             or wait_ms == 0
             or len(self._parked) >= MAX_PARKED
             or (replica.is_voter and replica.echoed_round < self.rounds.current)
@@ -396,8 +402,10 @@ class Leader(Role):
         node.out.append(Append(span))
         # Before the flush: followers write while this node does.
         if more_follows:
+            self._more_until = node.now + MORE_WITHIN_S
             self._release_within(MORE_WITHIN_S)
         else:
+            self._more_until = 0.0
             self._release_all()
         node.out.append(Flush())
         if span.voters:

@@ -546,7 +546,7 @@ class Replica(PeerListener):
         )
         # What waits here already goes with it: one sync instead of two.
         more_follows = self._listener.writes_wait()
-        self.propose(chunk, start, start + 1, effect.epoch, more_follows=more_follows)
+        self.propose(chunk, start, start + 1, effect.epoch, idle=True, more_follows=more_follows)
         self._say(log.info, "became leader", epoch=effect.epoch, start_offset=start)
         self._listener.became_leader(effect.epoch, start)
 

@@ -100,6 +100,7 @@ def test_what_waits_for_the_first_writes_is_answered_with_them_or_soon() -> None
         elect(node)
         assert not [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
         begun = node.cluster.now
+        assert fetch(node, 3, 6) == [], "who comes meanwhile waits, too"
         if writes:
             node.more_follows = False
             node.propose([50])
@@ -107,7 +108,7 @@ def test_what_waits_for_the_first_writes_is_answered_with_them_or_soon() -> None
             assert node.up.next_deadline() <= begun + MORE_WITHIN_S
             node.cluster.run(2 * MORE_WITHIN_S)
         replies = [e for e in node.effects[at:] if isinstance(e, ReplyFetch)]
-        assert [reply.offset for reply in replies] == [1]
+        assert [reply.offset for reply in replies] == [1, 1]
 
 
 def test_a_candidate_that_does_not_win_refuses_all_that_it_has_kept() -> None:
