@@ -21,7 +21,9 @@ from controller.service.hand_over import CONNECT_S, HOLD_S
 from controller.service.status import describe_quorum, ready
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
+from raftlog.quorum.events import Proposed
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1.quorum_pb2 import EndQuorumEpochResponse
 
 
 class Load:
@@ -587,6 +589,16 @@ async def test_the_first_write_goes_to_the_followers_with_the_first_record_of_th
             new.service.reception.received(told, [write])
 
     new.service.leader_changed = leader_changed  # type: ignore[method-assign]
+    proposed: list[bool] = []
+    replica = new.service.replica
+    step = replica._step_core
+
+    def stepped(event: Any, now: float) -> Any:
+        if isinstance(event, Proposed):
+            proposed.append(event.more_follows)
+        return step(event, now)
+
+    replica._step_core = stepped
     ends: list[int] = []
     log = old.service.replica._log
     append = log.append
@@ -601,6 +613,42 @@ async def test_the_first_write_goes_to_the_followers_with_the_first_record_of_th
     await world.until(lambda: told.responses)
     assert not told.responses[0].HasField("error")
     assert ends[0] == 2
+    assert proposed[:2] == [True, False], "the first record waits for the write, and that for none"
+    assert not new.service.writes_wait()
+
+
+@simulated
+async def test_who_waits_goes_to_the_successor_that_asks_for_a_vote() -> None:
+    """Its answer to the resignation may come later, or never."""
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    target = next(node.id for node in world.nodes if node is not old)
+    replica, lost, leaders = old.service.replica, old.service.lost_leadership, list[int]()
+    answered = replica.answered
+    late = pb.ControllerRequest(correlation_id=7, describe_brokers=pb.DescribeBrokersRequest())
+
+    class Late(Told):
+        def send(self, response: pb.ControllerResponse) -> None:
+            super().send(response)
+            leaders.append(old.service.node.directory.leader_id)
+
+    def deaf(peer_id: int, correlation_id: int, response: Any) -> None:
+        if not isinstance(response, EndQuorumEpochResponse):
+            answered(peer_id, correlation_id, response)
+
+    def lost_leadership(epoch: int, reason: str) -> None:
+        lost(epoch, reason)
+        old.service.reception.received(told, [late])
+
+    told = Late()
+    replica.answered = deaf  # type: ignore[method-assign]
+    old.service.lost_leadership = lost_leadership  # type: ignore[method-assign]
+    leaving = asyncio.ensure_future(transfer(world, target))
+    await world.until(lambda: told.responses, within_s=HOLD_S)
+    assert told.responses[0].leader_id == target
+    assert leaders == [-1], "before it leads"
+    await leaving
 
 
 @simulated
