@@ -129,7 +129,8 @@ def _show(imported: Imported, output: str) -> None:
         print_line(line)
     for line in findings(imported):
         print_error(line)
-    print_line(f"ask it: raftlog replay summary {output}")
+    if imported.end_offset > imported.first_offset:
+        print_line(f"ask it: raftlog replay summary {output}")
 
 
 def lines(imported: Imported) -> list[str]:
@@ -142,14 +143,23 @@ def lines(imported: Imported) -> list[str]:
         f"cluster {imported.cluster_id}{remedy if unsaid else ''}, from"
         f" {', '.join(imported.nodes)}",
         f"imported: {counted(imported.new_records, 'new record')}; the export has offsets"
-        f" {imported.first_offset} to {imported.end_offset - 1}",
+        f" {imported.first_offset} to {imported.end_offset - 1}"
+        if imported.end_offset > imported.first_offset
+        else "imported: nothing. Is it a metadata log? No other than __cluster_metadata-0 is one",
     ]
+    if imported.end_offset == imported.first_offset:
+        return found
     if imported.copies_end < imported.end_offset:
         found.append(
             f"these copies end at offset {imported.copies_end - 1}: what follows was imported"
             " before, and is not compared with them"
         )
-    if imported.state_from is not None:
+    if imported.no_log:
+        found.append(
+            f"there is no log (….log): this is the state at offset {imported.end_offset - 1}, and"
+            " no history"
+        )
+    elif imported.state_from is not None:
         found.append(
             f"history begins at offset {imported.state_from}: before it stands the state of a"
             " snapshot"
@@ -160,12 +170,7 @@ def lines(imported: Imported) -> list[str]:
             f"the state equals {counted(len(equal), 'snapshot')} of Kafka's own, at offsets"
             f" {', '.join(str(offset) for offset in sorted({one.end_offset - 1 for one in equal}))}"
         )
-    if len(imported.nodes) == 1:
-        found.append("one copy: whether its last records were committed is not in it")
-    elif imported.agreed_offset == imported.end_offset:
-        found.append("a majority of the copies holds all of it")
-    else:
-        found.append(f"a majority of the copies holds it up to offset {imported.agreed_offset - 1}")
+    found += [_agreed(imported), *imported.cut_off]
     if imported.aborted:
         found.append(f"{counted(imported.aborted, 'record')} of aborted transactions: no effect")
     if imported.open_transaction is not None:
@@ -183,6 +188,21 @@ def lines(imported: Imported) -> list[str]:
     return found
 
 
+def _agreed(imported: Imported) -> str:
+    """What the copies say of each other, and so of what was committed."""
+    voters, nodes = len(imported.voters), len(imported.nodes)
+    if nodes == 1 and voters != 1:
+        return "one copy: whether its last records were committed is not in it"
+    if imported.agreed_offset < imported.end_offset:
+        return f"a majority of the copies holds it up to offset {imported.agreed_offset - 1}"
+    if nodes * 2 <= voters:
+        return (
+            f"these are copies of {nodes} nodes, and there are {voters} voters: whether the last"
+            " records were committed is not in them"
+        )
+    return "a majority of the copies holds all of it"
+
+
 def findings(imported: Imported) -> list[str]:
     """What was found wrong, in words."""
     found = [f"damaged: {one}" for one in imported.damages]
@@ -198,6 +218,11 @@ def findings(imported: Imported) -> list[str]:
             f"of {counted(imported.not_cleared, 'partition')} the state shows eligible leader"
             " replicas that Kafka has cleared: one record cleared those of several topics"
         )
+    found += [
+        f"the log ends at offset {imported.copies_end - 1}, and {one}: the rest of the log is"
+        " missing, or was written while this was copied"
+        for one in imported.missing
+    ]
     if imported.stopped:
         found.append(f"{imported.stopped}: what follows is not imported")
     return found

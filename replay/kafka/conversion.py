@@ -21,6 +21,7 @@ from replay.kafka.errors import KafkaLogError, MalformedRecordError
 from replay.kafka.mapping import Mapping, is_unknown, plain
 from replay.kafka.records import KafkaRecord, control_record, metadata_record
 
+_VOTERS = {"LeaderChangeMessage", "VotersRecord"}
 _ENDS = {"EndTransactionRecord", "AbortTransactionRecord"}
 MAX_TRANSACTION_RECORDS = 1_000_000
 """What is kept of a transaction that has not ended. Kafka bounds the records of a request by
@@ -106,6 +107,8 @@ class Conversion:
     def __init__(self) -> None:
         self.counts = Counts()
         self.mapping = Mapping()
+        self.voters: list[int] = []
+        """The last that the log names."""
         self._open: _Open | None = None
         self._last_ms = 0
 
@@ -170,6 +173,8 @@ class Conversion:
 
     def _count(self, one: KafkaRecord) -> None:
         self.counts.records[one.name] += 1
+        if one.name in _VOTERS:
+            self.voters = sorted(each["voter_id"] for each in one.fields["voters"])
         unknown = is_unknown(one)
         if unknown:
             self.counts.unknown[unknown] += 1

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from replay.kafka.batches import KafkaBatch, frames, opened
+from replay.kafka.batches import Frame, KafkaBatch, frames, opened
 from replay.kafka.errors import KafkaLogError, NoKafkaLogError, unreadable
 
 DIRECTORY = "__cluster_metadata-0"
@@ -58,6 +58,9 @@ class Copy:
         """Of its whole batches, by offset; not those behind a damage in the same file."""
         self.damages: list[str] = []
         """In words: file, position, what is wrong."""
+        self._cut_off: dict[Path, str] = {}
+        self._expected: dict[Path, int] = {}
+        """The lowest offset that may come next in a file; at first what its name says."""
         self._paths, self._read_to = tuple(paths), dict[Path, int]()
         self.refresh()
 
@@ -65,6 +68,11 @@ class Copy:
     def name(self) -> str:
         """For messages."""
         return f"node {self.node_id}" if self.node_id >= 0 else str(self.directory)
+
+    @property
+    def cut_off(self) -> list[str]:
+        """Its files that end within a batch, in words."""
+        return list(self._cut_off.values())
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
@@ -105,6 +113,7 @@ class Copy:
     def _index(self, path: Path, position: int) -> None:
         """Find the batches from a position on. Their records are looked at when they are needed."""
         data = b""
+        expected = self._expected.get(path, int(path.stem))
         with path.open("rb") as file:
             file.seek(position)
             try:
@@ -112,6 +121,8 @@ class Copy:
                     data += piece
                     at = 0
                     for end, one in frames(data, at=position):
+                        _require_from(expected, one, position + at)
+                        expected = one.last_offset + 1
                         self.places.append(
                             Place(
                                 one.base_offset,
@@ -127,8 +138,12 @@ class Copy:
                     data, position = data[at:], position + at
             except KafkaLogError as error:
                 self.damages.append(f"{path}: {error}")
-                position = _DAMAGED
-        self._read_to[path] = position
+                position, data = _DAMAGED, b""
+        self._read_to[path], self._expected[path] = position, expected
+        self._cut_off.pop(path, None)
+        # Zeros: of a file that was made larger in advance.
+        if data.strip(b"\0"):
+            self._cut_off[path] = f"{path}: at byte {position}: it ends within a batch"
 
     def spoil(self, place: Place, why: str) -> None:
         """Count a batch as damaged, although it has its checksum; and what follows it in its file,
@@ -145,6 +160,14 @@ class Copy:
         index = bisect_right(self.places, offset, key=lambda one: one.base_offset) - 1
         found = self.places[index] if index >= 0 else None
         return found if found is not None and found.base_offset == offset else None
+
+
+def _require_from(expected: int, one: Frame, position: int) -> None:
+    if one.base_offset < expected:
+        raise KafkaLogError(
+            f"at byte {position}: a batch at offset {one.base_offset} stands where none below"
+            f" {expected} can be"
+        )
 
 
 class PlaceReader:

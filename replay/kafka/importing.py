@@ -47,7 +47,9 @@ class Imported(msgspec.Struct, frozen=True):
     ``state_from``: records before it are the state of a snapshot, not history; None: the history is
     whole. ``new_records``: not in the export before; ``copies_end``: where these copies end.
     ``agreed_offset``: so far a majority of the copies agrees. ``stopped``: why what follows
-    is not imported; empty: it is the end.
+    is not imported; empty: it is the end. ``no_log``: there are snapshots alone. ``cut_off``: files
+    that end within a batch, as one does that is being written; ``missing``: what must have been
+    there. ``voters``: the last that the log names.
     """
 
     cluster_id: str
@@ -69,11 +71,16 @@ class Imported(msgspec.Struct, frozen=True):
     differences: list[str]
     snapshots: list[Compared]
     stopped: str
+    no_log: bool
+    cut_off: list[str]
+    missing: list[str]
+    voters: list[int]
 
     @property
     def sound(self) -> bool:
         """Whether nothing was found wrong."""
         wrong = self.damages or self.differences or self.stopped or self.not_cleared
+        wrong = wrong or self.missing
         return not wrong and not any(one.differences for one in self.snapshots)
 
 
@@ -103,6 +110,7 @@ class Importer:
         """Why nothing can be imported any more; empty: it can."""
         self._reader = PlaceReader()
         self._new = 0
+        self._no_log = not any(copy.places for copy in self._copies)
         self._next, begin = self._begin()
         state: Converted | None = None
         self._first = self._next
@@ -131,20 +139,32 @@ class Importer:
     def _begin(self) -> tuple[int, Checkpoint | None]:
         """Where the history begins, and the snapshot that it begins with, if it is not at 0.
 
-        The first one from which on the log is there.
+        The first one from which on the log is there; without a log, the last one.
         """
         starts = [copy.places[0].base_offset for copy in self._copies if copy.places]
         if starts and min(starts) == 0:
             return 0, None
-        for one in sorted(
-            (one for copy in self._copies for one in copy.checkpoints),
+        usable = sorted(
+            (
+                one
+                for copy in self._copies
+                for one in copy.checkpoints
+                if one.end_offset and (not starts or one.end_offset >= min(starts))
+            ),
             key=lambda one: one.end_offset,
-        ):
-            if one.end_offset and (not starts or one.end_offset >= min(starts)):
-                return one.end_offset, one
+            reverse=not starts,
+        )
+        if usable:
+            return usable[0].end_offset, usable[0]
+        damaged = [one for copy in self._copies for one in copy.damages]
+        if not starts and damaged:
+            raise KafkaLogError(f"{'; '.join(damaged)}. There is nothing before that to import")
         raise NoKafkaLogError(
-            f"the log begins at offset {min(starts, default=0)}, and there is no snapshot from"
-            " there on: copy the .checkpoint files, too"
+            f"the log begins at offset {min(starts)}, and there is no snapshot from there on: copy"
+            " the .checkpoint files, too"
+            if starts
+            else "there is neither a batch nor a snapshot with a state in"
+            f" {', '.join(str(copy.directory) for copy in self._copies)}"
         )
 
     def _claim(self, target: str) -> None:
@@ -218,12 +238,14 @@ class Importer:
             (copy, place) for copy in self._copies if (place := copy.at(self._next)) is not None
         ]
         others = [copy.name for copy, place in held if place.fingerprint != best.fingerprint]
+        same = {copy.name for copy, place in held if place.fingerprint == best.fingerprint}
         if others:
             self._differences.append(
                 f"the batch at offset {best.base_offset} is another one at {', '.join(others)}"
             )
-        same = len(held) - len(others)
-        self._together = self._together and same * 2 > len(self._copies)
+        # A node counts once, however often its directory is given.
+        nodes = {copy.name for copy in self._copies}
+        self._together = self._together and len(same) * 2 > len(nodes)
         if self._together:
             self._agreed = best.last_offset + 1
 
@@ -255,8 +277,12 @@ class Importer:
             try:
                 said, _ = state_of(one)
                 found = differences(self._fold.snapshot(), image_of(said))
-            except (KafkaLogError, FoldError) as error:
-                found = [str(error)]
+            except KafkaLogError as error:
+                copy.damages.append(str(error))
+                continue
+            except FoldError as error:
+                copy.damages.append(f"{one.path} contradicts itself: {error}")
+                continue
             self._compared.append(Compared(copy.name, one.path.name, one.end_offset, found))
             if not found:
                 self._writer.record([self._state_hash(copy, header)])
@@ -274,7 +300,7 @@ class Importer:
         counts = self._conversion.counts
         return Imported(
             cluster_id=self.cluster_id,
-            nodes=[copy.name for copy in self._copies],
+            nodes=list(dict.fromkeys(copy.name for copy in self._copies)),
             first_offset=self._first,
             state_from=self._state_from,
             end_offset=self._writer.manifest.end_offset,
@@ -292,7 +318,23 @@ class Importer:
             differences=self._differences,
             snapshots=self._compared,
             stopped=self._stopped,
+            no_log=self._no_log,
+            cut_off=[one for copy in self._copies for one in copy.cut_off],
+            missing=self._missing(),
+            voters=self._conversion.voters,
         )
+
+    def _missing(self) -> list[str]:
+        """The last snapshot of a state that the log does not reach: Kafka takes none of what it has
+        not written. A log that is damaged says itself why it does not.
+        """
+        if self._stopped or any(copy.damages for copy in self._copies):
+            return []
+        later = [one for copy in self._copies for one in copy.checkpoints]
+        last = max(later, key=lambda one: one.end_offset, default=None)
+        if last is None or last.end_offset <= self._next:
+            return []
+        return [f"{last.path} is the state at offset {last.end_offset - 1}"]
 
     def close(self) -> None:
         """Let the next writer in."""

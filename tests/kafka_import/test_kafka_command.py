@@ -133,3 +133,70 @@ def test_following_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+# --- directories that are not what they should be ---------------------------------------------------
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """Of a real cluster; its snapshots reach to offset 307, its log to 378."""
+    kafka.unpack(Path(__file__).with_name("kafka-4.4.0.tar.gz"), tmp_path / "kept")
+    return tmp_path / "kept/node101/__cluster_metadata-0"
+
+
+def test_snapshots_without_a_log_are_the_state_of_the_last(node: Path, tmp_path: Path) -> None:
+    (node / "00000000000000000000.log").unlink()
+    done = run(node, "-o", tmp_path / "exported")
+    assert done.returncode == 0
+    assert "this is the state at offset 307, and no history" in done.stdout
+
+
+def test_a_log_that_ends_before_a_snapshot_is_cut_off(node: Path, tmp_path: Path) -> None:
+    log = node / "00000000000000000000.log"
+    log.write_bytes(log.read_bytes()[:9000])
+    done = run(node, "-o", tmp_path / "exported")
+    assert done.returncode == 3
+    assert f"{log}: at byte 8801: it ends within a batch" in done.stdout
+    last = node / "00000000000000000308-0000000003.checkpoint"
+    assert f"the log ends at offset 91, and {last} is the state at offset 307" in done.stderr
+
+
+def test_a_file_of_another_log_is_named(node: Path, tmp_path: Path) -> None:
+    other = node / "00000000000000000379.log"
+    other.write_bytes(kafka.batch(0, [NOOP]))
+    done = run(node, "-o", tmp_path / "exported")
+    assert done.returncode == 3
+    assert f"{other}: at byte 0: a batch at offset 0 stands where none below 379" in done.stderr
+    assert "the export has offsets 0 to 378" in done.stdout
+
+
+def test_the_log_of_a_topic_is_none_of_metadata(tmp_path: Path) -> None:
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [b"an order"]))
+    done = run(node, "-o", tmp_path / "exported")
+    assert done.returncode == 3
+    assert "imported: nothing. Is it a metadata log?" in done.stdout
+    assert "at byte 0: the record at offset 0 is malformed" in done.stderr
+
+
+def test_what_is_damaged_from_its_beginning_on_is_not_called_a_log_that_begins_late(
+    tmp_path: Path,
+) -> None:
+    done = run(kafka.write_node(tmp_path / "node", b"junk" * 100), "-o", tmp_path / "exported")
+    assert done.returncode == 3
+    assert "00000000000000000000.log: at byte 0: a batch is said to have" in done.stderr
+
+
+def test_a_node_counts_once_however_often_it_is_given(node: Path, tmp_path: Path) -> None:
+    once = "one copy: whether its last records were committed is not in it"
+    assert once in run(node, node.parent, "-o", tmp_path / "exported").stdout
+
+
+def test_a_damaged_snapshot_is_called_damaged(node: Path, tmp_path: Path) -> None:
+    last = node / "00000000000000000308-0000000003.checkpoint"
+    data = bytearray(last.read_bytes())
+    data[300] ^= 1
+    last.write_bytes(data)
+    done = run(node, "-o", tmp_path / "exported")
+    assert done.returncode == 3
+    assert f"damaged: {last}: at byte 269: " in done.stderr
