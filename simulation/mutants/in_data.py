@@ -117,8 +117,8 @@ MUTANTS = (
                 "if True:",
             ),
             Edit(
-                "broker.partition.leader_link:LeaderLink._take",
-                "self._writing[replica.key] = follower",
+                "broker.partition.leader_link:LeaderLink._is_written",
+                "self._writing[follower.replica.key] = follower",
                 "self._is_due(follower)",
             ),
         ),
