@@ -27,8 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a shell: whatever is started here would be deaf to Ctrl-C, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A worker of pytest-xdist has it, and tables in pipes are as narrow as it says.
+# A worker of pytest-xdist has it, and tables in pipes are as narrow as it says. Readline, which
+# pytest imports, sets it behind the back of os.environ: for what is started here, all the same.
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 TOGETHER = ("cluster", "replay", "cli")
 """Directories that one worker runs alone: real clusters would slow each other, a second Spark
