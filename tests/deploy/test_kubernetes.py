@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import subprocess
 from typing import Any
@@ -30,6 +31,8 @@ from kubernetes_schemas import check
 
 from raftlog.config.settings import Settings
 
+DEPLOYMENT = MANIFESTS.parents[1] / "deployment.md"
+PATH = os.environ["PATH"]
 FILES = sorted(path.name for path in MANIFESTS.glob("*.yaml") if path.name != "kustomization.yaml")
 
 
@@ -69,6 +72,45 @@ def test_kustomize_makes_of_the_overlay_what_we_make_of_it() -> None:
                     made = other.environment(other_one, CONFIG)
                     assert pod.environment(mine, CONFIG) == made, "each variable is known in time"
         assert _in_order(theirs[key]) == _in_order(one)
+
+
+def test_the_image_of_a_registry_is_put_in_by_the_command_that_the_page_says() -> None:
+    page = DEPLOYMENT.read_text()
+    command = next(line for line in page.splitlines() if line.startswith("$ deploy() {"))
+    script = command.removeprefix("$ ").replace("kubectl apply -f -", "cat")
+    image = "registry.example:5000/team/raftlog:0.1.0"
+    sources = [MANIFESTS / name for name in FILES]
+    texts = [path.read_text() for path in sources]
+    if shutil.which("kubectl") is not None:
+        texts += [
+            subprocess.run(
+                ["kubectl", "kustomize", str(path)], capture_output=True, text=True, check=True
+            ).stdout
+            for path in (MANIFESTS, OVERLAY)
+        ]
+    for text in texts:
+        put_in = subprocess.run(
+            ["bash", "-c", f"{script}\ndeploy"],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"IMAGE": image, "PATH": PATH},
+        ).stdout
+        before, after = list(yaml.safe_load_all(text)), list(yaml.safe_load_all(put_in))
+        for manifest in after:
+            check(manifest)
+        assert set(_images(after)) == {image}
+        assert len(_images(after)) == len(_images(before)) > 0
+        assert put_in.count(image) == len(_images(before))
+        assert put_in.replace(image, "raftlog") == text, "nothing else has changed"
+
+
+def _images(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["image"]] if isinstance(node.get("image"), str) else []
+        return own + [found for value in node.values() for found in _images(value)]
+    return [found for value in node for found in _images(value)] if isinstance(node, list) else []
 
 
 def _in_order(node: Any) -> Any:
