@@ -56,6 +56,24 @@ def test_hints_in_a_circle_cost_a_bounded_backoff_and_end_when_a_leader_is_there
     simulate(test)
 
 
+def test_a_leadership_that_comes_back_is_followed_at_once() -> None:
+    """An answer as hoped ends the search: whoever was asked in it may be named again."""
+
+    async def test(world: World) -> None:
+        a = await world.controller("a", not_controller("b"))
+        b = await world.controller("b", leader)
+        client = world.controller_client("a", "b")
+        await client.call(create())
+        for at, other, name in ((a, b, "a"), (b, a, "b"), (a, b, "a")):
+            at.answer, other.answer = leader, not_controller(name)
+            begun = world.loop.time()
+            await client.call(create())
+            assert world.loop.time() - begun < 0.01
+        client.close()
+
+    simulate(test)
+
+
 @pytest.mark.parametrize("hint", ["a", "nowhere"])
 def test_a_wrong_hint_leads_back_to_the_round_robin(hint: str) -> None:
     async def test(world: World) -> None:

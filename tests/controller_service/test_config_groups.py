@@ -84,7 +84,7 @@ WRONG = {
         ErrorCode.INVALID_REQUEST,
     ),
     "named twice": (
-        ConfigWrite([(METRICS, "t", "match", "1"), (METRICS, "t", "interval.ms", "1")]),
+        ConfigWrite([(METRICS, "t", "match", "1"), (METRICS, "t", "match", "2")]),
         ErrorCode.INVALID_REQUEST,
     ),
 }  # fmt: skip

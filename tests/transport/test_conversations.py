@@ -131,6 +131,15 @@ def test_bytes_that_are_no_message_are_told_apart(conversation: Conversation) ->
             wire.decode(b"\x0a\xff\xff\xff", 1 << 20)
 
 
+def test_many_short_items_are_bounded_in_bytes_too() -> None:
+    wire = WIRES[Conversation.CONTROLLER].to_server
+    items = [controller_pb2.ControllerRequest(cluster_id="c" * 2_000).SerializeToString()] * 700
+    envelopes = wire.envelopes(items)
+    assert len(envelopes) > 1
+    assert max(map(len, envelopes)) <= ENVELOPE_TARGET_BYTES * 1.01
+    assert sum(len(wire.decode(one, 1 << 20)) for one in envelopes) == len(items)
+
+
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 300, 16_383, 16_384])
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
 def test_items_are_counted_to_the_last_one(length: int, count: int) -> None:
