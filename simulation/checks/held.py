@@ -75,7 +75,11 @@ class Held(Checker):
         tokens grow on.
         """
         self._generation = None
-        self._holders, self._highest_token = before._holders, before._highest_token
+        self._holders, self._highest_token = before.taken_locks()
+
+    def taken_locks(self) -> tuple[dict[str, AsyncLock], tuple[int, int]]:
+        """Host -> the lock that it has taken last; and the highest fencing token that was used."""
+        return self._holders, self._highest_token
 
     def listen(self, generation: int) -> None:
         """From here on what becomes committed is new, and of this generation."""
