@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.faults_links import mend
 from simulation.faults_voters import add_request, committed_voters, is_settled
+from simulation.hosts import ControllerHost
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 Fault = Callable[["World", random.Random], Awaitable[None]]
 
 CAMPAIGNS_S = (0.5, 2.0)
+LEFT_AHEAD_S = 10.0
+"""Longer than an election takes: whoever is ahead for a moment comes back by itself."""
+_LOOK_S = 0.5
 
 
 async def removed_campaigns(world: World, rng: random.Random) -> None:
@@ -80,6 +84,41 @@ def _ask_no_pre_votes(core: Any) -> None:
             node.become_candidate()
 
     node.become_prospective = campaign
+
+
+def is_left_ahead(world: World, host: ControllerHost) -> bool:
+    """Whether it was removed for certain, and is in a higher epoch than whoever leads: each leader
+    refuses it, as the protocol says, and it gives up no epoch in which it may have voted.
+    """
+    service, voters = world.active(), committed_voters(world)
+    return (
+        service is not None
+        and host.core is not None
+        and bool(voters)
+        and voters.get(host.id) != host.quorum.directory_id
+        and host.core.epoch > service.node.controller_epoch
+    )
+
+
+async def replace_left_ahead(world: World) -> None:
+    """In the liveness phase: what an operator does with a healed node that is left ahead for a
+    while. It must catch up as one with an empty disk.
+
+    Not of a voter: its epoch has to reach the others.
+    """
+    since: dict[ControllerHost, float] = {}
+    while True:
+        for host in world.controllers:
+            if host.name not in world.healed or not is_left_ahead(world, host):
+                since.pop(host, None)
+            elif world.now() - since.setdefault(host, world.now()) >= LEFT_AHEAD_S:
+                since.pop(host)
+                world.note(host.name, "is left ahead, and is given an empty disk")
+                world.happened("left_ahead")
+                host.kill()
+                world.fleet.replace_disk(host, f"{host.quorum.directory_id}x")
+                host.start()
+        await asyncio.sleep(_LOOK_S)
 
 
 RUN: dict[str, Fault] = {removed_campaigns.__name__: removed_campaigns}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from simulation import data_recovery, faults_voters, last_reads
+from simulation import data_recovery, faults_removed, faults_voters, last_reads
 from simulation.hosts import BrokerHost, ControllerHost
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ async def recover(world: World) -> None:
     await world.until(lambda: world.active() is not None, bound, "a majority elects a leader")
     if "roll_heartbeats" in world.config.faults and not world.has_spawned("end of the roll"):
         world.spawn(faults_voters.end_roll(world), "end of the roll")
+    if world.voters_change:
+        world.spawn(faults_removed.replace_left_ahead(world), "operator of removed voters")
     await world.until(
         lambda: _have_joined(world), bound, "the brokers of the healed part are unfenced"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from raftlog.doctor import broker_rules, node_rules, quorum_rules
+from raftlog.doctor import broker_rules, node_rules, outsider_rules, quorum_rules
 from raftlog.doctor.evidence import Evidence
 from raftlog.doctor.finding import Finding, Severity
 
@@ -20,7 +20,12 @@ class Verdict(StrEnum):
 
 def diagnose(seen: Evidence) -> list[Finding]:
     """What is wrong, the worst first."""
-    rules = (*quorum_rules.RULES, *node_rules.RULES, *broker_rules.RULES)
+    rules = (
+        *quorum_rules.RULES,
+        *outsider_rules.RULES,
+        *node_rules.RULES,
+        *broker_rules.RULES,
+    )
     found = [finding for rule in rules for finding in rule(seen)]
     return sorted(found, key=lambda one: -one.severity)
 

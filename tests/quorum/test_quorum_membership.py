@@ -103,6 +103,29 @@ def test_a_removed_voter_ends_no_leadership_once_that_is_committed() -> None:
     assert leader.up.role == "leader"
 
 
+def test_one_that_was_removed_ahead_of_all_follows_when_their_epochs_have_passed_its_own() -> None:
+    """Till then each leader refuses it, and it gives up no epoch in which it may have voted."""
+    cluster, leader = logged(voting=4, observing=0)
+    first, second, gone = (node for node in cluster.alive if node is not leader)
+    epoch = leader.up.epoch
+
+    def raise_epoch(node: SimNode, to: int) -> None:
+        claims = {"replica_id": first.id, "replica_directory_id": f"dir{first.id}"}
+        ask(node, vote_request(node.id, replica_epoch=to, **claims))
+
+    cluster.isolate(gone.id)
+    leader.propose_voters(*(str(node.id) for node in (leader, first, second)))
+    cluster.run_until(lambda: second.up.high_watermark == 3)
+    raise_epoch(gone, epoch + 10)
+    cluster.heal()
+    cluster.run(10)
+    assert (gone.up.epoch, gone.up.leader_id, gone.up.is_voter) == (epoch + 10, -1, True)
+    assert (leader.up.role, leader.up.epoch) == ("leader", epoch), "it ends no leadership"
+    raise_epoch(second, epoch + 20)
+    cluster.run_until(lambda: gone.up.role == "observer" and cluster.calm())
+    assert gone.up.epoch > epoch + 20
+
+
 def test_a_removed_voter_is_heard_until_that_is_committed() -> None:
     """Else nobody could lead: perhaps the others lack the record that removes it."""
     log = RecoveredLog(VoteState(), 0, 4, ())

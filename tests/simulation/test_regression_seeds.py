@@ -680,6 +680,25 @@ REGRESSIONS = [
         '0.5, "alter_hostnames": 1.0, "snapshot_cut": 0.621}}',
         id=("a broker began a snapshot anew for each piece that was late, and was never unfenced"),
     ),
+    pytest.param(
+        773620,
+        '{"voters": 5, "topics_share": 0.3, "asks_share": 0.9, "unclean": true, '
+        '"balance_interval_s": 5, "value_bytes": 20000, "timeout_s": 0.5, "safety_s": 9.0, '
+        '"election_timeout_ms": 500, "fetch_timeout_ms": 500, "session_timeout_ms": 1500, '
+        '"queue_messages": 64, "drift": 0.1, "snapshot_bytes": 1000, "retention_bytes": '
+        '5000, "snapshot_part_bytes": 300, "data_per_s": 20.0, "replica_lag_ms": 500, '
+        '"strict_share": 0.7, "round_robin": true, "exports_per_s": 1.0, "adopt_after_ms": '
+        '1000, "reserve_bytes": 100000, "work_us": 300.0, "faults": {"disk_hang": 5.25, '
+        '"change_voters": 1.65, "broker_refused": 3.18, "lower_features": 2.16, '
+        '"unregister_broker": 3.81, "broker_disk_full": 5.57, "thought_dead": '
+        '1.9170284683031464, "newcomer": 0.5, "broker_away": 2.0, "alter_hostnames": 1.0, '
+        '"all_disks_low": 6.8388756110662685, "controllers_away": 0.6685103918560976, '
+        '"snapshot_cut": 1.18, "removed_campaigns": 6.25}}',
+        id=(
+            "a voter whose disk hung took a removed one's epochs and was removed then: no operator"
+            " gave it an empty disk"
+        ),
+    ),
 ]
 
 
