@@ -7,12 +7,18 @@ that is committed here. A cursor that nobody moves any more must not fill the di
 ``metadata.export.cursor.max.bytes`` the log start passes it all the same, and says so. A cursor
 that was passed holds nothing back: what its export needs next is gone here.
 
+A snapshot that somebody fetches stays for as long as pieces of it are asked for, and the log above
+it: a broker or a node that begins with it needs both. Counter-example to dropping it: a snapshot
+that takes longer to fetch than the next one takes to come is never fetched to its end, and whoever
+needs one never begins. The same bound in bytes holds for that, and nothing is kept for it on a disk
+below its reserve.
+
 Why: docs/decisions/007-snapshots.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -98,8 +104,21 @@ def cursors_of(image: Image) -> list[ExportCursor]:
     return [image.export_cursors[name] for name in sorted(image.export_cursors)]
 
 
+def highest_start(
+    starts: Sequence[SnapshotId], log_start_offset: int, fetched: Iterable[SnapshotId]
+) -> SnapshotId | None:
+    """The highest of these, ascending, below which nothing is that those need who fetch a snapshot;
+    None: none of them.
+    """
+    needed = min(
+        (one.end_offset for one in fetched if one.end_offset >= log_start_offset), default=None
+    )
+    free = [one for one in starts if needed is None or one.end_offset <= needed]
+    return free[-1] if free else None
+
+
 class Retention:
-    """The two policies one after the other, and what they have come to here: for the log, and for
+    """The policies one after the other, and what they have come to here: for the log, and for
     metrics.
     """
 
@@ -109,6 +128,9 @@ class Retention:
         """The export cursors for whose sake this node keeps more than it would."""
         self.passed = 0
         """How often this process has dropped what an export cursor asked to keep."""
+        self._enough = 0
+        """How many snapshots there were when the oldest was first kept for who fetches it; 0: none
+        is kept so."""
 
     def decide(
         self,
@@ -117,9 +139,19 @@ class Retention:
         used_bytes: Callable[[], int],
         now_ms: int,
         cursors: Callable[[], Sequence[ExportCursor]],
+        fetched: Callable[[], Iterable[SnapshotId]] = tuple,
     ) -> Verdict:
-        """What goes now. ``cursors`` is asked only if something would."""
-        start = next_start(held, log_start_offset, used_bytes, now_ms, self._settings)
+        """What goes now. ``cursors``, and ``fetched``, the snapshots that somebody fetches, are
+        asked only if something would.
+        """
+        start, used = next_start(held, log_start_offset, used_bytes, now_ms, self._settings), 0
+        if start is not None:
+            used = used_bytes()
+        if start is not None and used <= self._settings.metadata_export_cursor_max_bytes:
+            kept = used > self._settings.metadata_max_retention_bytes
+            start = self._unless_fetched(held, start, log_start_offset, fetched(), all_kept=kept)
+            if start is None:
+                return NOTHING
         verdict = NOTHING
         if start is not None:
             verdict = judge(start, log_start_offset, cursors(), used_bytes, self._settings)
@@ -134,6 +166,29 @@ class Retention:
                     max_bytes=self._settings.metadata_export_cursor_max_bytes,
                 )
         return verdict
+
+    def _unless_fetched(
+        self,
+        held: Sequence[Held],
+        start: SnapshotId,
+        log_start_offset: int,
+        fetched: Iterable[SnapshotId],
+        *,
+        all_kept: bool,
+    ) -> SnapshotId | None:
+        """Where the log may begin for the sake of those who fetch.
+
+        ``all_kept``: what was kept for others before goes with it.
+        """
+        ids = [one.snapshot_id for one in held]
+        first = ids.index(start)
+        more = max(0, len(held) - self._enough) if self._enough and all_kept else 0
+        found = highest_start(ids[first : first + more + 1], log_start_offset, fetched)
+        if found is None:
+            self._enough = self._enough or len(held)
+        elif found == ids[first + more]:
+            self._enough = 0
+        return found
 
     def advanced(self, verdict: Verdict) -> None:
         """The log begins at the verdict's start now."""

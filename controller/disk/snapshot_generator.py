@@ -163,12 +163,18 @@ class SnapshotGenerator:
         self._trigger = Trigger(now)
 
     def tick(
-        self, now: float, state_bytes: int, image: Callable[[], Image], log_hash: LogHash
+        self,
+        now: float,
+        state_bytes: int,
+        image: Callable[[], Image],
+        log_hash: LogHash,
+        *,
+        low_on_space: bool = False,
     ) -> None:
         """Take a snapshot if one is due, and let an old one go.
 
         ``image``: the committed one, and ``state_bytes`` its size; making it may cost something.
-        ``log_hash``: of the log that it is of.
+        ``log_hash``: of the log that it is of. ``low_on_space``: the disk is below its reserve.
         """
         due = (
             self._writing is None
@@ -179,7 +185,7 @@ class SnapshotGenerator:
             self._ask_at = now + ASK_AGAIN_S
         if now >= self._retention_at:
             self._retention_at = now + RETENTION_EVERY_S
-            self._keep_retention(image)
+            self._keep_retention(image, low_on_space=low_on_space)
 
     def take(self, now: float, image: Image, log_hash: LogHash) -> bool:
         """Begin to take a snapshot of this committed image; whether there was reason and leave
@@ -209,7 +215,7 @@ class SnapshotGenerator:
             "snapshot taken", end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch, bytes=size
         )
 
-    def _keep_retention(self, image: Callable[[], Image]) -> None:
+    def _keep_retention(self, image: Callable[[], Image], *, low_on_space: bool) -> None:
         held, replica = self._held(), self._replica
         verdict = self._retention.decide(
             held,
@@ -217,6 +223,7 @@ class SnapshotGenerator:
             replica.used_bytes,
             self._wall_clock_ms(),
             lambda: cursors_of(image()),
+            lambda: [] if low_on_space else replica.snapshots.fetched(),
         )
         start = verdict.start
         if start is not None and replica.advance_log_start(start):

@@ -96,7 +96,11 @@ class Housekeeping:
         if not node.loading:
             committed = node.committed
             self._snapshots.tick(
-                now, committed.state_bytes, lambda: committed.image, committed.log_hash
+                now,
+                committed.state_bytes,
+                lambda: committed.image,
+                committed.log_hash,
+                low_on_space=node.space.low,
             )
         for chore in self._chores:
             if not node.closed:

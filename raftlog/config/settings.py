@@ -400,7 +400,8 @@ class Settings:
         " read, until the log and the snapshots of a node are larger than this: a forgotten cursor"
         " must not fill the disk. Then the log start passes the cursor; the node logs an error and"
         " counts it. At or below metadata.max.retention.bytes, cursors hold back nothing that is"
-        " dropped because of size.",
+        " dropped because of size. The same bounds what a node keeps for those that fetch a"
+        " snapshot from it.",
         unit="bytes",
         roles=CONTROLLER,
     )

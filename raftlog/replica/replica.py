@@ -98,7 +98,12 @@ class Replica(PeerListener):
         self._recovered = self._stepping = self._closed = False
         self._log = LocalLog(store, step=self._step, fail=self._fail)
         self.snapshots = ReplicaSnapshots(
-            store, self._log, config.cluster_id, step=self._step, fail=self._fail
+            store,
+            self._log,
+            config.cluster_id,
+            step=self._step,
+            fail=self._fail,
+            now=self._loop.time,
         )
         self._timer = DeadlineTimer(self._loop, self._tick)
         self.stepped: Callable[[], None] | None = None

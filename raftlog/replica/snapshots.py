@@ -25,6 +25,9 @@ log = get_logger(__name__)
 T = TypeVar("T")
 PIECE_MAX_BYTES = 1 << 20
 """What one FetchSnapshot answers at the most, whatever it asks for."""
+FETCHED_WITHIN_S = 5.0
+"""Whoever fetches a snapshot asks for the next piece within this, also where one was lost and is
+asked for again; behind the last piece it fetches the log that follows."""
 
 
 class ReplicaSnapshots:
@@ -40,11 +43,14 @@ class ReplicaSnapshots:
         *,
         step: Callable[[ev.Event], None],
         fail: Callable[[Exception], None],
+        now: Callable[[], float],
     ) -> None:
+        """``now``: seconds of a monotonic clock."""
         self._store, self._log, self._cluster_id = store, local_log, cluster_id
-        self._step, self._fail = step, fail
+        self._step, self._fail, self._now = step, fail, now
         self._writer: SnapshotWriter | None = None
         self._closed = False
+        self._asked_at: dict[SnapshotId, float] = {}
         self.ids: tuple[SnapshotId, ...] = ()
         """Complete ones, ascending."""
 
@@ -101,11 +107,21 @@ class ReplicaSnapshots:
                 max_bytes = max(1, min(effect.max_bytes, PIECE_MAX_BYTES))
                 response.size, response.position = size, effect.position
                 response.bytes = self._store.read_snapshot(snapshot_id, effect.position, max_bytes)
+                self._asked_at[snapshot_id] = self._now()
             else:
                 response.error_code = ErrorCode.POSITION_OUT_OF_RANGE
         except LookupError:
             response.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
         return ev.Reply(effect.reply_to, response)
+
+    def fetched(self) -> list[SnapshotId]:
+        """Those that somebody has asked a piece of within FETCHED_WITHIN_S."""
+        since, ids = self._now() - FETCHED_WITHIN_S, set(self.ids)
+        for snapshot_id in [
+            one for one, at in self._asked_at.items() if at < since or one not in ids
+        ]:
+            del self._asked_at[snapshot_id]
+        return sorted(self._asked_at)
 
     # --- writing ---------------------------------------------------------------------------------
 

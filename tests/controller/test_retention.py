@@ -2,6 +2,8 @@
 filling the disk.
 """
 
+from typing import NoReturn
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,13 +117,57 @@ def test_it_is_said_once_that_the_log_is_held_and_again_that_it_was_dropped() ->
     assert (retention.held_by, retention.passed) == ((), 1)
 
 
+@pytest.mark.parametrize(
+    ("fetched", "used", "start"),
+    [
+        ((), 9000, 20),
+        ((10,), 9000, None),
+        ((19,), 9000, None),
+        # What begins where the log is to begin, or behind it, needs nothing below.
+        ((20, 30), 9000, 20),
+        # Its log is gone already.
+        ((9,), 9000, 20),
+        ((30, 10), 9000, None),
+        # The bound.
+        ((10,), 9001, 20),
+    ],
+)
+def test_a_snapshot_that_is_fetched_stays_with_the_log_behind_it(
+    fetched: tuple[int, ...], used: int, start: int | None
+) -> None:
+    """Else one that takes longer to fetch than the next one takes to come is never fetched."""
+    ids = [SnapshotId(end, 1) for end in fetched]
+    verdict = Retention(SETTINGS).decide(
+        held(10, 20, 30), 10, lambda: used, 0, lambda: [], lambda: ids
+    )
+    assert (verdict.start.end_offset if verdict.start else None) == start
+
+
+def test_what_was_kept_for_others_goes_when_they_are_done() -> None:
+    """At one for each snapshot that is taken, all that came meanwhile would stay."""
+    retention = Retention(SETTINGS)
+
+    def start(count: int, *fetched: int, used: int = 9000) -> int | None:
+        ids = [SnapshotId(end, 1) for end in fetched]
+        snapshots = held(*range(10, 10 * count + 10, 10))
+        found = retention.decide(snapshots, 10, lambda: used, 1 << 40, lambda: [], lambda: ids)
+        return found.start.end_offset if found.start else None
+
+    assert start(3) == 20
+    assert [start(count, 10) for count in (3, 4, 6)] == [None] * 3
+    assert start(6, 40) == 40, "the next one needs less"
+    assert start(6) == 50, "as many are left as if nobody had come"
+    assert start(6) == 20
+    assert [start(3, 10), start(6, used=5000)] == [None, 20], "of those too old one goes at a time"
+
+
 def test_nobody_is_asked_for_cursors_while_nothing_would_go() -> None:
     """Making a standby's image costs something."""
 
-    def asked() -> list[ExportCursor]:
+    def asked() -> NoReturn:
         raise AssertionError
 
-    assert Retention(SETTINGS).decide(held(10, 20), 10, lambda: 0, 0, asked) == Verdict(None)
+    assert Retention(SETTINGS).decide(held(10, 20), 10, lambda: 0, 0, asked, asked) == Verdict(None)
 
 
 def test_the_cursors_of_an_image() -> None:

@@ -5,7 +5,7 @@ one way or the other.
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from simulated import simulated
@@ -15,7 +15,7 @@ from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.quorum import events as ev
 from raftlog.replica import snapshots
 from raftlog.replica.snapshot_writer import PAUSE_S, SnapshotWriter
-from raftlog.replica.snapshots import ReplicaSnapshots
+from raftlog.replica.snapshots import FETCHED_WITHIN_S, ReplicaSnapshots
 from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -160,7 +160,7 @@ def ask(position: int, max_bytes: int = 30, end_offset: int = 8) -> pb.FetchSnap
     response = pb.FetchSnapshotResponse(snapshot_id=pb.SnapshotId(end_offset=end_offset, epoch=3))
     unused: Any = None
     shelf: Any = Shelf()
-    reply = ReplicaSnapshots(shelf, unused, "c", step=unused, fail=unused).reply(
+    reply = ReplicaSnapshots(shelf, unused, "c", step=unused, fail=unused, now=lambda: 0.0).reply(
         ev.ReplySnapshot("to", response, position, max_bytes)
     )
     assert reply.reply_to == "to"
@@ -192,3 +192,28 @@ def test_whoever_asks_for_nothing_gets_a_byte(max_bytes: int) -> None:
 def test_no_piece_is_larger_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "PIECE_MAX_BYTES", 7)
     assert len(ask(0, 1 << 30).bytes) == 7
+
+
+def test_a_snapshot_counts_as_fetched_while_pieces_of_it_are_asked_for() -> None:
+    clock, unused, shelf = [0.0], cast("Any", None), cast("Any", Shelf())
+    snapshots = ReplicaSnapshots(shelf, unused, "c", step=unused, fail=unused, now=lambda: clock[0])
+    snapshots.ids = (ID,)
+
+    def piece(end_offset: int, position: int) -> None:
+        response = pb.FetchSnapshotResponse(
+            snapshot_id=pb.SnapshotId(end_offset=end_offset, epoch=3)
+        )
+        snapshots.reply(ev.ReplySnapshot("to", response, position, 30))
+
+    for end_offset, position in ((ID.end_offset, 100), (ID.end_offset + 1, 0)):
+        piece(end_offset, position)
+    assert snapshots.fetched() == [], "what was refused"
+    for clock[0] in (1.0, 5.0, 9.0):
+        piece(ID.end_offset, 0)
+    clock[0] = 9.0 + FETCHED_WITHIN_S
+    assert snapshots.fetched() == [ID]
+    clock[0] += 0.1
+    assert snapshots.fetched() == []
+    piece(ID.end_offset, 0)
+    snapshots.ids = ()
+    assert snapshots.fetched() == [], "it is gone"

@@ -345,6 +345,41 @@ def test_the_controller_dies_while_a_broker_fetches_its_snapshot(
     run(main())
 
 
+def test_what_takes_longer_to_fetch_than_the_next_snapshot_takes_to_come_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While writes go on: a broker that begins, and a controller that comes back."""
+    monkeypatch.setattr(snapshot_fetch, "PIECE_BYTES", 50)
+    monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 50)
+
+    async def main() -> None:
+        world = World()
+        leader = await world.active()
+        down = next(node for node in world.nodes if node is not leader)
+        down.kill()
+        await world.write_until(lambda: leader.log_start > 20, "the leader's log start moves")
+
+        async def write_on() -> None:
+            while not caught_up:
+                await world.write()
+
+        caught_up, before = False, leader.service.snapshots.generated
+        writing = asyncio.ensure_future(write_on())
+        late = world.broker(12)
+        down.start()
+        await world.until(lambda: not late.service.why_fenced(), 20, "the broker is unfenced")
+        await world.until(lambda: down.service.snapshots.loaded, 20, "the controller is there")
+        assert leader.service.snapshots.generated > before + 5, "it would have been in time"
+        caught_up = True
+        await writing
+        await world.converged()
+        await asyncio.sleep(replica_snapshots.FETCHED_WITHIN_S)
+        await world.write(120)
+        assert len(leader.service.replica.snapshots.ids) < 4, "what was kept for them is gone"
+
+    run(main())
+
+
 def test_the_same_seed_is_the_same_life() -> None:
     def life() -> list[tuple[int, int]]:
         states: list[tuple[int, int]] = []
