@@ -82,7 +82,10 @@ def screen(story: Story, now: Now, *, everything: bool) -> str:
 def _head(story: Story, width: int) -> list[str]:
     period = f"{_iso(story.from_ms)} to {_iso(story.to_ms)} ({took(story.to_ms - story.from_ms)})"
     lines = [period]
-    text = "; ".join(story.summary) if story.summary else "nothing that looks like trouble"
+    nothing = "nothing that looks like trouble" + (
+        " in what could be read" if story.missing else ""
+    )
+    text = "; ".join(story.summary) if story.summary else nothing
     lines += _wrapped(f"{text[0].upper()}{text[1:]}.", width)
     for one in story.missing:
         lines += _wrapped(f"Missing: {one}", width, "         ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from raftlog.doctor.words import brokers as broker_list
 from raftlog.incident.evidence import Evidence, decoded
 from raftlog.incident.line import Line, Weight, took
 from raftlog.journal.event import Kind, NodeEvent
@@ -13,6 +14,8 @@ from raftlog.metadata.changes import Changed
 
 AROUND_MS = 15_000
 """Longer than a session: what a broker met so long before it was fenced may be the cause."""
+ALONE_MS = 2_000
+"""A failover takes less: brokers that reach no controller for longer are worth a line."""
 
 
 def fences(seen: Evidence) -> Iterator[Line]:
@@ -97,6 +100,49 @@ def _said(event: NodeEvent) -> str:
     return ""
 
 
+def alone(seen: Evidence) -> Iterator[Line]:
+    """Times in which brokers reached no controller: one line for all of them. Of controllers that
+    are all dead nobody else tells.
+    """
+    open_: dict[int, int] = {}
+    told: set[int] = set()
+    from_ms = 0
+    for event in seen.events(Kind.CONTROLLER_LOST, Kind.CONTROLLER_FOUND, Kind.STOPPED):
+        if event.kind == Kind.CONTROLLER_LOST:
+            from_ms = from_ms if open_ else event.at_ms
+            open_.setdefault(event.node_id, event.at_ms)
+            told.add(event.node_id)
+        elif open_.pop(event.node_id, None) is not None and not open_:
+            if event.at_ms - from_ms >= ALONE_MS:
+                yield _alone(seen, told, from_ms, event.at_ms)
+            told = set()
+    if open_ and seen.to_ms - from_ms >= ALONE_MS:
+        yield _alone(seen, told, from_ms, -1)
+
+
+def _alone(seen: Evidence, ids: set[int], from_ms: int, until_ms: int) -> Line:
+    last_ms = until_ms if until_ms > 0 else seen.to_ms
+    fenced = {
+        event.node_id
+        for event in seen.events(Kind.FENCED)
+        if event.node_id in ids and from_ms <= event.at_ms <= last_ms
+    }
+    lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and still do not"
+    if until_ms < 0 and len(ids) == 1:
+        lasted = ", and still does not"
+    return Line(
+        from_ms,
+        "NO_CONTROLLER",
+        Weight.TROUBLE,
+        f"broker-{min(ids)}" if len(ids) == 1 else "cluster",
+        f"{broker_list(ids)} reached no controller{lasted}",
+        until_ms,
+        (f"{broker_list(fenced)} fenced {'itself' if len(fenced) == 1 else 'themselves'}",)
+        if fenced
+        else (),
+    )
+
+
 def lao_stalls(seen: Evidence) -> Iterator[Line]:
     """Times in which LAO stood still, and who held it back."""
     open_: dict[int, NodeEvent] = {}
@@ -113,7 +159,7 @@ def lao_stalls(seen: Evidence) -> Iterator[Line]:
 def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
     who = begun.text("brokers")
     by = (
-        f"held back by broker{'s' if ',' in who else ''} {who.replace(',', ', ')}"
+        f"held back by {broker_list([int(one) for one in who.split(',')])}"
         if who
         else begun.text("reason")
     )

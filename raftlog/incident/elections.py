@@ -111,22 +111,29 @@ def _begun_ms(
     seen: Evidence, one: Elected, lost: list[NodeEvent], since_ms: int
 ) -> tuple[int, bool]:
     """Since when there was no leader, and whether that is known: when the one before resigned,
-    stopped, or was missed. Else when it wrote last: it led until then at least.
+    stopped, hung, or was missed. Else when it wrote last: it led until then at least.
 
-    ``since_ms``: when the one before was elected.
+    ``since_ms``: when the one before was elected. What befell it sooner, and what it says later
+    than its successor was elected [a leader that hung finds out when it goes on], began nothing.
     """
+
+    def belongs(at_ms: int) -> bool:
+        return since_ms <= at_ms <= one.at_ms and one.at_ms - at_ms < BEFORE_MS
+
     begun = [event.at_ms for event in lost]
+    begun += [event.at_ms for event in seen.of_node(one.before, Kind.STOPPED)]
     begun += [
-        event.at_ms
-        for event in seen.of_node(one.before, Kind.STOPPED)
-        if event.at_ms >= since_ms and 0 <= one.at_ms - event.at_ms < BEFORE_MS
+        event.at_ms - event.number("gap_ms", 0)
+        for event in seen.of_node(one.before, Kind.LOOP_STALL)
+        if event.at_ms >= one.at_ms
     ]
     begun += [
         event.at_ms
         for event in seen.events(Kind.CAMPAIGN_BEGAN)
-        if event.number("epoch") == one.epoch - 1 and 0 <= one.at_ms - event.at_ms < BEFORE_MS
+        # Who has to ask nobody before is in the new epoch already.
+        if event.number("epoch") in (one.epoch - 1, one.epoch)
     ]
-    if begun:
+    if begun := [at_ms for at_ms in begun if belongs(at_ms)]:
         return min(begun), True
     writes = [at_ms for at_ms in seen.log.writes_ms if at_ms < one.at_ms]
     recent = writes and one.before >= 0 and one.at_ms - writes[-1] < BEFORE_MS

@@ -17,6 +17,7 @@ RULES = (
     elections.outages,
     brokers.fences,
     brokers.lao_stalls,
+    brokers.alone,
     nodes.processes,
     nodes.links,
     nodes.stalls,
@@ -43,7 +44,13 @@ class Story:
 def tell(seen: Evidence) -> Story:
     """Everything that is known, in order."""
     found = [line for rule in RULES for line in rule(seen)]
-    lines = tuple(sorted(_without_doubles(found), key=lambda one: (one.at_ms, -one.weight)))
+    # A leader that hung is why there was another: what it tells comes before.
+    lines = tuple(
+        sorted(
+            _without_doubles(found),
+            key=lambda one: (one.at_ms, -one.weight, one.code == "ELECTION"),
+        )
+    )
     return Story(
         seen.from_ms, seen.to_ms, lines, _summary(lines), _suspects(lines), tuple(_missing(seen))
     )
@@ -51,10 +58,17 @@ def tell(seen: Evidence) -> Story:
 
 def _without_doubles(lines: list[Line]) -> list[Line]:
     """A link that was lost says nothing new where the node tells itself that it stopped or did not
-    run, nor does an outage that is the time of an election.
+    run. Nor do brokers that reach no controller where the controllers tell that nobody led, or a
+    single one whose fence is told.
     """
     kept = []
     for line in lines:
+        if line.code == "NO_CONTROLLER" and any(
+            other.code == "NO_LEADER" or (other.code == "FENCED" and other.subject == line.subject)
+            for other in lines
+            if _overlap(line, other)
+        ):
+            continue
         if line.code == "UNREACHABLE" and any(
             other.subject == line.subject
             and other.code in ("STOPPED", "CRASHED", "LOOP_STALL")
@@ -65,6 +79,13 @@ def _without_doubles(lines: list[Line]) -> list[Line]:
             continue
         kept.append(line)
     return kept
+
+
+def _overlap(one: Line, other: Line) -> bool:
+    """Whether there was a time of both."""
+    return (one.until_ms < 0 or other.at_ms <= one.until_ms) and (
+        other.until_ms < 0 or one.at_ms <= other.until_ms
+    )
 
 
 def _summary(lines: tuple[Line, ...]) -> tuple[str, ...]:
@@ -90,6 +111,10 @@ def _summary(lines: tuple[Line, ...]) -> tuple[str, ...]:
 _IN_SHORT = {
     "ELECTION": ("change of the leader", "changes of the leader"),
     "NO_LEADER": ("outage without a leader", "outages without a leader"),
+    "NO_CONTROLLER": (
+        "time in which brokers reached no controller",
+        "times in which brokers reached no controller",
+    ),
     "CRASHED": ("crash", "crashes"),
     "STOPPED": ("stop by an error", "stops by an error"),
     "LOOP_STALL": ("stalled process", "stalled processes"),

@@ -103,10 +103,31 @@ def test_2_a_leader_hangs_and_is_replaced_after_the_fetch_timeout() -> None:
         log=LogTold((leader(60_100, 4, 2, 1),)),
     )  # fmt: skip
     line = the(told, "ELECTION")
-    assert "after 120 ms without a leader: node 1 had answered no fetch" in line.text
+    # It led no more when it stopped running, whatever it says when it goes on.
+    assert "after 2.12 s without a leader: node 1 had answered no fetch" in line.text
     stall = the(told, "LOOP_STALL")
     assert (stall.at_ms, stall.lasted_ms) == (T0 + 58_000, 5_000)
     assert told.lines[0] is stall, "the cause comes first"
+
+
+def test_2a_a_campaign_that_was_won_is_not_that_of_the_next_epoch() -> None:
+    """[node 1 asked nobody before, as its predecessor had resigned: its campaign bore epoch 3, and
+    was told as the beginning of the election of epoch 4, 21 s later]
+    """
+    told = story(
+        node("controller-1",
+             (60_000, Kind.CAMPAIGN_BEGAN, {"epoch": 3, "reason": "leader resigned",
+                                            "last_leader_id": -1}),
+             won(60_001, 3, "leader resigned"), active(60_010, 3),
+             (95_000, Kind.LOOP_STALL, {"gap_ms": 14_600}),
+             (95_001, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "no majority has fetched",
+                                              "handed_over": False})),
+        node("controller-2", won(81_200, 4, "fetch timeout"), active(81_220, 4)),
+        log=LogTold((leader(60_001, 3, 1, 3), leader(81_200, 4, 2, 1))),
+    )  # fmt: skip
+    texts = [line.text for line in told.lines if line.code == "ELECTION"]
+    assert texts[0].startswith("node 1 leads epoch 3, after 10 ms without a leader")
+    assert texts[1].startswith("node 2 leads epoch 4, after 820 ms without a leader: node 1 had")
 
 
 def test_3_a_transfer_is_no_trouble() -> None:
@@ -199,6 +220,48 @@ def test_4_a_quorum_is_lost_and_found() -> None:
     )
 
 
+LOST, FOUND = Kind.CONTROLLER_LOST, Kind.CONTROLLER_FOUND
+
+
+def test_4a_of_controllers_that_are_all_dead_the_brokers_tell() -> None:
+    """[their journals were read, and an hour without a controller looked like no trouble]"""
+    told = story(
+        node("broker-4", (60_000, LOST, {"controller_id": 1}),
+             (72_000, Kind.FENCED, {"reason": "no controller reached for 12.1 s"})),
+        node("broker-5", (60_100, LOST, {"controller_id": 1})),
+        node("controller-1", failure="Connection refused"),
+    )  # fmt: skip
+    line = the(told, "NO_CONTROLLER")
+    assert line.text == "brokers 4 and 5 reached no controller, and still do not"
+    assert (line.at_ms, line.until_ms) == (T0 + 60_000, -1)
+    assert line.because == ("broker 4 fenced itself",)
+    assert told.summary == ("1 time in which brokers reached no controller",)
+
+
+def test_4b_it_is_over_when_the_last_broker_has_found_one() -> None:
+    told = story(
+        node("broker-4", (60_000, LOST, {"controller_id": 1}),
+             (80_000, FOUND, {"controller_id": 2, "epoch": 4})),
+        node("broker-5", (60_100, LOST, {"controller_id": 1}),
+             (81_000, FOUND, {"controller_id": 2, "epoch": 4}),
+             (90_000, LOST, {"controller_id": 2}),
+             (90_900, FOUND, {"controller_id": 2, "epoch": 4})),
+    )  # fmt: skip
+    assert the(told, "NO_CONTROLLER").text == "brokers 4 and 5 reached no controller for 21 s"
+
+
+def test_4c_what_the_controllers_tell_themselves_is_not_told_twice() -> None:
+    told = story(
+        node("controller-2", (61_000, Kind.NO_LEADER, {"epoch": 3, "reason": "why"}),
+             (90_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 3})),
+        node("broker-4", (60_000, LOST, {"controller_id": 1}),
+             (90_500, FOUND, {"controller_id": 3, "epoch": 4})),
+        node("broker-5", (60_000, LOST, {"controller_id": 1}),
+             (60_100, Kind.STOPPED, {"reason": "asked to stop", "clean": True})),
+    )  # fmt: skip
+    assert [line.code for line in told.lines if line.weight is Weight.TROUBLE] == ["NO_LEADER"]
+
+
 def test_5_a_broker_is_paused_holds_lao_back_and_is_fenced() -> None:
     told = story(
         node("controller-1",
@@ -283,7 +346,7 @@ def test_9_a_config_was_changed_before_it_began() -> None:
     ]
     stall = the(told, "LAO_STALL")
     assert stall.until_ms == -1
-    assert stall.text.endswith("and stands still: held back by brokers 5, 6")
+    assert stall.text.endswith("and stands still: held back by brokers 5 and 6")
 
 
 def test_10_writes_stop_and_partitions_lose_their_leaders() -> None:
