@@ -25,6 +25,14 @@ PROBES_MAX = 50
 """A dying process may still accept for a moment after its streams have broken: the first probe is
 not the last word.
 """
+_REFUSALS = {
+    int(ErrorCode.INCONSISTENT_CLUSTER_ID): "it refuses this node, which is of another cluster"
+    " (INCONSISTENT_CLUSTER_ID): compare cluster.id",
+    int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED): "it does not take this node's certificate for its"
+    " own: compare node.principal.rule there with tls.certificate.file here",
+}
+"""Of answers: who gives them does not count as reached [3 of 3 voters could be reached, which is
+enough for an election, said a node of another cluster]."""
 
 
 class PeerListener:
@@ -60,7 +68,8 @@ class PeerLink:
         self._in_flight: set[int] = set()
         self._silence = Silence(peer.answer_s, self._dial_another)
         self._other: Dialer | None = None
-        self._said_forbidden = False
+        self._refusal = ""
+        self._refused_since = 0.0
         self._down_since = peer.now()
         self._dialer = self._dial()
 
@@ -73,9 +82,13 @@ class PeerLink:
         return self._dialer.link is not None
 
     def unanswered_since(self) -> tuple[float, str] | None:
-        """Since when this link has brought nothing, and why; None: nothing is wrong with it."""
+        """Since when this link has brought nothing, or refusals alone, and why; None: nothing is
+        wrong with it.
+        """
         if self._dialer.link is None:
             return self._down_since, self._dialer.last_failure or "not connected yet"
+        if self._refusal:
+            return self._refused_since, self._refusal
         since = self._silence.since
         if since is None or self._peer.now() - since < self._peer.answer_s:
             return None
@@ -106,6 +119,7 @@ class PeerLink:
             silent, self._dialer, self._other = self._dialer, self._other, None
             silent.close()
             self._give_up()
+        self._refusal = ""
         if self._control and not self._peer.hung_up:
             self._peer.listener.connected(self._peer.node_id)
 
@@ -121,8 +135,9 @@ class PeerLink:
                 self._in_flight.discard(message.correlation_id)
                 kind = message.WhichOneof("body") if self._control else None
                 body = message if kind is None else getattr(message, kind)
-                if getattr(body, "error_code", 0) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                    self._forbidden()
+                error = getattr(body, "error_code", 0)
+                if error or self._refusal:
+                    self._refused(error)
                 # Nearly every answer has records, and nothing that has a limit here.
                 plain = type(body) is pb.FetchResponse and not (
                     body.leader_endpoint or body.preferred_candidates
@@ -143,17 +158,21 @@ class PeerLink:
             self._peer.suspect()
             self._give_up()
 
-    def _forbidden(self) -> None:
-        """Said once for each link: each answer to come will be the same."""
-        if not self._said_forbidden:
-            self._said_forbidden = True
+    def _refused(self, error: int) -> None:
+        """Said once, and again after an answer that is none: each answer to come will be the
+        same.
+        """
+        refusal = _REFUSALS.get(error, "")
+        if refusal and refusal != self._refusal:
+            self._refused_since = self._peer.now()
             log.error(
-                "a node does not take this node's certificate for its own: compare"
-                " node.principal.rule there with tls.certificate.file here",
+                "a node refuses all that this one asks",
+                reason=refusal,
                 peer=self._peer.node_id,
                 endpoint=self._peer.endpoint,
                 link=self._conversation.name,
             )
+        self._refusal = refusal
 
     def close(self) -> None:
         """Stop for good."""

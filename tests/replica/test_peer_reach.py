@@ -7,6 +7,7 @@ import asyncio
 from simulated import simulated
 from test_silent_links import Stage
 
+from raftlog.errors import ErrorCode
 from raftlog.replica.peer_reach import PeerReach
 from raftlog.transport.api import Conversation
 
@@ -57,3 +58,28 @@ async def test_a_peer_that_owes_an_answer_for_longer_than_one_may_take_is_not_re
     (old, _) = stage.dialers
     stage.answer(old, old.link, 7)
     assert stage.peer.reach().is_reached
+
+
+@simulated
+async def test_a_peer_of_another_cluster_answers_and_is_not_reached() -> None:
+    """[a voter that was formatted with a wrong cluster id said that all voters could be reached,
+    which is enough for an election]
+    """
+    stage = Stage(Conversation.QUORUM)
+    (dialer,) = stage.dialers
+    for number in (7, 8):
+        stage.ask(number)
+        stage.answer(dialer, dialer.link, number, ErrorCode.INCONSISTENT_CLUSTER_ID)
+        await asyncio.sleep(2)
+    found = stage.peer.reach()
+    assert found.reason.startswith("it refuses this node, which is of another cluster")
+    assert found.for_ms == 4000, "since the first refusal"
+    stage.ask(9)
+    stage.answer(dialer, dialer.link, 9, ErrorCode.FENCED_LEADER_EPOCH)
+    assert stage.peer.reach().is_reached, "a refusal like others is an answer"
+    stage.ask(10)
+    stage.answer(dialer, dialer.link, 10, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    assert "does not take this node's certificate" in stage.peer.reach().reason
+    dialer.lose()
+    dialer.open()
+    assert stage.peer.reach().is_reached, "another link, and perhaps another process"

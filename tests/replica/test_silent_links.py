@@ -84,9 +84,12 @@ class Stage:
         else:
             self.peer.send_fetch(number, pb.FetchRequest())
 
-    def answer(self, dialer: ClosingDialer, link: FakeLink | None, number: int) -> None:
-        quorum = pb.QuorumMessage(correlation_id=number, vote_response=pb.VoteResponse())
-        fetched = pb.FetchResponse(correlation_id=number)
+    def answer(
+        self, dialer: ClosingDialer, link: FakeLink | None, number: int, error: int = 0
+    ) -> None:
+        vote = pb.VoteResponse(error_code=error)
+        quorum = pb.QuorumMessage(correlation_id=number, vote_response=vote)
+        fetched = pb.FetchResponse(correlation_id=number, error_code=error)
         dialer.handler.received(link, [quorum if self.kind is Conversation.QUORUM else fetched])
 
 
