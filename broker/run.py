@@ -255,6 +255,7 @@ async def _live(
         settings.broker_id,
         http=lambda: http.address if http else "",
         metrics=metrics,
+        low_on_space=lambda: service.data is not None and service.data.space.low,
     )
     service = BrokerService(
         settings,

@@ -109,6 +109,7 @@ async def run_controller(config: NodeConfig) -> int:
         config.node_id,
         http=lambda: http.address if http else "",
         metrics=metrics,
+        low_on_space=lambda: service.node.space.low,
     )
     try:
         service = _service_of(config, bootstrap, store, transport, own.journal, failed)

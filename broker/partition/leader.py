@@ -15,6 +15,7 @@ from broker.partition.replica import Replica
 from broker.partition.retention import retention_of, start_to_keep
 from raftlog import batch
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.config_layers import needed_in_sync
 from raftlog.metadata.entities import Partition
 from raftlog.quorum.events import LogSpan
 from raftlog.wire.data.v1 import data_pb2 as pb
@@ -110,9 +111,7 @@ class Leader:
         """Read the configs that count here; they, or the number of replicas, may have changed."""
         image, topic_id = self.host.image, self.replica.key[0]
         wanted = configs.topic_number(image, topic_id, configs.MIN_INSYNC_REPLICAS)
-        # Who is only being added does not make it harder to write before it can make it safer.
-        partition = self.partition
-        self.min_isr = min(wanted, max(1, len(partition.replicas) - len(partition.adding_replicas)))
+        self.min_isr = needed_in_sync(self.partition, wanted)
         largest = configs.topic_number(image, topic_id, configs.MAX_MESSAGE_BYTES)
         self.max_message_bytes = min(largest, configs.BATCH_MAX_BYTES)
         self._set_gauges(self._measure())

@@ -51,7 +51,12 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
             )
             for voter in seen.voter_set
         ],
-        observers=[_replica(replica, "", low=replica.low_on_space) for replica in seen.observers],
+        observers=[
+            _observer(
+                replica, service.replica.visitor_address(replica.node_id, replica.directory_id)
+            )
+            for replica in seen.observers
+        ],
         lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,
         lao_unknown_reason=leadership.log.lao.unknown_reason
         if leadership is not None
@@ -95,6 +100,12 @@ def _voter(
     shown.endpoints = voter.endpoint
     if not reach.is_reached:
         shown.unreachable_ms, shown.unreachable_reason = reach.for_ms, printable(reach.reason)
+    return shown
+
+
+def _observer(replica: ReplicaDescription, address: str) -> pb.ReplicaState:
+    shown = _replica(replica, "", low=replica.low_on_space)
+    shown.connected_from = printable(address)
     return shown
 
 

@@ -149,10 +149,11 @@ class _Looking:
 
     async def _look(self, timeout_s: float) -> Looked:
         from raftlog.cli.doctor_evidence import gather
+        from raftlog.cli.local_remedies import as_typed_here
         from raftlog.doctor.diagnosis import diagnose, verdict
 
         seen = await gather(self._addresses, timeout_s, self._security)
-        findings = diagnose(seen)
+        findings = as_typed_here(diagnose(seen), self._addresses)
         return seen, findings, verdict(findings)
 
     def _show(self, looked: Looked) -> Exit:

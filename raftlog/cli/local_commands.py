@@ -11,6 +11,7 @@ import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.local import LocalCluster, Node
+from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.output import print_line, print_table
 from raftlog.cli.reporting import report
 from raftlog.errors import ConfigError, RaftlogError
@@ -133,6 +134,7 @@ def env(directory: Directory = DEFAULT_DIRECTORY) -> None:
     print_line(f"export RAFTLOG_BOOTSTRAP_CONTROLLER={cluster.bootstrap_controllers}")
     if cluster.brokers:
         print_line(f"export RAFTLOG_BOOTSTRAP_SERVER={cluster.bootstrap_servers}")
+    print_line(f"export {LOCAL_DIRECTORY}={shlex.quote(str(cluster.directory))}")
     print_line(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
 
 
@@ -249,7 +251,7 @@ def _show(cluster: LocalCluster, nodes: list[Node]) -> bool:
         ("NODE", "PID", "ENDPOINT", "HTTP", "STATE", "REASON"),
         rows,
         right=("PID",),
-        least=("HTTP",),
+        least=("HTTP", "PID", "ENDPOINT"),
     )
     return all_ready
 

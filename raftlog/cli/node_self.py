@@ -35,7 +35,8 @@ def _now_ms() -> int:
 class NodeSelf:
     """Of one process, once it has its directory for itself.
 
-    ``http``: where it serves HTTP, empty: nowhere, or not yet; ``metrics``: what it shows there.
+    ``http``: where it serves HTTP, empty: nowhere, or not yet; ``metrics``: what it shows there;
+    ``low_on_space``: whether its disk is below the reserve.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class NodeSelf:
         node_id: int,
         http: Callable[[], str],
         metrics: Callable[[], Awaitable[bytes]],
+        low_on_space: Callable[[], bool],
     ) -> None:
         self.journal = NodeJournal(config.directory, node_id, config.role, wall_clock_ms=_now_ms)
         self._version = ""
@@ -61,6 +63,7 @@ class NodeSelf:
             metrics=metrics,
             directory=config.directory,
             certificate_ends=partial(first_end, config.certificates),
+            low_on_space=low_on_space,
         )
         self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
 

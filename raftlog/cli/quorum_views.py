@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.cli.output import known, print_table
+from raftlog.cli.output import known, print_table, print_text
+from raftlog.doctor.words import nodes
 
 COLUMNS = (
     "NODE",
@@ -44,6 +45,7 @@ def _member(one: Any, replica: Any) -> dict[str, Any]:
         "node_id": replica.replica_id,
         "directory_id": replica.replica_directory_id or None,
         "endpoint": replica.endpoint or None,
+        "connected_from": replica.connected_from or None,
         "endpoints": replica.endpoints.split(",") if replica.endpoints else [],
         "log_end_offset": end,
         "lag": None if end is None else max(0, one.log_end_offset - end),
@@ -100,7 +102,7 @@ def _show_replicas(one: Any, leader_id: int | None) -> None:
                     member["node_id"],
                     member["directory_id"],
                     "leader" if is_leader else status,
-                    ", ".join(member["endpoints"]) or member["endpoint"],
+                    _where(member),
                     member["log_end_offset"],
                     member["lag"],
                     member["last_fetch_age_ms"],
@@ -110,3 +112,15 @@ def _show_replicas(one: Any, leader_id: int | None) -> None:
                 )
             )
     print_table(COLUMNS, rows, right=_RIGHT, least=_LEAST)
+    low = [voter.replica_id for voter in one.voters if voter.low_on_space]
+    if low:
+        print_text(f"low on space: {nodes(low)}")
+
+
+def _where(member: dict[str, Any]) -> str | None:
+    """An observer has no address that others know: where it comes from is all there is."""
+    if member["endpoints"]:
+        return ", ".join(member["endpoints"])
+    if member["endpoint"] or not member["connected_from"]:
+        return str(member["endpoint"]) if member["endpoint"] else None
+    return f"from {member['connected_from']}"

@@ -105,7 +105,8 @@ def lao_stalled(seen: Evidence) -> Iterator[Finding]:
             f"The lowest acknowledged offset is unknown for {span(found.held_back_ms)}:"
             f" {found.lao_unknown_reason}.",
             consequence,
-            "Look at the brokers that the reason names.",
+            "A leader that has just been elected waits for the first reports of its brokers: look"
+            " again. If this stays, they do not reach it; their /readyz and logs say why.",
             "raftlog brokers list",
         )
     elif found.held_back_by:
@@ -132,11 +133,34 @@ def partitions(seen: Evidence) -> Iterator[Finding]:
         yield Finding(
             "PARTITIONS_OFFLINE",
             Severity.DOWN,
-            f"{counted(counts.offline, 'partition')} of {counts.total} "
-            f"{'has' if counts.offline == 1 else 'have'} no leader: no member of the ISR serves.",
+            f"{counted(counts.offline, 'partition')} of {counts.total} {_have(counts.offline)} no"
+            " leader: no member of the ISR serves.",
             "Nothing can be produced to them, or consumed.",
             "Start a broker of their ISR. Only if its disk is lost: an unclean election.",
             "raftlog partitions elect --help",
+        )
+    if counts.under_min_isr:
+        yield Finding(
+            "PARTITIONS_NOT_WRITABLE",
+            Severity.DOWN,
+            f"{counted(counts.under_min_isr, 'partition')} of {counts.total}"
+            f" {_have(counts.under_min_isr)} fewer replicas in sync than min.insync.replicas.",
+            "Producers with acks=all are refused there, with NOT_ENOUGH_REPLICAS; consumers are"
+            " served.",
+            "Start the brokers of their replicas: column OFFLINE.",
+            "raftlog topics describe",
+        )
+    elif counts.under_replicated and not _inactive(seen):
+        yield Finding(
+            "PARTITIONS_UNDER_REPLICATED",
+            Severity.DEGRADED,
+            f"{counted(counts.under_replicated, 'partition')} of {counts.total}"
+            f" {_have(counts.under_replicated)} fewer replicas in sync than there should be, and no"
+            " broker is fenced.",
+            "What is acknowledged there is on fewer disks, and fewer brokers can take over.",
+            "Wait, if a broker has just been started: it catches up. Else look at its disk, its log"
+            " and the network between brokers.",
+            "raftlog topics describe",
         )
     if counts.recovering:
         yield Finding(
@@ -161,6 +185,14 @@ def none_registered(seen: Evidence) -> Iterator[Finding]:
             "Start a broker, if there should be one.",
             "raftlog broker run -c FILE",
         )
+
+
+def _inactive(seen: Evidence) -> bool:
+    return any(one.state not in (pb.ACTIVE, pb.STOPPING) for one in _of(seen))
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def _s(verb: str, count: int) -> str:

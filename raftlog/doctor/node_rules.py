@@ -135,9 +135,36 @@ def clocks(seen: Evidence) -> Iterator[Finding]:
         )
 
 
+def full_brokers(seen: Evidence) -> Iterator[Finding]:
+    """A broker's disk is below its reserve; of controllers the quorum tells."""
+    low = [one for one in _brokers(seen) if one.node.low_on_space]
+    if low:
+        said = named([f"{one.name} ({room(one)})" for one in low])
+        yield Finding(
+            "BROKER_LOW_ON_SPACE",
+            Severity.DEGRADED,
+            f"The disk of {said} is below its free-space reserve.",
+            "Producers are refused by the partitions that it leads; consumers are served. When the"
+            " disk is full, the broker ends.",
+            "Free space, or give it a larger disk; let large topics keep less (retention.ms,"
+            " retention.bytes). docs/operations.md, A disk fills up.",
+            "raftlog topics describe",
+        )
+
+
+def _brokers(seen: Evidence) -> list[About]:
+    return [one for one in seen.told if one.node.role == "broker"]
+
+
+def room(one: About) -> str:
+    """``12 of 200 MiB are free``."""
+    return f"{one.node.disk_free_bytes >> 20} of {one.node.disk_total_bytes >> 20} MiB are free"
+
+
 def disks(seen: Evidence) -> Iterator[Finding]:
     """A disk will be full before long. One below its reserve is a finding of its own."""
     low = {f"node {node_id}" for node_id in seen.low_on_space}
+    low |= {one.name for one in _brokers(seen) if one.node.low_on_space}
     full = [one for one in seen.told if one.name not in low and _nearly_full(one)]
     if full:
         said = named(
@@ -200,4 +227,4 @@ def _levels(seen: Evidence) -> Iterator[str]:
             yield f"Controllers know {name} up to different levels: {said}."
 
 
-RULES = (connections, certificates, clocks, disks, builds)
+RULES = (connections, certificates, clocks, full_brokers, disks, builds)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.doctor.finding import Finding, Severity
+from raftlog.doctor.node_rules import room
 from raftlog.doctor.words import clock, named, nodes, span
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -126,10 +127,36 @@ def missing_voters(seen: Evidence) -> Iterator[Finding]:
         Severity.DEGRADED,
         f"{_lost(seen, gone, capital=True)}.",
         f"{_how_many_left(seen)}.",
-        "Start what does not run; where a process hangs, look at its disk, then end and start it."
-        " If its disk is lost: docs/operations.md, Replacing a controller's disk.",
-        START,
+        f"{_revive(gone)} If its disk is lost: docs/operations.md, Replacing a controller's disk.",
+        _to_revive(gone),
     )
+
+
+def _revive(gone: list[NodeSeen]) -> str:
+    """What to do about voters that are gone, by how they are gone."""
+    reaches = {node.reach for node in gone}
+    said = []
+    if Reach.REFUSES in reaches:
+        said.append("Start what does not run.")
+    if Reach.SILENT in reaches:
+        said.append(
+            "What does not answer hangs, or its machine or network is gone: look at these. End a"
+            " process that hangs (kill -9 loses nothing), and start it."
+        )
+    if Reach.OTHER in reaches:
+        said.append(
+            "Where another program answers, find it on that machine, and end it, or give the node"
+            " another port; then start the node."
+        )
+    return " ".join(said)
+
+
+def _to_revive(gone: list[NodeSeen]) -> str:
+    """The next command; who holds a port has to be known before a node can be started there."""
+    taken = [node for node in gone if node.reach is Reach.OTHER and not node.fails_for_tls]
+    if len(taken) == len(gone):
+        return f"ss -ltnp 'sport = :{taken[0].endpoint.rpartition(':')[2]}'"
+    return START
 
 
 def _unanswering(seen: Evidence) -> Iterator[tuple[NodeSeen, int]]:
@@ -198,7 +225,7 @@ def _twins(seen: Evidence) -> Iterator[Finding]:
         return
     for voter in leader.voters:
         twins = [
-            one.replica_directory_id
+            one
             for one in leader.observers
             if one.replica_id == voter.replica_id
             and voter.replica_directory_id not in ("", one.replica_directory_id)
@@ -208,13 +235,20 @@ def _twins(seen: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "NODE_ID_TWICE",
                 Severity.DEGRADED,
-                f"Two nodes run as node {voter.replica_id}: the voter, and one with data directory"
-                f" {named(twins)}.",
+                f"Two nodes run as node {voter.replica_id}: the voter"
+                f"{f' at {voter.endpoint}' if voter.endpoint else ''}, and one"
+                f" {named([_twin(one) for one in twins])}.",
                 "The second follows as an observer, and does not count. Where it should be another"
                 " voter, that one is missing.",
-                "Stop it, and give it a node.id and a directory of its own.",
+                "Stop the second, and give it a node.id and a directory of its own; on its machine"
+                " ss -tnp shows the process to which a port belongs.",
                 "raftlog quorum describe --replication",
             )
+
+
+def _twin(one: pb.ReplicaState) -> str:
+    where = f"that connects from {one.connected_from}, " if one.connected_from else ""
+    return f"{where}with data directory {one.replica_directory_id}"
 
 
 def _lives(leader: pb.DescribeQuorumResponse, voter: pb.ReplicaState) -> bool:
@@ -342,11 +376,20 @@ def low_space(seen: Evidence) -> Iterator[Finding]:
         yield Finding(
             "LOW_ON_SPACE",
             Severity.DEGRADED,
-            f"The disk of {nodes(low)} is below its free-space reserve.",
+            f"The disk of {named([_with_room(seen, one) for one in low])} is below its free-space"
+            " reserve.",
             "Such a node does not lead if another can; if none can, writes are refused.",
-            "Free space: old snapshots and exports first. docs/operations.md, A disk fills up.",
+            "Free space on it; a cursor of an export that nobody runs any more keeps the log."
+            " docs/operations.md, A disk fills up.",
             "raftlog cursors list",
         )
+
+
+def _with_room(seen: Evidence, node_id: int) -> str:
+    name = f"node {node_id}"
+    about = next((one for one in seen.told if one.name == name), None)
+    known = about is not None and about.node.disk_total_bytes > 0
+    return f"{name} ({room(about)})" if about is not None and known else name
 
 
 def fragile(seen: Evidence) -> Iterator[Finding]:

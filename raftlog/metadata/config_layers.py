@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from raftlog.metadata.config_keys import ResourceType, config_keys
+from raftlog.metadata.entities import Partition
 
 ALL_BROKERS = ""
 """The resource name under which configs of all brokers are kept: the cluster default."""
@@ -28,6 +29,7 @@ BROKER_NAME: Mapping[str, str] = MappingProxyType(
 )
 """Topic key -> the broker key that gives its default, as in Kafka."""
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 _TOPIC, _BROKER = int(ResourceType.TOPIC), int(ResourceType.BROKER)
 _TOPIC_KEYS = config_keys(_TOPIC) or {}
@@ -56,6 +58,15 @@ def topic_config(view: Any, topic: str, key: str) -> str:
     if name is not None and name in shared:
         return shared[name]
     return _TOPIC_KEYS[key].default
+
+
+def needed_in_sync(partition: Partition, wanted: int) -> int:
+    """How many replicas must be in sync for a write with acks=all, where ``min.insync.replicas`` is
+    ``wanted``.
+
+    Who is only being added does not make it harder to write before it can make it safer.
+    """
+    return min(wanted, max(1, len(partition.replicas) - len(partition.adding_replicas)))
 
 
 def unclean_election_enabled(view: Any, topic_id: bytes) -> bool:

@@ -53,6 +53,7 @@ class NodeFacts(NamedTuple):
     directory: Path
     certificate_ends: Callable[[], datetime | None] = lambda: None
     """When the first of its certificates ends; None: it has none. Reads files."""
+    low_on_space: Callable[[], bool] = lambda: False
 
 
 class NodeRpc:
@@ -130,6 +131,7 @@ class NodeRpc:
             disk_free_bytes=free_bytes,
             disk_total_bytes=total_bytes,
             certificate_ends_at_ms=0 if ends is None else int(ends.timestamp() * 1000),
+            low_on_space=facts.low_on_space(),
         )
 
     def events(self, request: pb.DescribeNodeEventsRequest) -> pb.DescribeNodeEventsResponse:

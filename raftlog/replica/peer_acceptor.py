@@ -11,6 +11,7 @@ import msgspec
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
+from raftlog.replica.visitors import Visitors
 from raftlog.transport.api import Conversation, Link, LinkClosedError
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -36,10 +37,14 @@ class PeerAcceptor:
     """The serving side of one link: requests in, with a handle to answer them by."""
 
     def __init__(
-        self, conversation: Conversation, on_request: Callable[[Any, ReplyTo], None]
+        self,
+        conversation: Conversation,
+        on_request: Callable[[Any, ReplyTo], None],
+        visitors: Visitors,
     ) -> None:
         self._control = conversation is Conversation.QUORUM
         self._on_request = on_request
+        self._visitors = visitors
         self._directory_id: str | None = None
         """Of the last Fetch that was within its limits: the next one says the same, and a
         directory's id is all of it that has a limit here.
@@ -62,6 +67,7 @@ class PeerAcceptor:
                     self._on_request(message, reply_to)
                 elif self._request(message, reply_to):
                     self._directory_id = message.replica_directory_id
+                    self._visitors.came(link, message.replica_id, message.replica_directory_id)
 
     def _request(self, request: Any, reply_to: ReplyTo) -> bool:
         """What is beyond its limits never reaches the core. Whether it is within."""
@@ -75,7 +81,8 @@ class PeerAcceptor:
         return within
 
     def closed(self, link: Link, reason: str) -> None:
-        """Nothing to do: a reply to a dead link is dropped."""
+        """A reply to a dead link is dropped."""
+        self._visitors.left(link)
 
 
 def within_limits(sender: Link | ReplyTo, message: Any) -> bool:

@@ -51,6 +51,7 @@ from raftlog.replica.peer_reach import PeerReach
 from raftlog.replica.peers import PeerListener
 from raftlog.replica.refusals import Refusals
 from raftlog.replica.snapshots import ReplicaSnapshots
+from raftlog.replica.visitors import Visitors
 from raftlog.step_tracer import StepTracer, traced
 from raftlog.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.transport.api import Acceptor, Conversation, Transport
@@ -120,6 +121,7 @@ class Replica(PeerListener):
         """From a proposal until the high watermark covers it; on the leader."""
         self.refusals = Refusals()
         self._voters = config.voters
+        self._visitors = Visitors()
         self._peers = DialedPeers(config.node_id, transport, self, config.request_timeout_ms / 1000)
 
     @property
@@ -154,7 +156,7 @@ class Replica(PeerListener):
         """The conversations to serve on this node's listener."""
 
         def serve(conversation: Conversation) -> Acceptor:
-            return lambda _link: PeerAcceptor(conversation, self._requested)
+            return lambda _link: PeerAcceptor(conversation, self._requested, self._visitors)
 
         return {
             c: serve(c)
@@ -209,6 +211,10 @@ class Replica(PeerListener):
     def peer_reach(self) -> tuple[PeerReach, ...]:
         """Whether each node that this one talks to answers it."""
         return self._peers.reach()
+
+    def visitor_address(self, replica_id: int, directory_id: str) -> str:
+        """Where the fetches of this replica come from; empty: it has no link."""
+        return self._visitors.address(replica_id, directory_id)
 
     def backlog(self) -> ReplicaBacklog:
         """What waits here."""

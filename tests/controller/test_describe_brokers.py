@@ -120,6 +120,27 @@ def test_nothing_pending_is_shown() -> None:
     assert body.high_watermark == end
 
 
+def test_partitions_that_are_short_of_replicas_and_that_refuse_producers() -> None:
+    cell = Cell(brokers=3)
+    cell.create_on((1, 2), (2, 3), name="a")
+    cell.create_on((1, 2, 3), name="b")
+    cell.create_on((3,), name="c")
+    for name in "abc":
+        resource = rpc.AlterConfigsResource(resource_type=2, resource_name=name)
+        resource.configs.add(name="min.insync.replicas", value="2")
+        cell.send(rpc.IncrementalAlterConfigsRequest(resources=[resource]))
+
+    def short() -> tuple[int, int]:
+        found = cell.send(rpc.DescribeBrokersRequest()).partitions
+        return found.under_replicated, found.under_min_isr
+
+    assert short() == (0, 0), "c cannot have two, and is served with one"
+    cell.silence(3)
+    assert short() == (2, 1), "one of a has its second replica on broker 3; b has two left"
+    cell.silence(2)
+    assert short() == (2, 2), "what has no leader is counted as that"
+
+
 def test_how_many_partitions_want_attention() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), (1, 2), (2, 3), name="a")

@@ -16,6 +16,31 @@ def test_brokers_that_serve_are_no_finding() -> None:
     assert diagnose(seen) == []
 
 
+def counts(**fields: int) -> pb.PartitionCounts:
+    return pb.PartitionCounts(total=9, **fields)
+
+
+def test_partitions_that_refuse_producers_are_an_outage() -> None:
+    """[two of three brokers were down: the alert woke somebody, and the doctor said DEGRADED]"""
+    seen = quorum(3, brokers=brokers(broker(4), partitions=counts(under_min_isr=2)))
+    found = only(seen)
+    assert (found.code, found.severity) == ("PARTITIONS_NOT_WRITABLE", Severity.DOWN)
+    assert found.cause == (
+        "2 partitions of 9 have fewer replicas in sync than min.insync.replicas."
+    )
+
+
+def test_partitions_that_are_short_of_replicas_are_told_unless_a_fenced_broker_explains_it() -> (
+    None
+):
+    short = counts(under_replicated=1)
+    found = only(quorum(3, brokers=brokers(broker(4), partitions=short)))
+    assert (found.code, found.severity) == ("PARTITIONS_UNDER_REPLICATED", Severity.DEGRADED)
+    assert found.cause.startswith("1 partition of 9 has fewer replicas in sync")
+    away = broker(5, state=pb.INACTIVE)
+    assert codes(quorum(3, brokers=brokers(broker(4), away, partitions=short))) == ["BROKER_FENCED"]
+
+
 def test_no_broker_is_a_notice() -> None:
     assert only(quorum(3, brokers=brokers())).code == "NO_BROKERS"
 

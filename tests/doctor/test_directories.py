@@ -60,9 +60,12 @@ def test_a_voter_that_does_not_know_yet_that_it_is_one_has_its_own_directory() -
     assert codes(quorum(3, voters=VOTERS, says=older)) == [], "a build that does not say"
 
 
-def twice(age_ms: int = 30, replica_id: int = 3) -> Evidence:
+def twice(age_ms: int = 30, replica_id: int = 3, connected_from: str = "") -> Evidence:
     other = pb.ReplicaState(
-        replica_id=replica_id, replica_directory_id="dir-twin", last_fetch_age_ms=age_ms
+        replica_id=replica_id,
+        replica_directory_id="dir-twin",
+        last_fetch_age_ms=age_ms,
+        connected_from=connected_from,
     )
     return quorum(3, voters=VOTERS, says={1: {"observers": [other]}})
 
@@ -71,7 +74,12 @@ def test_two_controllers_with_one_id_are_named() -> None:
     found = only(twice())
     assert (found.code, found.severity) == ("NODE_ID_TWICE", Severity.DEGRADED)
     assert found.cause == (
-        "Two nodes run as node 3: the voter, and one with data directory dir-twin."
+        "Two nodes run as node 3: the voter at 127.0.0.1:9093, and one with data directory"
+        " dir-twin."
+    )
+    assert (
+        "and one that connects from 10.0.0.7:53422, with data directory dir-twin."
+        in only(twice(connected_from="10.0.0.7:53422")).cause
     )
 
 

@@ -97,6 +97,26 @@ def test_a_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
     )
 
 
+def test_a_broker_below_its_reserve_refuses_producers() -> None:
+    """[the doctor called the cluster healthy, with a notice]"""
+    seen = disk(12 << 20, 200 << 20)
+    full = [about_low(one) if one.name == "broker 5" else one for one in seen.broker_nodes]
+    found = diagnose(replace(seen, broker_nodes=tuple(full)))
+    (low,) = [one for one in found if one.code == "BROKER_LOW_ON_SPACE"]
+    assert low.severity is Severity.DEGRADED
+    assert low.cause == (
+        "The disk of broker 5 (12 of 200 MiB are free) is below its free-space reserve."
+    )
+    assert all("broker 5" not in one.cause for one in found if one is not low)
+
+
+def about_low(one: About) -> About:
+    said = node_pb2.DescribeNodeResponse()
+    said.CopyFrom(one.node)
+    said.low_on_space, said.role = True, "broker"
+    return replace(one, node=said)
+
+
 def test_a_disk_below_its_reserve_is_named_once() -> None:
     """[The doctor said of one disk that it was below its reserve, and that it was nearly full.]"""
     low = quorum(3, voters={2: {"low_on_space": True}})

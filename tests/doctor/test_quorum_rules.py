@@ -75,6 +75,25 @@ def test_a_voter_that_is_down_says_how_many_more_may_fail(
     assert found.consequence == left
 
 
+@pytest.mark.parametrize(
+    ("gone", "words", "command"),
+    [
+        ({3: R}, ["Start what does not run."], "raftlog controller run -c FILE"),
+        ({3: S}, ["kill -9 loses nothing"], "raftlog controller run -c FILE"),
+        ({3: Reach.OTHER}, ["another program answers"], "ss -ltnp 'sport = :9093'"),
+        ({3: R, 4: Reach.OTHER}, ["does not run", "another program"], "raftlog controller run"),
+    ],
+)
+def test_what_to_do_about_a_voter_depends_on_how_it_is_gone(
+    gone: dict[int, Reach], words: list[str], command: str
+) -> None:
+    """[a web server had the node's port: to start the node again could not help]"""
+    away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
+    found = only(quorum(5, 1, gone, voters=dict.fromkeys(gone, away)))
+    assert all(word in found.remedy for word in words), found.remedy
+    assert found.command.startswith(command)
+
+
 def test_a_voter_that_the_leader_hears_is_slow_and_not_down() -> None:
     found = only(quorum(3, 1, {3: S}))
     assert (found.code, found.severity) == ("NODE_SLOW", Severity.NOTICE)

@@ -14,6 +14,7 @@ from raftlog.limits.checking import check
 from raftlog.limits.fields import FIELDS
 from raftlog.limits.rules import ByHandler, Octets
 from raftlog.replica.peer_acceptor import PeerAcceptor
+from raftlog.replica.visitors import Visitors
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
@@ -116,14 +117,20 @@ def test_a_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
     fields = pb.FetchRequest.DESCRIPTOR.fields
     assert not any(field.is_repeated or field.message_type for field in fields)
     reached: list[Any] = []
+    visitors = Visitors()
     acceptor = PeerAcceptor(
-        Conversation.REPLICATION, lambda request, reply_to: reached.append(request)
+        Conversation.REPLICATION, lambda request, reply_to: reached.append(request), visitors
     )
     link: Any = Answers()
+    link.peer = "127.0.0.1:53422"
     for directory_id in ("one", "one", "\x00", "one", "\x00", "two", "x" * 256, "two"):
         acceptor.received(link, [pb.FetchRequest(replica_directory_id=directory_id)])
     assert [one.replica_directory_id for one in reached] == ["one", "one", "one", "two", "two"]
     assert len(link.complaints) == 3
+    assert visitors.address(0, "two") == "127.0.0.1:53422"
+    assert visitors.address(0, "one") == "", "a link is remembered for its last directory"
+    acceptor.closed(link, "")
+    assert visitors.address(0, "two") == ""
 
 
 @pytest.mark.parametrize(
@@ -135,7 +142,9 @@ def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
     conversation: Any, field: str, request_: Any
 ) -> None:
     reached: list[Any] = []
-    acceptor = PeerAcceptor(conversation, lambda request, reply_to: reached.append(request))
+    acceptor = PeerAcceptor(
+        conversation, lambda request, reply_to: reached.append(request), Visitors()
+    )
     link: Any = Answers()
     message = pb.QuorumMessage(correlation_id=7, **{field: request_}) if field else request_
     acceptor.received(link, [message])
@@ -152,7 +161,9 @@ def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
 
 def test_a_request_of_a_peer_within_the_limits_does() -> None:
     reached: list[Any] = []
-    acceptor = PeerAcceptor(Conversation.QUORUM, lambda request, reply_to: reached.append(request))
+    acceptor = PeerAcceptor(
+        Conversation.QUORUM, lambda request, reply_to: reached.append(request), Visitors()
+    )
     link: Any = Answers()
     request = pb.BeginQuorumEpochRequest(
         cluster_id="c", leader_endpoint="[::1]:9093", voter_directory_id="dir"

@@ -19,6 +19,7 @@ from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.replica.peer_acceptor import PeerAcceptor
 from raftlog.replica.replica import SAVE_LEADER_AFTER_S, Replica
+from raftlog.replica.visitors import Visitors
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -359,7 +360,9 @@ async def test_timestamps_never_go_back_though_the_clock_does() -> None:
 def test_what_is_no_request_is_counted_and_dropped() -> None:
     heard: list[Any] = []
     link = FakeLink()
-    acceptor = PeerAcceptor(Conversation.QUORUM, lambda request, reply_to: heard.append(request))
+    acceptor = PeerAcceptor(
+        Conversation.QUORUM, lambda request, reply_to: heard.append(request), Visitors()
+    )
     acceptor.received(link, [pb.QuorumMessage(vote_response=pb.VoteResponse()), pb.QuorumMessage()])
     assert heard == []
     assert link.unknown == [

@@ -11,7 +11,8 @@ from typing import Any, cast
 from controller.decision import Reply
 from controller.rules.partition_change import NO_LEADER, RECOVERING
 from controller.state.state import ControllerState
-from raftlog.metadata.entities import Broker
+from raftlog.metadata.config_layers import MIN_INSYNC_REPLICAS, needed_in_sync, topic_config
+from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
@@ -57,20 +58,32 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
 def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
     """How many partitions each broker leads, and how many want attention."""
     leaders: Counter[int] = Counter()
-    away = reassigning = recovering = 0
+    away = reassigning = recovering = behind = unwritable = 0
     for partition in image.partitions.values():
         leader = partition.leader
         leaders[leader] += 1
         away += leader != partition.replicas[0]
         reassigning += bool(partition.adding_replicas or partition.removing_replicas)
         recovering += partition.leader_recovery_state == RECOVERING
+        # Who is being added is not missed yet.
+        there = len(partition.replicas) - len(partition.adding_replicas)
+        if leader != NO_LEADER and len(partition.isr) < there:
+            behind += 1
+            unwritable += len(partition.isr) < _needed(image, partition)
     return leaders, rpc.PartitionCounts(
         total=len(image.partitions),
         offline=leaders[NO_LEADER],
         not_led_by_preferred=away,
         reassigning=reassigning,
         recovering=recovering,
+        under_replicated=behind,
+        under_min_isr=unwritable,
     )
+
+
+def _needed(image: Image, partition: Partition) -> int:
+    topic = image.topics[partition.topic_id]
+    return needed_in_sync(partition, int(topic_config(image, topic.name, MIN_INSYNC_REPLICAS)))
 
 
 def lifecycle_state(broker: Broker) -> rpc.BrokerLifecycleState:

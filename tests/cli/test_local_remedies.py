@@ -1,0 +1,46 @@
+"""The doctor's commands, as they are typed for the cluster of scripts/quorum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raftlog.cli.local_remedies import LOCAL_DIRECTORY, as_typed_here
+from raftlog.doctor.finding import Finding, Severity
+
+ADDRESSES = ["127.0.0.1:9093", "127.0.0.1:9094"]
+FOUND = [
+    Finding("VOTER_DOWN", Severity.DEGRADED, "", "", "", "raftlog controller run -c FILE"),
+    Finding("BROKER_FENCED", Severity.DEGRADED, "", "", "", "raftlog broker run -c FILE"),
+    Finding("CLOCKS_DIFFER", Severity.NOTICE, "", "", "", "timedatectl"),
+]
+
+
+def cluster(directory: Path, port: int) -> Path:
+    directory.mkdir()
+    (directory / "cluster.json").write_text(f'{{"nodes": [{{"port": {port}, "name": "c"}}]}}')
+    return directory
+
+
+def test_of_the_local_cluster_the_scripts_start_what_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[an operator copied `raftlog controller run -c FILE`, and there was no FILE]"""
+    directory = cluster(tmp_path / "my cluster", 9094)
+    monkeypatch.setenv(LOCAL_DIRECTORY, str(directory))
+    assert [one.command for one in as_typed_here(FOUND, ADDRESSES)] == [
+        f"scripts/quorum start --dir '{directory}'",
+        f"scripts/broker start --dir '{directory}'",
+        "timedatectl",
+    ]
+
+
+def test_of_another_cluster_they_start_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert as_typed_here(FOUND, ADDRESSES) == FOUND
+    monkeypatch.setenv(LOCAL_DIRECTORY, str(cluster(tmp_path / "other", 19_999)))
+    assert as_typed_here(FOUND, ADDRESSES) == FOUND
+    monkeypatch.setenv(LOCAL_DIRECTORY, str(tmp_path / "gone"))
+    assert as_typed_here(FOUND, ADDRESSES) == FOUND
