@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+from raftlog.metadata import config_keys as keys
 from raftlog.metadata.config_keys import config_keys, is_acted_on
-
-_POLICIES = frozenset({"cleanup.policy", "log.cleanup.policy"})
 
 
 def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
@@ -34,7 +33,7 @@ def without_effect(resource_type: int, configs: Mapping[str, str]) -> str:
         notes.append(f"note: {kept}, but this build does not act on {it}")
     notes += [
         f"note: {name}: nothing is compacted in this build, delete alone drops records"
-        for name in sorted(_POLICIES & configs.keys())
-        if "compact" in configs[name]
+        for name in sorted(configs)
+        if name not in idle and keys.without_effect(resource_type, name, configs[name])
     ]
     return "\n".join(notes)

@@ -30,6 +30,7 @@ from raftlog.cli.writes import (
     written,
 )
 from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.metadata.config_keys import without_effect as effect_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -212,13 +213,18 @@ def describe(
         (one.name, one.value, SOURCES.get(one.config_source, str(one.config_source)))
         for one in result.configs
     ]
+    marks = {key: effect_of(kind.wire, key, value) for key, value, _ in rows}
     if as_json:
         configs: list[dict[str, Any]] = [
-            {"name": key, "value": value, "source": source} for key, value, source in rows
+            {"name": key, "value": value, "source": source, "without_effect": marks[key] or None}
+            for key, value, source in rows
         ]
         print_json({"offset": response.token.offset, "configs": configs})
     else:
-        print_table(("KEY", "VALUE", "SOURCE"), rows)
+        print_table(
+            ("KEY", "VALUE", "SOURCE"),
+            [(key, value, marked(source, marks[key])) for key, value, source in rows],
+        )
         print_line(f"at offset {response.token.offset}")
     meant = {one.name: one.value for one in result.configs if keys or one.config_source != DEFAULT}
     if note := without_effect(kind.wire, meant):
@@ -232,6 +238,11 @@ def describe(
             f"{f'; {hint}' if hint else ''}",
             Exit.REFUSED,
         )
+
+
+def marked(source: str, mark: str) -> str:
+    """Where a value comes from, and why it changes nothing."""
+    return f"{source} ({mark})" if mark else source
 
 
 def _set(

@@ -12,14 +12,21 @@ from raftlog.plural import counted
 
 _TOLD: Mapping[str, str] = {
     RecordType.TOPIC.name: "topic",
-    RecordType.REMOVE_TOPIC.name: "removed topic",
+    RecordType.REMOVE_TOPIC.name: "topic",
     RecordType.CONFIG.name: "config",
     RecordType.FEATURE_LEVEL.name: "feature level",
     RecordType.ACCESS_CONTROL_ENTRY.name: "ACL",
-    RecordType.REMOVE_ACCESS_CONTROL_ENTRY.name: "removed ACL",
+    RecordType.REMOVE_ACCESS_CONTROL_ENTRY.name: "ACL",
     RecordType.VOTERS.name: "voter set",
-    RecordType.UNREGISTER_BROKER.name: "removed broker",
+    RecordType.UNREGISTER_BROKER.name: "broker",
 }
+_REMOVED = frozenset(
+    {
+        RecordType.REMOVE_TOPIC.name,
+        RecordType.REMOVE_ACCESS_CONTROL_ENTRY.name,
+        RecordType.UNREGISTER_BROKER.name,
+    }
+)
 
 
 def altered(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
@@ -37,10 +44,16 @@ def _lines(together: Sequence[Mapping[str, Any]]) -> list[Line]:
     if len(together) > ALONE_MAX:
         first, last = together[0], together[-1]
         made = counted(len(together), "change")
-        text = f"{first['who']} made {made} of {_TOLD[first['type']]}; the last: {last['text']}"
+        what = f"{_TOLD[first['type']]}{' removals' if first['type'] in _REMOVED else ''}"
+        text = f"{first['who']} made {made} of {what}; the last: {last['text']}"
         return [_line(first, text, last["at_ms"])]
     return [
-        _line(one, f"{one['who']} changed {_TOLD[one['type']]}: {one['text']}", one["at_ms"])
+        _line(
+            one,
+            f"{one['who']} {'removed' if one['type'] in _REMOVED else 'changed'}"
+            f" {_TOLD[one['type']]}: {one['text']}",
+            one["at_ms"],
+        )
         for one in together
     ]
 

@@ -17,6 +17,7 @@ from raftlog.doctor.diagnosis import diagnose, verdict
 from raftlog.doctor.evidence import Evidence
 from raftlog.incident.line import took
 from raftlog.incident.story import Story
+from raftlog.metadata.config_keys import without_effect
 from raftlog.metadata.image import Image
 from raftlog.plural import counted
 from raftlog.wire.controller.v1 import controller_pb2
@@ -49,7 +50,7 @@ def document(
         "node": dict(node),
         "quorum": _quorum(seen),
         "lao": _lao(seen),
-        "brokers": _brokers(seen),
+        "brokers": _brokers(seen, image),
         "topics": {
             "total": len(image.topics),
             "offset": image.offset,
@@ -104,10 +105,32 @@ def _lao(seen: Evidence) -> dict[str, Any]:
     }
 
 
-def _brokers(seen: Evidence) -> dict[str, Any]:
+def _registered(image: Image) -> dict[str, Any]:
+    """What is left without a leader: who was registered when this node heard one last."""
+    unknown = dict.fromkeys(("applied", "lag", "leads"))
+    ids = sorted(image.brokers)[:MAX_BROKERS]
+    return {
+        "total": len(image.brokers),
+        "shown": [
+            {
+                **unknown,
+                "id": one.id,
+                "endpoint": one.endpoint,
+                "state": "not known",
+                "rack": one.rack,
+                "holds_lao": False,
+                "replicas": len(image.replicas_of.get(one.id) or ()),
+                "reason": "only a leader knows, and none answers",
+            }
+            for one in (image.brokers[broker_id] for broker_id in ids)
+        ],
+    }
+
+
+def _brokers(seen: Evidence, image: Image) -> dict[str, Any]:
     found = seen.brokers
     if found is None:
-        return {"total": None, "shown": []}
+        return _registered(image)
     held = set(found.held_back_by)
     names = controller_pb2.BrokerLifecycleState
     # Those that need a look first.
@@ -148,6 +171,7 @@ def _configs(image: Image) -> dict[str, Any]:
             "resource": resource_text(type_, name),
             "key": key,
             "value": value,
+            "without_effect": without_effect(type_, key, value),
         }
         for (type_, name), entries in islice(image.configs.items(), MAX_CONFIGS)
         for key, value in islice(entries.items(), MAX_CONFIGS)

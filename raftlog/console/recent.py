@@ -53,6 +53,8 @@ class RecentChanges:
         self._kept: deque[dict[str, Any]] = deque(maxlen=MAX_CHANGES)
         self._behind = 0
         """All below was looked at, or has been passed over."""
+        self._before = Image()
+        """Of the look before: a topic that was removed since has its name there."""
 
     def read(self, newest: Sequence[bytes], until: int, image: Image) -> list[dict[str, Any]]:
         """The newest first. ``newest``: chunks of the log, ascending; ``until``: exclusive, the end
@@ -71,18 +73,31 @@ class RecentChanges:
                 self._add(offset, header, data, image)
         if found:
             self._behind = found[0][1].end_offset
+        self._before = image
         return list(reversed(self._kept))
 
     def _add(
         self, offset: int, header: batch.BatchHeader, data: batch.RecordData, image: Image
     ) -> None:
-        """A row; the partitions of a new topic go into that of the topic."""
-        if data.type == RecordType.PARTITION and self._kept:
-            last = self._kept[-1]
-            if last["type"] == RecordType.TOPIC.name and last["offset"] >= header.base_offset:
-                last["partitions"] += 1
-                return
-        self._kept.append(_told(offset, header, data, image))
+        """A row. The partitions of a new topic go into that of the topic, and changes of partitions
+        at one time into one [a broker that is fenced is in hundreds: they pushed out what people
+        had done].
+        """
+        last = self._kept[-1] if self._kept else None
+        if last is not None and _goes_with(last, header, data):
+            last["partitions"] += 1
+        else:
+            self._kept.append(_told(offset, header, data, (image, self._before)))
+
+
+def _goes_with(last: Mapping[str, Any], header: batch.BatchHeader, data: batch.RecordData) -> bool:
+    if data.type == RecordType.PARTITION:
+        return last["type"] == RecordType.TOPIC.name and last["offset"] >= header.base_offset
+    return (
+        data.type == RecordType.PARTITION_CHANGE
+        and last["type"] == RecordType.PARTITION_CHANGE.name
+        and (last["at_ms"], last["by"]) == (header.timestamp_ms, header.principal)
+    )
 
 
 def _newest_of(
@@ -98,10 +113,15 @@ def _newest_of(
 
 
 def _told(
-    offset: int, header: batch.BatchHeader, data: batch.RecordData, image: Image
+    offset: int, header: batch.BatchHeader, data: batch.RecordData, images: tuple[Image, Image]
 ) -> dict[str, Any]:
+    """``images``: that of now, and an earlier one."""
     fields = record_to_dict(data)
-    topic = image.topics.get(bytes.fromhex(str(fields.get("topic_id", ""))))
+    if fields.get("proposer_id") == fields.get("proposer_epoch") == 0:
+        # The controller by itself. No registration has epoch 0.
+        fields = {key: fields[key] for key in fields if not key.startswith("proposer_")}
+    topic_id = bytes.fromhex(str(fields.get("topic_id", "")))
+    topic = next((one for image in images if (one := image.topics.get(topic_id))), None)
     if topic is not None and data.type != RecordType.TOPIC:
         # People know topics by name.
         fields = {"topic": topic.name} | {k: v for k, v in fields.items() if k != "topic_id"}

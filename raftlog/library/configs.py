@@ -38,7 +38,7 @@ class AsyncConfigs(Namespace):
         error = item_error(result.error_code, result.error_message, result.field)
         if error is not None:
             raise error
-        return {one.name: config_from_wire(one) for one in result.configs}
+        return {one.name: config_from_wire(resource.resource_type, one) for one in result.configs}
 
     async def alter(
         self,

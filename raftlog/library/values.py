@@ -74,6 +74,8 @@ class ConfigEntry:
     value: str
     source: ConfigSource
     is_default: bool
+    without_effect: str = ""
+    """Why the value changes nothing in the build of this library; empty: it does."""
 
 
 @dataclass(frozen=True, slots=True)

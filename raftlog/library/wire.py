@@ -27,6 +27,7 @@ from raftlog.library.values import (
     Visibility,
     config_text,
 )
+from raftlog.metadata.config_keys import without_effect
 from raftlog.outcome import Acks, Token, WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -142,10 +143,14 @@ def topic_from_wire(topic: broker_pb2.MetadataTopic) -> Topic:
     )
 
 
-def config_from_wire(config: broker_pb2.DescribedConfig) -> ConfigEntry:
-    """One key of a resource."""
+def config_from_wire(kind: int, config: broker_pb2.DescribedConfig) -> ConfigEntry:
+    """One key of a resource of this kind."""
     return ConfigEntry(
-        config.name, config.value, ConfigSource(config.config_source), config.is_default
+        config.name,
+        config.value,
+        ConfigSource(config.config_source),
+        config.is_default,
+        without_effect(kind, config.name, config.value),
     )
 
 

@@ -83,6 +83,22 @@ def is_acted_on(resource_type: int, name: str) -> bool:
     return acted_on is None or name in acted_on
 
 
+_POLICIES = frozenset({"cleanup.policy", "log.cleanup.policy"})
+
+
+def without_effect(resource_type: int, name: str, value: str) -> str:
+    """Why this value changes nothing in this build, for people; empty: it does, or there is no such
+    key.
+    """
+    if name not in _KEYS.get(resource_type, _NO_KEYS):
+        return ""
+    if not is_acted_on(resource_type, name):
+        return "not acted on"
+    if name in _POLICIES and "compact" in value:
+        return "nothing is compacted"
+    return ""
+
+
 def find(resource_type: int, name: str) -> ConfigKey | None:
     """One key, None if there is none of that name."""
     return _KEYS.get(resource_type, _NO_KEYS).get(name)

@@ -9,8 +9,12 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.cli.config_hints import did_you_mean, without_effect
+from raftlog.cli.configs import marked
 from raftlog.cli.local import LocalCluster
 from raftlog.cli.spellings import respelled
+from raftlog.library.wire import config_from_wire
+from raftlog.metadata.config_keys import ResourceType
+from raftlog.wire.broker.v1 import broker_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC, BROKER, CLIENTS = 2, 4, 16
@@ -93,3 +97,23 @@ def test_no_example_sets_a_key_that_does_nothing(name: str) -> None:
     assert used
     for kind in (TOPIC, BROKER):
         assert not without_effect(kind, dict.fromkeys(used, ""))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "mark"),
+    [
+        (ResourceType.TOPIC, "cleanup.policy", "compact", "nothing is compacted"),
+        (ResourceType.TOPIC, "cleanup.policy", "delete", ""),
+        (ResourceType.BROKER, "log.cleanup.policy", "delete,compact", "nothing is compacted"),
+        (ResourceType.TOPIC, "segment.bytes", "1073741824", "not acted on"),
+        (ResourceType.TOPIC, "retention.ms", "1", ""),
+        (ResourceType.GROUP, "a.key.of.somebody", "1", ""),
+    ],
+)
+def test_whoever_sees_a_value_that_changes_nothing_is_told(
+    kind: ResourceType, name: str, value: str, mark: str
+) -> None:
+    """[the note was for who had set it; who read it a year later saw a compacted topic]"""
+    described = broker_pb2.DescribedConfig(name=name, value=value, config_source=5)
+    assert config_from_wire(int(kind), described).without_effect == mark
+    assert marked("dynamic topic", mark) == f"dynamic topic ({mark})" if mark else "dynamic topic"

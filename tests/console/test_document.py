@@ -15,7 +15,7 @@ from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.incident.line import Line, Weight
 from raftlog.incident.story import Story
 from raftlog.metadata import pmap
-from raftlog.metadata.entities import Topic
+from raftlog.metadata.entities import Broker, Listener, Process, Topic
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2
@@ -70,8 +70,29 @@ def test_who_holds_lao_back_is_named_and_comes_first() -> None:
 def test_without_a_leader_lao_is_unknown_and_says_so() -> None:
     made = document(Evidence((), None, "", 5), Image(), [], None, NODE)
     assert made["lao"] == {"offset": None, "why": "no leader answers"}
-    assert made["brokers"] == {"total": None, "shown": []}
+    assert made["brokers"] == {"total": 0, "shown": []}
     assert made["incidents"]["shown"] is None
+
+
+def test_without_a_leader_brokers_are_those_that_were_registered() -> None:
+    """[three brokers served reads, and the page said that there were none]"""
+    at = (Listener("", "b", 4),)
+    process = Process("", "", 0, 0)
+    known = {4: Broker(4, 7, "", at, (), "r1", False, False, (), 1, process, "")}
+    made = document(Evidence((), None, "", 5), Image(brokers=_mapped(known)), [], None, NODE)
+    (shown,) = made["brokers"]["shown"]
+    assert (shown["id"], shown["endpoint"], shown["state"]) == (4, "b:4", "not known")
+    assert made["brokers"]["total"] == 1
+
+
+def test_a_config_that_changes_nothing_says_so() -> None:
+    configs = {(2, "t"): {"cleanup.policy": "compact", "segment.bytes": "9", "retention.ms": "1"}}
+    made = document(_seen(), Image(configs=_mapped(configs)), [], None, NODE)["configs"]["shown"]
+    assert {one["key"]: one["without_effect"] for one in made} == {
+        "cleanup.policy": "nothing is compacted",
+        "segment.bytes": "not acted on",
+        "retention.ms": "",
+    }
 
 
 def test_topics_and_configs_are_bounded_and_in_order() -> None:
@@ -172,6 +193,35 @@ def test_a_topic_is_told_by_its_name() -> None:
     assert id_.hex() not in found["text"]
 
 
+def test_a_removed_topic_is_told_by_the_name_that_it_had() -> None:
+    id_ = b"1" * 16
+    removed = records_pb2.RemoveTopicRecord(topic_id=id_).SerializeToString()
+    changes = RecentChanges()
+    changes.read([_chunk(0, _config("v"))], 1, Image(topics=_mapped({id_: Topic(id_, "t", 4)})))
+    found = changes.read([_chunk(1, (RecordType.REMOVE_TOPIC, removed))], 2, Image())
+    assert found[0]["text"].startswith("topic=t")
+
+
+def test_changes_of_partitions_at_one_time_are_one_row() -> None:
+    """[a fenced broker was in hundreds of them, and what people had done was gone]"""
+    many = [
+        (
+            RecordType.PARTITION_CHANGE,
+            records_pb2.PartitionChangeRecord(
+                partition_id=one, topic_id=b"1" * 16, leader=5
+            ).SerializeToString(),
+        )
+        for one in range(MAX_CHANGES * 2)
+    ]
+    chunks = [_chunk(0, _config("v")), _chunk(1, *many, principal="")]
+    found = RecentChanges().read(chunks, 1 + len(many), Image())
+    assert [(one["type"], one["partitions"]) for one in found] == [
+        ("PARTITION_CHANGE", len(many) - 1),
+        ("CONFIG", 0),
+    ]
+    assert "proposer" not in found[0]["text"]
+
+
 # --- incidents -----------------------------------------------------------------------------------
 
 
@@ -199,6 +249,13 @@ def test_what_was_changed_stands_among_the_incidents() -> None:
         (2_000, "trouble", "broker-4 crashed"),
         (1_500, "change", "User:eve changed config: a"),
     ]
+
+
+def test_what_was_removed_was_not_changed() -> None:
+    """[root changed removed topic]"""
+    row = _row(1_000, "topic=t", type_="REMOVE_TOPIC")
+    story = Story(0, 99_000, (), (), (), ())
+    assert _told(story, row) == [(1_000, "change", "User:eve removed topic: topic=t")]
 
 
 def test_many_changes_at_a_time_are_one_line() -> None:

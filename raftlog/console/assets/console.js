@@ -113,13 +113,15 @@ function show(d) {
     ["Partitions", "number"]], d.topics.shown.map((one) => [one.name, one.partitions])),
     ...some(d.topics.shown, d.topics.total, "raftlog topics list")]);
   fill("configs", d.configs, () => [table("Configs", [["Of", "text"], ["Key", "text"],
-    ["Value", "text"]], d.configs.shown.map((one) => [one.resource, one.key, one.value])),
+    ["Value", "text"]], d.configs.shown.map((one) => [one.resource, one.key,
+      one.value + (one.without_effect ? " (" + one.without_effect + ")" : "")])),
     ...(d.configs.more ? [make("p", "quiet", "There are more: ",
       make("code", "", "raftlog configs describe"))] : [])]);
   fill("changes", d.changes, () => [table("Last changes", [["Offset", "number"], ["Time", "short"],
     ["By", "name"], ["Record", "short"], ["What", "text"]],
     d.changes.map((one) => [one.offset, time(one.at_ms), one.who, one.type,
-      one.text + (one.partitions ? " partitions=" + one.partitions : "")]))]);
+      one.text + (!one.partitions ? "" : one.type === "TOPIC" ? " partitions=" + one.partitions
+        : " and " + one.partitions + " more")]))]);
   fill("incidents", d.incidents, () => incidents(d.incidents));
 }
 
