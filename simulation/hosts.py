@@ -163,6 +163,7 @@ class ControllerHost:
         self.incarnation += 1
         self._writes_to_live = -1
         self.network.tap(self.name, self._tap)
+        self.network.tap_arrivals(self.name, self._watch.receiver(self))
         # In the host's context: from its first breath it sees its own clock.
         host_context(self.name).run(self._start)
 

@@ -12,7 +12,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, World
 
 HOOKS = tuple(name for name in vars(Checker) if not name.startswith("_"))
-_OF_IMAGES = ("broker_moved", "broker_asked", "message_sent")
+_OF_IMAGES = ("broker_moved", "broker_asked", "message_sent", "message_arrived")
 """Hooks whose first argument is a host, about what its image makes it say."""
 
 
@@ -92,7 +92,7 @@ class Watch:
             self.failure = error
             self._on_failure(error)
 
-    # --- what leaves a host ----------------------------------------------------------------------
+    # --- what leaves a host, and what comes to one ------------------------------------------------
 
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
         """What the host's transport calls with each message it gives to a link; None if nobody
@@ -102,6 +102,14 @@ class Watch:
         if not wants_lao and not self.wants("message_sent"):
             return None
         return partial(self._sent, host, wants_lao)
+
+    def receiver(self, host: ControllerView) -> Callable[[str, Any], None] | None:
+        """What the host's transport calls with each request that comes to it; None if nobody wants
+        to know.
+        """
+        if not self.wants("message_arrived"):
+            return None
+        return partial(self.tell, "message_arrived", host)
 
     def _sent(self, host: Any, wants_lao: bool, peer: str, message: Any) -> None:
         if self._hooks["message_sent"]:

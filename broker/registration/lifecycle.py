@@ -118,6 +118,7 @@ class Lifecycle:
         self._unfenced = False
         self._heartbeats = True
         self._image_offset = -1
+        self._image_heartbeats = True
         self._registration: Broker | None = None
         self.shown_from = -1
         """The offset from which on images tell about this registration: an older image does not,
@@ -255,7 +256,9 @@ class Lifecycle:
     ) -> None:
         """Take the reply to a registration, which is committed under this broker epoch.
 
-        ``heartbeats``: whether they are in force; the broker's own image decides once it says so.
+        ``heartbeats``: whether they are in force; the broker's own image decides once it says so,
+        also where it was ahead of this reply [they come into force while the reply is on its way,
+        nothing more is written, and the broker says nothing until it is fenced].
         ``metadata_offset``: up to where the controller had decided by then [a later generation of
         the log may begin with this very registration: an image of its beginning would give the
         broker partition roles of long ago, and delete the partitions created since].
@@ -264,7 +267,8 @@ class Lifecycle:
         self._registered_in = generation
         self.shown_from = max(epoch, metadata_offset)
         self._in_flight, self._stale = None, False
-        self._heartbeats = heartbeats
+        shown = self._image_offset >= self.shown_from
+        self._heartbeats = self._image_heartbeats if shown else heartbeats
         self.epoch = epoch
         self._contact_at = self._sent_at
         self._backoff.reset()
@@ -331,6 +335,7 @@ class Lifecycle:
         reached = self.epoch >= 0 and self._image_offset < self.shown_from <= image_offset
         was_unfenced = self._unfenced
         self._image_offset, self._registration = image_offset, registration
+        self._image_heartbeats = heartbeats
         if self.epoch >= 0 and image_offset >= self.shown_from and heartbeats != self._heartbeats:
             self._heartbeats = heartbeats
             # Count silence from now on, and send the first heartbeat now.

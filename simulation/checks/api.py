@@ -199,6 +199,12 @@ class Checker:
         ``peer``: its host's name.
         """
 
+    def message_arrived(self, host: ControllerView, peer: str, message: Any) -> None:
+        """A request has come to a controller process: its service is handed it right after this.
+
+        ``peer``: the sender's host's name.
+        """
+
     def lao_announced(self, host: ControllerView, controller_epoch: int, lao: int) -> None:
         """A controller gives away a message with this LAO for the first time in this epoch (fetch
         reply or heartbeat reply).

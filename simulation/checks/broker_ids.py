@@ -7,7 +7,10 @@ id, nor a new one.
 
 Newcomers, on hosts nK, get an id that was registered from another host only if no process has run
 under it for as long as makes an id missing, or none that a controller heard for a session more; and
-if no other one that holds replicas is away too. They get a new one only if none that holds replicas
+if no other one that holds replicas is away too. A session begins when a heartbeat comes to the
+controller, not when its answer leaves or what it says is committed [its unfencing is proposed, and
+a cut keeps it from a majority for half a session: it is fenced a session after it was heard, and
+the id is free]. They get a new one only if none that holds replicas
 was away when they first asked, and for as long before as messages may be late: a session, where
 faults make them so.
 
@@ -37,6 +40,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
+from simulation.checks.pending_requests import Asked
 
 BROKER_IDS = 200
 """Node ids are unique in a cluster: on host bN runs the broker with this id plus N."""
@@ -69,7 +73,9 @@ class BrokerIds(Checker):
         self._asked_at: dict[str, float] = {}
         """Newcomer's host -> when it asked first."""
         self._heard: dict[int, float] = {}
-        """Broker id -> when a controller last accepted a heartbeat or registration of it."""
+        """Broker id -> when the last heartbeat or registration of it that a controller accepted had
+        come there.
+        """
         self._heard_from: dict[int, str] = {}
         """Broker id -> the host of the process which that was."""
         self._died: dict[int, float] = {}
@@ -87,6 +93,12 @@ class BrokerIds(Checker):
         """Host -> (id, offset of the mapping): what somebody has mapped it to, and no registration
         since.
         """
+        self._asked = Asked[float]("broker_heartbeat", "register_broker")
+        """When it came."""
+        self._reached: dict[int, float] = {}
+        """Broker id -> when a controller that decides was last sent a heartbeat under it."""
+        self._registers: dict[str, float] = {}
+        """Host -> when one was last sent a registration from there."""
         self.adopted = self.generated = self.given_by_hand = 0
         """Ids that newcomers got."""
         ledger.golden.listeners.append(self._committed)
@@ -120,14 +132,29 @@ class BrokerIds(Checker):
         ):
             self._asked_at.setdefault(host.name, self._ledger.world.now())
         elif (
-            type(message) is pb.ControllerResponse
-            and not message.HasField("error")
-            and message.WhichOneof("body") in ("broker_heartbeat", "register_broker")
-        ):
-            self._hear(self._running.get(peer, -1), peer)
+            came_at := self._asked.answered(host.name, peer, message)
+        ) is not None and not message.HasField("error"):
+            self._hear(self._running.get(peer, -1), peer, came_at)
 
-    def _hear(self, broker_id: int, host: str) -> None:
-        self._heard[broker_id], self._heard_from[broker_id] = self._ledger.world.now(), host
+    @override
+    def message_arrived(self, host: ControllerView, peer: str, message: Any) -> None:
+        kind, service = self._asked.kind_of(message), host.service
+        if not kind or service is None or service.node.decider is None:
+            return
+        now = self._ledger.world.now()
+        self._asked.note(peer, host.name, message.correlation_id, now)
+        if kind == "broker_heartbeat":
+            self._reached[message.broker_heartbeat.broker_id] = now
+        else:
+            self._registers[peer] = now
+
+    def _came_at(self, host: str) -> float:
+        """When the registration that is committed now had come."""
+        return self._registers.get(host, self._ledger.world.now())
+
+    def _hear(self, broker_id: int, host: str, at: float) -> None:
+        self._heard[broker_id] = max(at, self._heard.get(broker_id, at))
+        self._heard_from[broker_id] = host
         self._died.pop(broker_id, None)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
@@ -148,9 +175,13 @@ class BrokerIds(Checker):
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE:
                 # Unless it is fenced, it was heard: the answer to its heartbeat may still wait for
                 # this commit. A change of the cause alone, as a lower level needs it, is of nobody.
-                moved = message.HasField("fenced") or message.HasField("in_controlled_shutdown")
-                if moved and not message.fenced and message.broker_id not in self._died:
-                    self._heard[message.broker_id] = self._ledger.world.now()
+                moved, broker_id = (
+                    message.HasField("fenced") or message.HasField("in_controlled_shutdown"),
+                    message.broker_id,
+                )
+                if moved and not message.fenced and broker_id not in self._died:
+                    came_at = self._reached.get(broker_id, -math.inf)
+                    self._heard[broker_id] = max(came_at, self._heard.get(broker_id, came_at))
             elif record.type == RecordType.UNREGISTER_BROKER:
                 self._unregistered[message.broker_id] = self._ledger.world.now()
             elif (
@@ -165,7 +196,7 @@ class BrokerIds(Checker):
                 # Below this level nothing is mapped; but whose the id is, and that it was heard of,
                 # counts above it too.
                 self._hosts.setdefault(broker_id, set()).add(host)
-                self._hear(broker_id, host)
+                self._hear(broker_id, host, self._came_at(host))
             self._unregistered.pop(broker_id, None)
             self._left.pop(broker_id, None)
         for host in mapped:
@@ -197,7 +228,7 @@ class BrokerIds(Checker):
         if host[:1] == "n":
             self._newcomer(host, broker_id, bool(others - {host}), offset)
         others.add(host)
-        self._hear(broker_id, host)
+        self._hear(broker_id, host, self._came_at(host))
         own = BROKER_IDS + int(host[1:]) if host[:1] == "b" and host[1:].isdigit() else None
         if own not in (None, broker_id) and self._hosts.get(own, {host}) <= {host}:
             raise CheckFailedError(

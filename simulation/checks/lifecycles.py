@@ -2,9 +2,15 @@
 
 * *Self-fencing*: a broker takes nothing new if the last heartbeat or registration of its that a
   controller accepted was sent longer ago than ``broker.fencing.timeout.ms``, by its own clock;
-  unless its newest image says that heartbeats are not in force.
+  unless its newest image says that heartbeats are not in force, or as long as it shows less than
+  the registration, the answer to that. Silence counts from when they are, as far as it knows.
 * *The controller decides first*: a broker that has fenced itself is not unfenced in the committed
-  image for longer than a session, as long as one controller leads, is not held up and commits.
+  image for longer than a session, as long as one controller leads, is not held up and commits. A
+  heartbeat that comes to that controller begins the session anew, whether its answer arrives or
+  not: the broker goes by the same heartbeat, and is heard by who cannot know that it was not
+  answered [a broker is silent while there is no controller and fences itself; its first heartbeat
+  comes to a new controller when most of the session that this one gave it is over, and then it
+  pauses]. Nothing else begins it anew.
 * *Inactive at first*: a new registration is fenced.
 * *A leave is final*: once it is committed, no successor is told that its predecessor's session has
   not ended.
@@ -74,6 +80,10 @@ class Lifecycles(Checker):
         had to send any.
         """
         self._heartbeats: dict[str, bool] = {}
+        self._off_below: dict[str, int] = {}
+        """Broker's host -> the first image that counts after it was told, with its registration,
+        that heartbeats are not in force.
+        """
         self._features: dict[str, int] = {}
         self._epochs: dict[int, int] = {}
         self._left: dict[int, tuple[int, float]] = {}
@@ -93,6 +103,10 @@ class Lifecycles(Checker):
         """How many were fenced as gone."""
         self._alone_since: dict[str, float] = {}
         """Broker's host -> since when it has fenced itself, and counts as unfenced."""
+        self._reached: dict[str, float] = {}
+        """Broker's host -> when the newest heartbeat of its present registration came to a
+        controller that decides.
+        """
         ledger.golden.listeners.append(self._committed)
 
     # --- self-fencing ----------------------------------------------------------------------------
@@ -100,12 +114,16 @@ class Lifecycles(Checker):
     @override
     def broker_started(self, host: BrokerView) -> None:
         self._contact.pop(host.name, None)
+        self._off_below.pop(host.name, None)
         self._heartbeats[host.name] = True
 
     @override
     def broker_moved(self, host: BrokerView) -> None:
         assert host.service is not None
-        in_force = heartbeats_in_force(host.service.image.features)
+        image = host.service.image
+        if image.offset < self._off_below.get(host.name, -1):
+            return
+        in_force = heartbeats_in_force(image.features)
         if in_force and not self._heartbeats[host.name]:
             self._contact[host.name] = self._ledger.world.now()
         self._heartbeats[host.name] = in_force
@@ -149,7 +167,11 @@ class Lifecycles(Checker):
                 continue
             assert newest.service is not None
             self.alone += broker.name not in self._alone_since
-            since = max(self._alone_since.setdefault(broker.name, now), steady_since)
+            since = max(
+                self._alone_since.setdefault(broker.name, now),
+                steady_since,
+                self._reached.get(broker.name, 0.0),
+            )
             bound_s = (
                 newest.service.settings.broker_session_timeout_ms / 1000 * CLOCK_SLACK
                 + DECIDES_WITHIN_S
@@ -185,6 +207,17 @@ class Lifecycles(Checker):
         return since
 
     @override
+    def message_arrived(self, host: ControllerView, peer: str, message: Any) -> None:
+        if type(message) is not pb.ControllerRequest or not message.HasField("broker_heartbeat"):
+            return
+        beat, service = message.broker_heartbeat, host.service
+        if service is None or service.node.decider is None:
+            return
+        registered = service.image.brokers.get(beat.broker_id)
+        if registered is not None and registered.epoch == beat.broker_epoch:
+            self._reached[peer] = self._ledger.world.now()
+
+    @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
         kind = self._asked.kind_of(message)
         if kind:
@@ -206,6 +239,9 @@ class Lifecycles(Checker):
     ) -> None:
         if not response.HasField("error"):
             self._contact[peer] = max(sent_at, self._contact.get(peer, sent_at))
+            registered = response.register_broker
+            if kind == "register_broker" and registered.heartbeats_off:
+                self._off(peer, max(registered.broker_epoch, registered.metadata_offset))
         epoch, left_at = self._left.get(broker_id, (0, sent_at))
         if kind != "register_broker" or left_at >= sent_at or response.controller_epoch < epoch:
             return
@@ -215,6 +251,17 @@ class Lifecycles(Checker):
                 f"{controller} tells {peer} that broker {broker_id} has a living session; it left"
                 f" in order at {left_at:.3f}"
             )
+
+    def _off(self, peer: str, shown_from: int) -> None:
+        """A broker is told that heartbeats are not in force: until its image says something else.
+
+        If it never hears that it is not registered, and takes nothing anyway.
+        """
+        self._off_below[peer] = shown_from
+        for broker in self._ledger.world.brokers:
+            service = broker.service
+            if broker.name == peer and service is not None and service.image.offset < shown_from:
+                self._heartbeats[peer] = False
 
     # --- what is committed -----------------------------------------------------------------------
 

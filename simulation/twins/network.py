@@ -78,11 +78,18 @@ class SimNetwork:
         """By host: what hears of each message that is given to a link there, as (peer's host,
         message).
         """
+        self.arrival_taps: dict[str, Callable[[str, Any], None]] = {}
+        """By host: what hears of each request to a controller that comes out of a link there."""
 
     def tap(self, host: str, listener: Callable[[str, Any], None] | None) -> None:
         """Let ``listener`` hear of each message that ``host`` sends."""
         if listener is not None:
             self.taps[host] = listener
+
+    def tap_arrivals(self, host: str, listener: Callable[[str, Any], None] | None) -> None:
+        """Let ``listener`` hear of each request to a controller that comes to ``host``."""
+        if listener is not None:
+            self.arrival_taps[host] = listener
 
     def transport_for(self, host: str) -> SimTransport:
         """The transport of a new process on ``host``; after a crash, of the restarted one."""

@@ -99,6 +99,11 @@ class SimLink(BaseLink):
 
     def arrive(self, messages: list[Any]) -> None:
         """One envelope's messages, as the real link hands them over."""
+        tap = self._network.arrival_taps.get(self.site.host)
+        heard = self._reason is None and self.connection.conversation is Conversation.CONTROLLER
+        if tap is not None and heard:
+            for message in messages:
+                tap(self._other_host, message)
         if self._incoming.single:
             for message in messages:
                 self.deliver([message])

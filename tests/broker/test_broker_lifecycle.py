@@ -490,6 +490,23 @@ def test_raised_the_first_heartbeat_leaves_at_once_and_silence_counts_from_there
     assert life.it.self_fenced(life.now + 12.1)
 
 
+def test_raised_while_the_reply_to_the_registration_is_on_its_way_the_newer_image_counts() -> None:
+    life = Life()
+    life.poll()
+    life.image(EPOCH + 1, fenced=True)
+    life.it.registered(EPOCH, life.now, heartbeats=False)
+    assert life.it.heartbeats
+    assert isinstance(life.poll(), Heartbeat)
+    assert life.it.self_fenced(life.now + 12.1)
+    # And the other way round: lowered meanwhile.
+    life = Life()
+    life.poll()
+    life.image(EPOCH + 1, fenced=True, heartbeats=False)
+    life.it.registered(EPOCH, life.now, heartbeats=True)
+    assert life.poll() is None
+    assert not life.it.self_fenced(life.now + 3600)
+
+
 def test_lowered_a_broker_falls_silent_and_serves_on() -> None:
     life = Life().active()
     life.image(EPOCH + 2, fenced=False, heartbeats=False)

@@ -200,6 +200,58 @@ def test_an_id_kept_for_another_host() -> None:
         register(trace, 700, "n2", mapped("n2", 700))
 
 
+def test_a_session_begins_when_a_heartbeat_comes_not_when_its_unfencing_is_committed() -> None:
+    for slow_s in (0.0, 8.0):
+        trace = two_that_hold_replicas()
+        register(trace, 201, "b1")
+        epoch = trace.ledger.golden.end - 1
+        trace.time += 100.0
+        trace.committed(1, by_hand("n1", 201))
+        beats(trace, 201, "b1")
+        # Proposed at once; no majority has it for a while.
+        trace.time += slow_s
+        trace.committed(
+            1,
+            pb.BrokerRegistrationChangeRecord(broker_id=201, broker_epoch=epoch, fenced=False),
+        )
+        trace.time += 7.0 if slow_s else 6.0
+        if slow_s:
+            # 15 s after it was heard: its session of 9 s is over, and it is fenced.
+            register(trace, 201, "n1", mapped("n1", 201))
+        else:
+            with pytest.raises(CheckFailedError, match="was heard from within a session"):
+                register(trace, 201, "n1", mapped("n1", 201))
+
+
+def test_an_answer_that_leaves_late_is_no_later_contact() -> None:
+    for slow_s in (0.0, 8.0):
+        trace = two_that_hold_replicas()
+        register(trace, 201, "b1")
+        trace.time += 100.0
+        trace.committed(1, by_hand("n1", 201))
+        beats(trace, 201, "b1")
+        trace.time += slow_s
+        answer = rpc.ControllerResponse(
+            correlation_id=1, broker_heartbeat=rpc.BrokerHeartbeatResponse(broker_id=201)
+        )
+        trace.send("c1", "b1", answer)
+        trace.time += 7.0 if slow_s else 6.0
+        if slow_s:
+            register(trace, 201, "n1", mapped("n1", 201))
+        else:
+            with pytest.raises(CheckFailedError, match="was heard from within a session"):
+                register(trace, 201, "n1", mapped("n1", 201))
+
+
+def beats(trace: Trace, broker_id: int, host: str) -> None:
+    """A heartbeat of it comes to c1, which leads."""
+    trace.host("c1").service.node = SimpleNamespace(decider=True)
+    request = rpc.ControllerRequest(
+        correlation_id=1, broker_heartbeat=rpc.BrokerHeartbeatRequest(broker_id=broker_id)
+    )
+    trace.last.message_arrived(trace.host("c1"), host, request)
+
+
 @pytest.mark.parametrize("which", ["dies", "lives"])
 def test_an_id_is_free_when_the_process_under_it_has_died_whoever_asks_for_it_since(
     which: str,
