@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -17,55 +17,19 @@ from raftlog.metadata.snapshot import content_hash
 from replay.asked import TOPIC, Asked
 from replay.beginning import base_of
 from replay.entities import count_entities, entities
-from replay.errors import ReplayError
-from replay.kernels.arrays import ints
 from replay.kernels.folding import AUTHOR_COLUMNS, COLUMNS, Groups, Unaccounted, rows, touched
+from replay.local.ends import End, end_of, ends_at
+from replay.local.group_shares import GroupShare, group_shares, of_groups, rows_of
 from replay.local.pool import Pool
 from replay.local.reading import slices
+from replay.local.shares import Share
 from replay.opened import Export
+
+__all__ = ["Changed", "End", "Folded", "History", "Net", "differing", "end_of",
+           "ends_at", "fold", "groups_of", "history"]  # fmt: skip
 
 _ALWAYS_MS = -(1 << 62)
 """Before all times."""
-_POINT_COLUMNS = ("offset", "epoch", "timestamp_ms", "batch_last_offset")
-
-
-class End(NamedTuple):
-    """How far records reach: the last one's offset, epoch and time, and how many there are."""
-
-    offset: int
-    epoch: int
-    timestamp_ms: int
-    records: int
-
-
-def ends_at(
-    export: Export, *, until_offset: int | None = None, until_ms: int | None = None
-) -> End | None:
-    """Where the records end, of whole batches up to an offset or a time; None: there are none."""
-    offset, epoch, timestamp_ms, count = -1, 0, 0, 0
-    if (begin := export.begin) is not None:
-        offset, epoch, timestamp_ms = begin.offset, begin.epoch, begin.timestamp_ms
-        count = begin.offset + 1 - export.manifest.history_begin
-    for table in slices(export, _POINT_COLUMNS):
-        part = table
-        if until_offset is not None:
-            part = part.filter(pc.less_equal(part["batch_last_offset"], until_offset))
-        if until_ms is not None:
-            part = part.filter(pc.less_equal(part["timestamp_ms"], until_ms))
-        if part.num_rows:
-            offset = max(offset, int(ints(part["offset"]).max()))
-            epoch = max(epoch, int(ints(part["epoch"]).max()))
-            timestamp_ms = max(timestamp_ms, int(ints(part["timestamp_ms"]).max()))
-            count += part.num_rows
-    return End(offset, epoch, timestamp_ms, count) if count else None
-
-
-def end_of(export: Export) -> End:
-    """Where the records in question end. Raises ReplayError if there are none."""
-    end = ends_at(export)
-    if end is None:
-        raise ReplayError("no whole batch lies within the offsets asked for")
-    return end
 
 
 class Folded(NamedTuple):
@@ -80,22 +44,35 @@ class Folded(NamedTuple):
 
 class _FoldTask(NamedTuple):
     export: Export
-    groups: Groups
+    part: GroupShare
     asked: Asked | None
     limit: int
 
 
 def fold(export: Export, pool: Pool, *, asked: Asked | None = None, limit: int = 0) -> Folded:
     """Fold all groups, or those of the entities asked for."""
+    tasks = [_FoldTask(export, part, asked, limit) for part in _parts(export, asked, pool.size)]
+    return _together(pool.map(_fold, tasks), limit)
+
+
+def _parts(export: Export, asked: Asked | None, size: int) -> list[GroupShare]:
     groups = groups_of(export, asked)
-    # A state to go on from is whole: it has no buckets.
-    buckets = pool.size if export.begin is None else 1
-    tasks = [
-        _FoldTask(export, groups._replace(bucket=bucket, buckets=buckets), asked, limit)
-        for bucket in range(buckets)
-    ]
+    if export.begin is None:
+        return group_shares(export, groups, size)
+    # A state to go on from is whole: it is folded on in one piece.
+    parts = group_shares(export, groups, 1)
+    one = parts[0].share if parts else Share()
+    return [GroupShare(groups, one if len(one.buckets) == 1 else Share())]
+
+
+def _fold(task: _FoldTask) -> Folded:
+    found = [_folded(task, *each) for each in of_groups(task.part)]
+    return _together(found, task.limit)
+
+
+def _together(parts: Iterable[Folded], limit: int) -> Folded:
     state_hash, counts, first = 0, dict[str, int](), list[tuple[str, str, str]]()
-    for part in pool.map(_fold, tasks):
+    for part in parts:
         state_hash += part.state_hash
         first += part.first
         for kind, count in part.counts.items():
@@ -103,10 +80,10 @@ def fold(export: Export, pool: Pool, *, asked: Asked | None = None, limit: int =
     return Folded(state_hash & HASH_MASK, dict(sorted(counts.items())), sorted(first)[:limit])
 
 
-def _fold(task: _FoldTask) -> Folded:
+def _folded(task: _FoldTask, groups: Groups, bucket: int | None) -> Folded:
     draft = Unaccounted(base_of(task.export))
-    for table in slices(task.export, COLUMNS):
-        for row in rows(table, task.groups):
+    for table in rows_of(task.export, bucket, COLUMNS):
+        for row in rows(table, groups):
             row.fold(draft)
     image = draft.snapshot()
     if task.asked is None:
@@ -170,19 +147,26 @@ class Changed(NamedTuple):
     after: str | None
 
 
-def changes(
-    export: Export, groups: Groups, asked: Asked | None, since: int, since_ms: int = _ALWAYS_MS
-) -> Iterator[Changed]:
-    """What the records behind an offset, and from a time on, changed, of the entities asked for, in
-    order.
-    """
-    draft = ChangeRecorder(base_of(export))
-    for table in slices(export, COLUMNS + AUTHOR_COLUMNS):
+class _ChangeTask(NamedTuple):
+    """Of the changes behind an offset and from a time on, those of the entities asked for."""
+
+    export: Export
+    part: GroupShare
+    asked: Asked | None
+    since: int
+    since_ms: int = _ALWAYS_MS
+    limit: int = 0
+
+
+def _changes(task: _ChangeTask, groups: Groups, bucket: int | None) -> Iterator[Changed]:
+    """What the records of some groups changed, in order."""
+    draft, asked = ChangeRecorder(base_of(task.export)), task.asked
+    for table in rows_of(task.export, bucket, COLUMNS + AUTHOR_COLUMNS):
         for row in rows(table, groups, authors=True):
             row.fold(draft)
             offset, epoch = row.record[0], row.record[1]
             timestamp_ms, sequence = row.record[5], row.record[6]
-            if offset > since and timestamp_ms >= since_ms:
+            if offset > task.since and timestamp_ms >= task.since_ms:
                 client_id, principal, type_name = row.author
                 for kind, key, old, new in draft.changes:
                     if asked is None or asked.has(kind, key):
@@ -204,15 +188,6 @@ class History(NamedTuple):
     total: int
 
 
-class _ChangeTask(NamedTuple):
-    export: Export
-    groups: Groups
-    asked: Asked | None
-    since: int
-    since_ms: int
-    limit: int
-
-
 def history(
     export: Export,
     pool: Pool,
@@ -225,33 +200,23 @@ def history(
     """The changes of the entities asked for, behind an offset and from a time on."""
     since = -1 if since is None else since
     since_ms = _ALWAYS_MS if since_ms is None else since_ms
-    tasks = _change_tasks(export, pool, asked, since, limit, since_ms=since_ms)
+    parts = group_shares(export, groups_of(export, asked), pool.size)
+    tasks = [_ChangeTask(export, part, asked, since, since_ms, limit) for part in parts]
     found = list(pool.map(_history, tasks))
     first = sorted(each for part in found for each in part.first)
     return History(first[:limit], sum(part.total for part in found))
 
 
-def _change_tasks(
-    export: Export,
-    pool: Pool,
-    asked: Asked | None,
-    since: int,
-    limit: int,
-    *,
-    since_ms: int = _ALWAYS_MS,
-) -> list[_ChangeTask]:
-    groups = groups_of(export, asked)
-    buckets = [groups._replace(bucket=bucket, buckets=pool.size) for bucket in range(pool.size)]
-    return [_ChangeTask(export, each, asked, since, since_ms, limit) for each in buckets]
-
-
 def _history(task: _ChangeTask) -> History:
     first: list[Changed] = []
     total = 0
-    for change in changes(task.export, task.groups, task.asked, task.since, task.since_ms):
-        total += 1
-        if len(first) < task.limit:
-            first.append(change)
+    for groups, bucket in of_groups(task.part):
+        some: list[Changed] = []
+        for change in _changes(task, groups, bucket):
+            total += 1
+            if len(some) < task.limit:
+                some.append(change)
+        first = sorted([*first, *some])[: task.limit]
     return History(first, total)
 
 
@@ -278,24 +243,31 @@ def differing(export: Export, pool: Pool, asked: Asked | None, since: int) -> li
 
     Only the groups that a record behind it changes are folded.
     """
-    found = pool.map(_differing, _change_tasks(export, pool, asked, since, 0))
+    parts = group_shares(export, groups_of(export, asked), pool.size)
+    tasks = [_ChangeTask(export, part, asked, since) for part in parts]
+    found = pool.map(_differing, tasks)
     return sorted((each for part in found for each in part), key=lambda each: each[:2])
 
 
 def _differing(task: _ChangeTask) -> list[Net]:
-    groups = task.groups
-    if task.since >= 0:
-        moved: set[tuple[str, str]] = set()
-        for table in slices(task.export, COLUMNS[:2] + _TOUCH_COLUMNS):
-            moved |= touched(table.filter(pc.greater(table["offset"], task.since)), groups)
-        groups = groups._replace(wanted=frozenset(moved))
     nets: dict[tuple[str, str], Net] = {}
-    for change in changes(task.export, groups, task.asked, task.since):
-        name = change.kind, change.key
-        old = nets.get(name)
-        before, count = (change.before, 0) if old is None else (old.before, old.changes)
-        nets[name] = Net(*name, before, change.after, count + 1, change)
+    for groups, bucket in of_groups(task.part):
+        some = _moved(task, groups, bucket) if task.since >= 0 else groups
+        for change in _changes(task, some, bucket):
+            name = change.kind, change.key
+            old = nets.get(name)
+            before, count = (change.before, 0) if old is None else (old.before, old.changes)
+            nets[name] = Net(*name, before, change.after, count + 1, change)
     return [net for net in nets.values() if net.before != net.after]
+
+
+def _moved(task: _ChangeTask, groups: Groups, bucket: int | None) -> Groups:
+    """Those of the groups that a record behind the offset changes."""
+    behind = [each for each in task.export.segments if each.last_offset > task.since]
+    moved: set[tuple[str, str]] = set()
+    for table in rows_of(task.export, bucket, COLUMNS[:2] + _TOUCH_COLUMNS, behind):
+        moved |= touched(table.filter(pc.greater(table["offset"], task.since)), groups)
+    return groups._replace(wanted=frozenset(moved))
 
 
 _TOUCH_COLUMNS = ("offset", "client_id", "sequence")

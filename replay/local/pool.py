@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from replay.errors import ReplayError
+from replay.local.light import spare_pandas
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -31,7 +32,7 @@ class Pool:
         self.size = 1 if records <= ALONE_RECORDS else workers()
         self._processes = (
             ProcessPoolExecutor(
-                self.size, mp_context=get_context("spawn"), initializer=_leave_interrupts_to_parent
+                self.size, mp_context=get_context("spawn"), initializer=_begin
             )
             if self.size > 1
             else None
@@ -60,5 +61,7 @@ class Pool:
             ) from error
 
 
-def _leave_interrupts_to_parent() -> None:
+def _begin() -> None:
+    # Interrupts are the parent's.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    spare_pandas()

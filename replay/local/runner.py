@@ -11,6 +11,7 @@ from raftlog.printable import printable
 from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError, exit_code
 from replay.local.audit import check_files
+from replay.local.light import spare_pandas
 from replay.local.pool import Pool
 from replay.opened import open_export
 from replay.origin import with_origin
@@ -54,6 +55,7 @@ def run_local(request: JobRequest) -> int:
     """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
     something, or files are damaged).
     """
+    spare_pandas()
     try:
         result = compute_local(request)
     except RaftlogError as error:

@@ -4,22 +4,28 @@ are, and each of them reads his share.
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 
+from raftlog.segments.bucket_rule import number
 from raftlog.segments.buckets import COUNT, add_buckets
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RECORDS, read_manifest
 from raftlog.segments.writer import ExportWriter
+from replay.asked import ask
+from replay.beginning import begun
 from replay.jobs import audit, availability, churn, lao
 from replay.local import reading
+from replay.local.fold import groups_of
 from replay.local.pool import Pool
 from replay.local.shares import Share, shares
 from replay.opened import open_export
@@ -32,7 +38,9 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     log = LogHistory(11, metadata_version=7).run(440)
     plain, cut = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("cut")
     for directory in (plain, cut):
-        with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=100) as writer:
+        with ExportWriter(
+            directory, CLUSTER_ID, 0, max_segment_records=100, checkpoint_records=60
+        ) as writer:
             writer.append_chunk(b"".join(log.batches))
             writer.commit(log.end_offset)
             if directory == cut:
@@ -60,6 +68,75 @@ def test_other_jobs_say_of_buckets_what_they_say_of_the_whole(
         # Measured, not read.
         found.append({name: said[name] for name in said if not name.startswith("load_")})
     assert found[0] == found[1]
+
+
+QUESTIONS: list[dict[str, Any]] = [
+    {"job": "state"},
+    {"job": "state", "at_offset": 251},
+    {"job": "state", "key": ("topic", "topic-3")},
+    {"job": "state", "key": ("config", "topic:topic-3")},
+    {"job": "state", "key": ("topic", "never-there")},
+    {"job": "history", "key": ("topic", "")},
+    {"job": "history", "key": ("topic", "topic-3"), "from_offset": 120},
+    {"job": "history", "key": ("client", "")},
+    {"job": "history", "key": ("broker", "2"), "limit": 2},
+    {"job": "diff", "from_offset": 333},
+    {"job": "diff", "from_offset": 105, "at_offset": 290},
+    {"job": "diff"},
+]
+
+
+@pytest.mark.parametrize("asked", QUESTIONS, ids=str)
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_state_diff_and_history_say_of_buckets_what_they_say_of_the_whole(
+    twice: tuple[Path, Path], asked: dict[str, Any], checkpoints: bool
+) -> None:
+    found = []
+    for directory, workers in zip((twice[0], *twice[1:] * 3), (1, 1, 3, COUNT + 5), strict=True):
+        request = JobRequest(
+            **{"limit": 500} | asked, export=str(directory), from_the_beginning=not checkpoints
+        )
+        export = begun(open_export(request), request)
+        job = importlib.import_module(f"replay.jobs.{request.job}")
+        with Pool(0) as one:
+            one.size = workers
+            found.append(job.run_local(export, request, one))
+    assert found[1:] == found[:1] * 3
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"job": "state", "key": ("topic", "topic-3")},
+        {"job": "history", "key": ("topic", "topic-3")},
+        {"job": "diff", "key": ("topic", "topic-3"), "from_offset": 30},
+    ],
+    ids=str,
+)
+def test_of_one_topic_only_its_buckets_are_read(
+    twice: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    _, cut = twice
+    read: set[str] = set()
+    plain_read = reading._read
+
+    def noted(export: object, segment: object, columns: list[str]) -> object:
+        if "group_id" in columns:
+            read.add(segment.file)  # type: ignore[attr-defined]
+        return plain_read(export, segment, columns)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(reading, "_read", noted)
+    request = JobRequest(**asked, export=str(cut), from_the_beginning=True)
+    export = open_export(request)
+    with Pool(0) as one:
+        importlib.import_module(f"replay.jobs.{request.job}").run_local(export, request, one)
+    ids = groups_of(export, ask("topic", "topic-3")).wanted or ()
+    buckets = {number(id_, COUNT) for _, id_ in ids}
+    assert 0 < len(buckets) < COUNT // 2
+    filed = {one.base_offset: one for one in export.manifest.buckets}
+    own = {one.file for one in export.manifest.buckets if one.bucket in buckets}
+    tail = {one.file for one in export.segments if one.base_offset not in filed}
+    assert read == own | tail
 
 
 @pytest.mark.parametrize("at_offset", [None, 251])

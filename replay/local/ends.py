@@ -1,0 +1,98 @@
+"""How far the records of an export reach, as the manifest says and, where a bound cuts a file, its
+rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog.segments.manifest import Segment
+from replay.errors import ReplayError
+from replay.kernels.arrays import ints
+from replay.local.reading import slices
+from replay.opened import Export
+
+_COLUMNS = ("offset", "epoch", "timestamp_ms", "batch_last_offset")
+
+
+class End(NamedTuple):
+    """How far records reach: the last one's offset, epoch and time, and how many there are."""
+
+    offset: int
+    epoch: int
+    timestamp_ms: int
+    records: int
+
+
+def ends_at(
+    export: Export, *, until_offset: int | None = None, until_ms: int | None = None
+) -> End | None:
+    """Where the records end, of whole batches up to an offset or a time; None: there are none.
+
+    The manifest says it of a file that lies within the bounds as a whole.
+    """
+    offsets = [each for each in (export.at_offset, until_offset) if each is not None]
+    times_ms = [each for each in (export.at_time_ms, until_ms) if each is not None]
+    end = End(-1, 0, 0, 0)
+    if (begin := export.begin) is not None:
+        count = begin.offset + 1 - export.manifest.history_begin
+        end = End(begin.offset, begin.epoch, begin.timestamp_ms, count)
+    for segment in export.segments:
+        if any(segment.base_offset > each for each in offsets) or any(
+            segment.min_timestamp_ms > each for each in times_ms
+        ):
+            continue
+        inside = (
+            segment.base_offset >= export.begin_offset
+            and all(segment.last_offset <= each for each in offsets)
+            and all(segment.max_timestamp_ms <= each for each in times_ms)
+        )
+        end = (
+            _later(end, _said(segment))
+            if inside
+            else _read(export, segment, end, offsets, times_ms)
+        )
+    return end if end.records else None
+
+
+def _said(segment: Segment) -> End:
+    return End(segment.last_offset, segment.last_epoch, segment.max_timestamp_ms, segment.records)
+
+
+def _read(
+    export: Export, segment: Segment, end: End, offsets: list[int], times_ms: list[int]
+) -> End:
+    for table in slices(export, _COLUMNS, segments=[segment]):
+        part = table
+        for until in offsets:
+            part = part.filter(pc.less_equal(part["batch_last_offset"], until))
+        for until in times_ms:
+            part = part.filter(pc.less_equal(part["timestamp_ms"], until))
+        if part.num_rows:
+            end = _later(end, _last(part))
+    return end
+
+
+def _last(rows: pa.Table) -> End:
+    offset, epoch, at_ms = (int(ints(rows[name]).max()) for name in _COLUMNS[:3])
+    return End(offset, epoch, at_ms, rows.num_rows)
+
+
+def _later(one: End, other: End) -> End:
+    return End(
+        max(one.offset, other.offset),
+        max(one.epoch, other.epoch),
+        max(one.timestamp_ms, other.timestamp_ms),
+        one.records + other.records,
+    )
+
+
+def end_of(export: Export) -> End:
+    """Where the records in question end. Raises ReplayError if there are none."""
+    end = ends_at(export)
+    if end is None:
+        raise ReplayError("no whole batch lies within the offsets asked for")
+    return end

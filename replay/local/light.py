@@ -1,0 +1,37 @@
+"""Lets pyarrow begin without pandas."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pyarrow as pa
+
+_PANDAS = "pandas"
+
+
+class _Hidden(MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name == _PANDAS:
+            raise ModuleNotFoundError(f"{name} is not looked for", name=name)
+        return None
+
+
+def spare_pandas() -> None:
+    """In a process of our own: with its first array pyarrow imports pandas where that is installed,
+    which takes half a second. Nothing without Spark needs it; who imports it himself still gets it.
+    """
+    if _PANDAS in sys.modules:
+        return
+    hidden = _Hidden()
+    sys.meta_path.insert(0, hidden)
+    try:
+        # pyarrow looks once, and remembers what it found.
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(hidden)
