@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
 from replay.churn.model import ConfigChurn
-from replay.churn.state_size import Grown, grow, in_snapshots
+from replay.churn.packed import packed_ints, packed_texts
+from replay.churn.state_size import Grown, grow_many, in_snapshots
 from replay.kernels.arrays import Ints, codes, ints, order_of
 from replay.kernels.passes import BY_CONFIG, Pass, Rows
 
@@ -108,13 +109,9 @@ class _Configs:
         first = np.flatnonzero(np.diff(key, prepend=-1))
         before = np.concatenate([[0], size[:-1]])
         before[first] = [state.size for state in states]
-        period = ints(table["timestamp_ms"])[order] // self._period_ms
-        periods, place = np.unique(period, return_inverse=True)
-        sums = np.zeros((2, len(periods)), np.int64)
-        np.add.at(sums[0], place, (size > 0).astype(np.int64) - (before > 0))
-        np.add.at(sums[1], place, size - before)
-        for at, entities, more in zip(periods.tolist(), *sums.tolist(), strict=True):
-            grow(self._grown, at * self._period_ms, entities, more)
+        at_ms = ints(table["timestamp_ms"])[order]
+        came = (size > 0).astype(np.int64) - (before > 0)
+        grow_many(self._grown, at_ms - at_ms % self._period_ms, came, size - before)
         for state, last in zip(
             states, size[np.append(first[1:], len(size)) - 1].tolist(), strict=True
         ):
@@ -145,23 +142,11 @@ def sizes_of(table: pa.Table) -> Ints:
 
     As ``entity_bytes`` packs them: an array of the resource's type and name, key and value.
     """
-    length = 1 + _packed_int(ints(table["resource_type"]))
+    length = 1 + packed_ints(ints(table["resource_type"]))
     for name in ("resource_name", "config_name", "config_value"):
-        length = length + _packed_text(table[name])
+        length = length + packed_texts(table[name])
     there = pc.is_valid(table["config_value"]).to_numpy(zero_copy_only=False)
     return np.where(there, in_snapshots(length), 0)
-
-
-def _packed_int(value: Ints) -> Ints:
-    """Of MessagePack, as are the texts: of numbers that are not negative."""
-    edges = np.array([1 << 7, 1 << 8, 1 << 16])
-    return np.array([1, 2, 3, 5])[np.searchsorted(edges, value, side="right")]
-
-
-def _packed_text(column: pa.ChunkedArray) -> Ints:
-    size = ints(pc.fill_null(pc.binary_length(column.cast(pa.string())), 0))
-    edges = np.array([1 << 5, 1 << 8, 1 << 16])
-    return size + np.array([1, 2, 3, 5])[np.searchsorted(edges, size, side="right")]
 
 
 def config_churn(log: Rows, since_ms: int, period_ms: int) -> tuple[list[ConfigChurn], list[Grown]]:

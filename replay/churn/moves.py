@@ -108,7 +108,7 @@ class MoveWatcher:
         self._out = key[still], broker[still], at_ms[still]
         self._look_again = 2 * self._of_partitions.most + _FIRST_LOOK
 
-    def last(self, intervals: Intervals) -> None:
+    def last(self, steps: Steps, intervals: Intervals) -> None:
         """Nothing happens there."""
 
     def _lead(self, steps: Steps) -> None:

@@ -9,31 +9,52 @@ from functools import partial
 
 import numpy as np
 
-from raftlog.metadata.entities import Partition, entity_bytes
-from replay.churn.state_size import Grown, grow, in_snapshot
+from replay.churn.packed import packed_ints, packed_list
+from replay.churn.state_size import Grown, grow_many, in_snapshots
 from replay.kernels.arrays import NEVER, Ints
 from replay.kernels.facts import Facts
 from replay.kernels.intervals import Intervals, Removals
 from replay.kernels.lists import Lists
 from replay.kernels.steps import Partitions, Steps
 
+_HEADS = 1 + 1
+"""Of the entity, and of the partition in it: arrays of fewer than 16 elements."""
+_ID = 2 + 16
+"""The topic's."""
+
+
+class _ListSizes:
+    """Of each different list, which is looked at once."""
+
+    def __init__(self, lists: Lists) -> None:
+        self._lists = lists
+        self._sizes = np.array([packed_list(())], np.int64)
+        """By number; before them that of no list, which a state has as an empty one."""
+
+    def of(self, numbers: Ints) -> Ints:
+        """Of lists by their numbers; NOTHING: of none."""
+        new = self._lists.members[len(self._sizes) - 1 :]
+        if new:
+            more = np.array([packed_list(each) for each in new], np.int64)
+            self._sizes = np.concatenate([self._sizes, more])
+        return self._sizes[np.maximum(numbers, -1) + 1]
+
 
 @dataclass
 class SizeWatcher:
-    """Watches partitions; ``found`` gives what each period brought. A partition is looked at once a
-    period, however often it changed.
+    """Watches partitions; ``found`` gives what each period brought: of each step what the state is
+    larger than the one before, so that only the last one of a period counts.
     """
 
     period_ms: int
     facts: Facts
     partitions: Partitions
-    _sizes: dict[int, int] = field(default_factory=dict)
-    """Of each partition that is there."""
     _grown: Grown = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Look removals up once."""
         self._removals = Removals(self.facts)
+        self._lists = _ListSizes(self.partitions.lists)
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
@@ -42,51 +63,35 @@ class SizeWatcher:
             return
         gone = np.zeros(len(steps.key), np.bool_)
         gone[1:] = ~steps.first[1:] & (steps.removed[:-1] <= steps.begins[1:])
-        for row in np.flatnonzero(gone).tolist():
-            self._remove(int(steps.key[row]), steps.removed[row - 1 : row])
-        period = steps.begins_ms // self.period_ms
-        last = np.ones(len(steps.key), np.bool_)
-        last[:-1] = steps.first[1:] | (period[1:] != period[:-1]) | gone[1:]
-        for row in np.flatnonzero(last & steps.real).tolist():
-            key, size = int(steps.key[row]), in_snapshot(len(self._entity(steps, row)))
-            before = self._sizes.get(key, 0)
-            self._sizes[key] = size
-            at_ms = int(period[row]) * self.period_ms
-            grow(self._grown, at_ms, int(not before), size - before)
+        size = self._sizes(steps)
+        before = np.concatenate([[0], size[:-1]])
+        before[steps.first | gone] = 0
+        came = (before == 0).astype(np.int64)
+        real = steps.real
+        self._grow(steps.begins_ms[real], came[real], (size - before)[real])
+        self._remove(steps, size, np.flatnonzero(gone) - 1)
 
-    def _remove(self, key: int, removed: Ints) -> None:
-        size = self._sizes.pop(key, 0)
-        if size:
-            at_ms = int(self._removals.times(removed)[0])
-            grow(self._grown, at_ms - at_ms % self.period_ms, -1, -size)
+    def _sizes(self, steps: Steps) -> Ints:
+        """Of each state as an entity in a snapshot."""
+        length = np.full(len(steps.key), _HEADS + _ID, np.int64)
+        for numbers in (steps.key & 0xFFFFFFFF, steps.leader):
+            length += packed_ints(numbers)
+        for numbers in (steps.recovery, steps.leader_epoch, steps.partition_epoch):
+            length += packed_ints(np.maximum(numbers, 0))
+        for lists in (steps.replicas, steps.isr, steps.removing, steps.adding):
+            length += self._lists.of(lists)
+        return in_snapshots(length)
 
-    def _entity(self, steps: Steps, row: int) -> bytes:
-        def members(numbers: Ints, lists: Lists) -> tuple[int, ...]:
-            number = int(numbers[row])
-            return lists.members[number] if number >= 0 else ()
+    def _remove(self, steps: Steps, size: Ints, rows: Ints) -> None:
+        gone = np.full(len(rows), -1, np.int64)
+        self._grow(self._removals.times(steps.removed[rows]), gone, -size[rows])
 
-        key, lists = int(steps.key[row]), steps.lists
-        return entity_bytes(
-            (
-                Partition(
-                    bytes.fromhex(self.partitions.topic_of(key)),
-                    key & 0xFFFFFFFF,
-                    members(steps.replicas, lists),
-                    members(steps.isr, lists),
-                    members(steps.removing, lists),
-                    members(steps.adding, lists),
-                    int(steps.leader[row]),
-                    max(0, int(steps.recovery[row])),
-                    max(0, int(steps.leader_epoch[row])),
-                    max(0, int(steps.partition_epoch[row])),
-                ),
-            )
-        )
+    def _grow(self, at_ms: Ints, entities: Ints, sizes: Ints) -> None:
+        grow_many(self._grown, at_ms - at_ms % self.period_ms, entities, sizes)
 
-    def last(self, intervals: Intervals) -> None:
+    def last(self, steps: Steps, intervals: Intervals) -> None:
         """Those that nothing follows: if they ended, their topic went."""
-        for place in np.flatnonzero(intervals.ends != NEVER).tolist():
-            self._remove(int(intervals.key[place]), intervals.ends[place : place + 1])
+        self._remove(steps, self._sizes(steps), np.flatnonzero(intervals.ends != NEVER))
 
     def found(self) -> Grown:
         """Of all partitions watched."""

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.fold import ImageBuilder
@@ -14,10 +16,12 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import BATCH_BYTES
 from replay.kernels.arrays import Ints
-from replay.kernels.folding import apply_row
+from replay.kernels.folding import CLIENT, apply_row
 from replay.kernels.passes import Log
 from replay.kernels.steps import PARTITION_TYPES
 
+BY_COLUMNS = (*PARTITION_TYPES, RecordType.CONFIG, RecordType.PROGRESS)
+"""Records of which columns say how large the state is."""
 _TIMESTAMP = 5
 """Where a row has it."""
 _BATCH_OVERHEAD = 100
@@ -33,6 +37,16 @@ def grow(grown: Grown, period: int, entities: int, size: int) -> None:
     total = grown.setdefault(period, [0, 0])
     total[0] += entities
     total[1] += size
+
+
+def grow_many(grown: Grown, periods: Ints, entities: Ints, sizes: Ints) -> None:
+    """The same of many."""
+    different, place = np.unique(periods, return_inverse=True)
+    sums = np.zeros((2, len(different)), np.int64)
+    np.add.at(sums[0], place, entities)
+    np.add.at(sums[1], place, sizes)
+    for period, more, size in zip(different.tolist(), *sums.tolist(), strict=True):
+        grow(grown, period, more, size)
 
 
 class _Changed(NamedTuple):
@@ -70,6 +84,31 @@ class ChangedOnly(ImageBuilder):
             self.gone.append(change)
 
 
+class ClientsOnly(ImageBuilder):
+    """A draft of clients, and of what became of their writes: it adds up what comes and goes.
+
+    Its maps are dicts, as nobody takes an image of them; three of them change with each write.
+    """
+
+    __slots__ = ("entities", "size")
+
+    def __init__(self) -> None:
+        super().__init__(Image())
+        self.clients, self.client_results = cast(Any, {}), cast(Any, {})
+        self.entities = self.size = 0
+
+    def replace(
+        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
+    ) -> None:
+        """Add up a change."""
+        if new is not None:
+            self.entities += 1
+            self.size += in_snapshot(len(entity_bytes((*key, new))))
+        if old is not None:
+            self.entities -= 1
+            self.size -= in_snapshot(len(entity_bytes((*key, old))))
+
+
 def in_snapshot(length: int) -> int:
     """An entity as a repeated field of SnapshotEntitiesRecord: its tag and length go before it."""
     return length + 2 + (length >= 1 << 7) + (length >= 1 << 14)
@@ -94,7 +133,7 @@ class _Sizes:
 
     def __init__(self, period_ms: int) -> None:
         self._period_ms = period_ms
-        self._draft = ChangedOnly(Image())
+        self._draft, self._clients = ChangedOnly(Image()), ClientsOnly()
         self._period = 0
         self._grown: Grown = {}
 
@@ -103,13 +142,14 @@ class _Sizes:
         if period != self._period:
             self._account()
             self._period = period
-        apply_row(self._draft, id_, *record)
+        apply_row(self._clients if kind == CLIENT else self._draft, id_, *record)
 
     def _account(self) -> None:
-        draft = self._draft
-        if not draft.changed and not draft.gone:
+        draft, clients = self._draft, self._clients
+        entities, size = clients.entities, clients.size
+        clients.entities = clients.size = 0
+        if not (draft.changed or draft.gone or entities or size):
             return
-        entities = size = 0
         for key, *states in (*draft.changed.values(), *draft.gone):
             for value, sign in zip(states, (-1, 1), strict=True):
                 if value is not None:
@@ -133,10 +173,11 @@ def state_sizes(
 ) -> dict[int, Size]:
     """The size at the end of each period in which it changed, by the period's beginning.
 
-    ``by_columns``: what partitions and configs brought, as :mod:`replay.churn.partition_sizes` and
-    :mod:`replay.churn.configs` find it; None: they are folded, too.
+    ``by_columns``: what partitions, configs and progress brought, as
+    :mod:`replay.churn.partition_sizes`, :mod:`replay.churn.configs` and
+    :mod:`replay.churn.progress_sizes` find it; None: they are folded, too.
     """
-    without = () if by_columns is None else (*PARTITION_TYPES, RecordType.CONFIG)
+    without = () if by_columns is None else BY_COLUMNS
     rest = log.fold(partial(_Sizes, period_ms), tasks, without=without)
     return added_up([*rest, *(by_columns or ())])
 

@@ -27,6 +27,7 @@ from replay.churn.model import (
 )
 from replay.churn.moves import Moved, move_watcher, together
 from replay.churn.partition_sizes import size_watcher
+from replay.churn.progress_sizes import progress_sizes
 from replay.churn.show import render
 from replay.churn.state_size import Grown, Size, state_sizes
 from replay.counted import counted
@@ -103,18 +104,22 @@ def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
         state_sizes(
             log,
             stretch.period_ms,
-            sized_by_columns(export, [*grown, *config_sizes]),
+            sized_by_columns(log, export, stretch, [*grown, *config_sizes]),
             tasks=request.partitions,
         ),
     )
     return summarize(found, export, request)
 
 
-def sized_by_columns(export: Export, grown: Iterable[Grown]) -> Iterable[Grown] | None:
-    """What partitions and configs brought, if columns say all of it: another system's log says more
-    of partitions, and removes configs with their topic.
+def sized_by_columns(
+    log: Log, export: Export, stretch: Stretch, grown: Iterable[Grown]
+) -> Iterable[Grown] | None:
+    """What partitions and configs brought, and progress records, if columns say all of it: another
+    system's log says more of partitions, and removes configs with their topic.
     """
-    return None if export.manifest.origin else grown
+    if export.manifest.origin:
+        return None
+    return [*grown, progress_sizes(log, stretch.period_ms)]
 
 
 def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:

@@ -108,7 +108,7 @@ def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) 
         state_sizes(
             log,
             stretch.period_ms,
-            churn.sized_by_columns(export, [*sizes, *config_sizes]),
+            churn.sized_by_columns(log, export, stretch, [*sizes, *config_sizes]),
             tasks=request.partitions,
         ),
     )

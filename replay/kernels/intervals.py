@@ -55,7 +55,7 @@ class Watcher(Protocol):
         """The steps of a slice, and the intervals that end by it."""
         ...
 
-    def last(self, intervals: Intervals) -> None:
+    def last(self, steps: Steps, intervals: Intervals) -> None:
         """Those that nothing follows, of some partitions after the others."""
         ...
 
@@ -106,7 +106,7 @@ class _OfPartitions:
         for steps in self._partitions.ends():
             intervals = self._intervals(steps, np.arange(len(steps.key)))
             for watcher in self._watchers:
-                watcher.last(intervals)
+                watcher.last(steps, intervals)
         return [watcher.found() for watcher in self._watchers]
 
     def _intervals(self, steps: Steps, rows: Ints) -> Intervals:

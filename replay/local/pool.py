@@ -31,9 +31,7 @@ class Pool:
     def __init__(self, records: int) -> None:
         self.size = 1 if records <= ALONE_RECORDS else workers()
         self._processes = (
-            ProcessPoolExecutor(
-                self.size, mp_context=get_context("spawn"), initializer=_begin
-            )
+            ProcessPoolExecutor(self.size, mp_context=get_context("spawn"), initializer=_begin)
             if self.size > 1
             else None
         )

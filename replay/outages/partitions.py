@@ -87,8 +87,9 @@ class OutageWatcher:
         self._begin_lives(steps)
         self._look(intervals)
 
-    def last(self, intervals: Intervals) -> None:
+    def last(self, steps: Steps, intervals: Intervals) -> None:
         """Those that nothing follows."""
+        del steps
         self._look(intervals)
 
     def _begin_lives(self, steps: Steps) -> None:

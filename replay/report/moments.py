@@ -225,8 +225,9 @@ class TroubleWatcher:
         self._leaderless.add(self._leaderless.finder.take(intervals, intervals.leaderless))
         self._flapping.add(self._short.add(self._short.finder.take(intervals, intervals.short)))
 
-    def last(self, intervals: Intervals) -> None:
+    def last(self, steps: Steps, intervals: Intervals) -> None:
         """Those that nothing follows."""
+        del steps
         self._look(intervals)
 
     def found(self) -> Troubled:
