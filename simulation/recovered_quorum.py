@@ -29,6 +29,7 @@ from simulation.recovered_check import checkers_after, generation_of
 from simulation.twins.loop import host_context
 
 if TYPE_CHECKING:
+    from controller.service.service import ControllerService
     from simulation.checks.api import Checker
     from simulation.world import World
 
@@ -245,19 +246,37 @@ async def go_on(world: World, lost: Lost, within_s: float) -> None:
     await _show_old_tokens(world, lost)
     service = world.active()
     if service is not None and world.rng("successor").random() < SUCCESSOR_P:
-        # One that has joined since leads, if it can: it was formatted before, and must know of the
-        # generation.
-        world.network.loop.call_soon(
-            service.replica.resign, "asked to", context=host_context(f"c{service.quorum.node_id}")
-        )
-        await world.until(
-            lambda: world.active() not in (None, service), within_s, "another one leads"
-        )
+        # One that has joined since leads: it was formatted before, and must know of the generation.
+        await another_leads(world, service, within_s)
         world.happened("quorum_lost:successor")
     if world.config.lockers:
         await asyncio.sleep(HELD_ON_S)
     world.workload.keepers.let_go()
     world.operator.busy = False
+
+
+async def another_leads(world: World, service: ControllerService, within_s: float) -> None:
+    """Let this controller, the active one, resign until another one leads.
+
+    It may be elected again. A resignation waits for nobody, so the others may lack the last of its
+    log; then none of them can lead. Only a transfer promises a successor.
+
+    Raises CheckFailedError.
+    """
+    deadline = world.now() + within_s
+    leads: ControllerService | None = service
+    while leads is service:
+        epoch = service.node.controller_epoch
+        world.network.loop.call_soon(
+            service.replica.resign, "asked to", context=host_context(f"c{service.quorum.node_id}")
+        )
+
+        def is_succeeded(epoch: int = epoch) -> bool:
+            found = world.active()
+            return found is not None and found.node.controller_epoch > epoch
+
+        await world.until(is_succeeded, deadline - world.now(), "another one leads")
+        leads = world.active()
 
 
 async def _show_old_tokens(world: World, lost: Lost) -> None:
