@@ -26,6 +26,8 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
             metadata_log_max_record_bytes_between_snapshots=config.snapshot_bytes,
             metadata_max_retention_bytes=config.retention_bytes,
         )
+    if config.held_bytes:
+        settings = replace(settings, metadata_export_cursor_max_bytes=config.held_bytes)
     if config.reserve_bytes:
         settings = replace(settings, free_space_reserve_bytes=config.reserve_bytes)
     if config.lag_max_ms:

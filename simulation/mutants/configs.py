@@ -169,10 +169,10 @@ PARTS = replace(
 
 TRANSFERS = replace(
     SNAPSHOTS, voters=5, brokers=0, reads_per_s=0.0, value_bytes=300, snapshot_part_bytes=100, election_timeout_ms=1000,
-    fetch_timeout_ms=1000, faults={"long_pause": 3.0, "snapshot_cut": 0.2, "kill_controller": 1.5},
+    fetch_timeout_ms=1000, held_bytes=1, faults={"long_pause": 3.0, "snapshot_cut": 0.2, "kill_controller": 1.5},
 )  # fmt: skip
 """Followers that are left behind, under a leader that mostly stays, and fetch snapshots that are
-replaced meanwhile.
+replaced meanwhile: nothing is kept for their sake.
 """
 
 EXPORTS = replace(

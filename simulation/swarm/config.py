@@ -126,6 +126,10 @@ class SwarmConfig:
     """A snapshot is taken after so many bytes of records; 0: as by default."""
     retention_bytes: int = 20000
     """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
+    held_bytes: int = 0
+    """What is kept for exports, and for those that fetch a snapshot, up to so many bytes of log and
+    snapshots; 0: as by default.
+    """
     snapshot_part_bytes: int = 0
     """What a part of a snapshot has at the most that a controller or a broker fetches; 0: as by
     default, and all of it fits in one.

@@ -186,8 +186,9 @@ def _fetches(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
         config,
         value_bytes=10,
         snapshot_bytes=200,
-        # What an export has yet to read is not dropped.
+        # What an export has yet to read is not dropped, nor what somebody fetches.
         exports_per_s=0.0,
+        held_bytes=1,
         snapshot_part_bytes=rng.choice((300, 500)),
         retention_bytes=1,
         writes_per_s=max(config.writes_per_s, 5.0),
