@@ -90,7 +90,7 @@ class Elections:
 def succeeded(*next_leaders: str, within_s: float = 60.0) -> Elections:
     world: Any = Elections(*next_leaders)
     asyncio.run(recovered_quorum.another_leads(world, world.services["c1"], within_s))
-    return world  # type: ignore[no-any-return]
+    return world
 
 
 def test_who_has_the_longer_log_is_elected_again_and_resigns_again() -> None:
