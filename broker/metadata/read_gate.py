@@ -193,8 +193,8 @@ class ReadGate(Generic[R]):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"unknown mode {options.mode}", field="read.mode"
             )
-        if options.mode == _STRICT and not versions.supports_strict_reads(self._view.tip.features):
-            level = versions.metadata_version(self._view.tip.features)
+        if options.mode == _STRICT and not versions.supports_strict_reads(self._view.features):
+            level = versions.metadata_version(self._view.features)
             message = (
                 f"strict reads need metadata.version 3, the cluster is at {level} as far as this"
                 " broker knows"

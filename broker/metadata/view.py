@@ -1,10 +1,8 @@
 """What this broker can show: the image at the LAO it was told, the tip, and those between as memory
 allows. Pure.
 
-Images are made from committed chunks of the log, in order. All chunks above the oldest image are
-kept, so that the image at any new LAO can be made; images between are only a convenience and
-thinned out when memory runs short. When even the chunks alone exceed the bound, ``backpressure``
-says: stop reading the stream until LAO moves.
+Images are made from committed chunks of the log, in order; ``kept_images.py`` keeps them. When the
+chunks that are still needed exceed the bound, ``backpressure`` says: stop reading the stream.
 
 Offsets are inclusive, -1 for none. LAO is the smallest offset some broker has applied, so it is the
 end of a log batch like every image; should one fall inside a batch, the newest image below it
@@ -15,61 +13,33 @@ Why: docs/decisions/010-lao-survives-failover.md
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from broker.metadata.kept_images import Batch, KeptImages
 from broker.replication.changes import ChangeCollector
 from raftlog import batch
 from raftlog.config_writes import codec
-from raftlog.config_writes.messages import Change
 from raftlog.errors import CorruptLogError
+from raftlog.metadata import pmap
 from raftlog.metadata.entities import Broker
-from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import Record, decoded
+from raftlog.metadata.records import decoded
 from raftlog.metadata.versions import heartbeats_in_force
 
 UNKNOWN = -1
-
-_IMAGE_FACTOR = 8
-_IMAGE_BYTES = 4096
-"""What an image costs beyond its neighbour: a persistent map copies the path to each changed key.
-
-An estimate, on the high side.
-"""
-
-
-class _Chunk(NamedTuple):
-    last_offset: int
-    data: bytes
-
-
-class _Between(NamedTuple):
-    """An image between the oldest and the tip."""
-
-    image: Image
-    bytes: int
-
-
-class _Batch(NamedTuple):
-    """One of a chunk, taken apart: ``configs`` if it sets config values and does nothing else."""
-
-    header: batch.BatchHeader
-    configs: Sequence[Change] | None
-    records: list[Record]
-
-
-_image_offset = attrgetter("image.offset")
-_last_offset = attrgetter("last_offset")
 
 
 class Onlooker(Protocol):
     """Hears what becomes of the tip, as it happens: it only takes note."""
 
-    def applied(self, before: Image, chunk: bytes, after: Image) -> None:
-        """A chunk that follows an image was folded, which made the other one."""
+    def needs_image(self, chunk_bytes: int) -> bool:
+        """Whether it wants the image before a chunk of so many bytes that comes next."""
+
+    def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
+        """A chunk up to an offset (inclusive) was applied. ``before``: the image before it, if that
+        is needed, or at hand.
+        """
 
     def replaced(self, image: Image) -> None:
         """The tip is another image, which was not made of the one before."""
@@ -87,24 +57,23 @@ class View:
         """``on_moved``: called after every change, for whoever looks on."""
         self._broker_id = broker_id
         self._on_moved = on_moved
-        self._max_bytes = max_bytes
+        self._images = KeptImages(max_bytes)
         self.controller_epoch = 0
         self.onlooker: Onlooker | None = None
         self.changes = ChangeCollector()
         """What was touched since it was last taken: for who looks at the tip only."""
+        self.moves = 0
+        """Counts the changes of the newest image."""
         self._clear(generation=-1)
 
     def _clear(self, generation: int) -> None:
         self.generation = generation
         self.high_watermark = UNKNOWN
-        self._tip = self._oldest = Image()
-        self._builder = ImageBuilder(self._tip)
+        self._images.begin(Image())
+        self.moves += 1
         self.changes.everything()
         if self.onlooker is not None:
-            self.onlooker.replaced(self._tip)
-        self._chunks: list[_Chunk] = []
-        self._between: list[_Between] = []
-        self._bytes = 0
+            self.onlooker.replaced(self._images.folded)
         self._known_lao = self._known_lao_epoch = self._received_lao = UNKNOWN
         self._received_lao_epoch = UNKNOWN
         self._unfenced_epoch: int | None = None
@@ -120,12 +89,17 @@ class View:
     @property
     def tip(self) -> Image:
         """The newest image."""
-        return self._tip
+        return self._images.tip
 
     @property
     def applied(self) -> int:
         """The offset of the newest image: applied and readable."""
-        return self._tip.offset
+        return self._images.applied
+
+    @property
+    def features(self) -> pmap.Map[str, int]:
+        """The feature levels of the newest image. An object of its own for each change of them."""
+        return self._images.folded.features
 
     @property
     def known_lao(self) -> int:
@@ -145,16 +119,28 @@ class View:
         """This broker received a LAO above what it has applied: the controller does not count it,
         and it serves no reads as if it did.
         """
-        return self._received_lao > self._tip.offset
+        return self._received_lao > self._images.applied
 
     @property
     def registration(self) -> Broker | None:
         """This broker's registration in its own newest image."""
-        return self._tip.brokers.get(self._broker_id)
+        return self._images.folded.brokers.get(self._broker_id)
 
     @property
     def repeatable(self) -> Image | None:
-        """The image at LAO; None if LAO is unknown.
+        """The image at LAO; None if LAO is unknown."""
+        return self._images.oldest if self._shows_lao else None
+
+    @property
+    def repeatable_from(self) -> int:
+        """An offset that is not above the image at LAO; the newest image's if LAO is unknown. No
+        image is made for it.
+        """
+        return self._images.oldest_from if self._shows_lao else self._images.applied
+
+    @property
+    def _shows_lao(self) -> bool:
+        """Whether the image at LAO may be shown.
 
         Only a LAO from the controller epoch that unfenced this broker, or a later one, counts:
         after a failover, an earlier one may be below what was answered ``visible`` while this
@@ -166,29 +152,24 @@ class View:
             or self._known_lao_epoch < self._unfenced_epoch
             or self.lao_above_applied
         ):
-            return None
+            return False
         if not self.heartbeats or self._known_lao < self._heartbeats_from:
-            return None
-        return self._oldest if self._oldest.offset <= self._known_lao else None
+            return False
+        return self._images.oldest_from <= self._known_lao
 
     @property
     def bytes_kept(self) -> int:
         """Of the chunks and images above the oldest image; images are estimated."""
-        return self._bytes
+        return self._images.bytes
 
     @property
     def backpressure(self) -> bool:
         """Nothing more can be given up: stop reading the stream."""
-        return self._bytes > self._max_bytes
+        return self._images.full
 
     def at_least(self, offset: int) -> Image | None:
         """The oldest kept image at ``offset`` or later; None if nothing that new was applied."""
-        if offset > self._tip.offset:
-            return None
-        if offset <= self._oldest.offset:
-            return self._oldest
-        index = bisect_left(self._between, offset, key=_image_offset)
-        return self._between[index].image if index < len(self._between) else self._tip
+        return self._images.at_least(offset)
 
     # --- what comes in ---------------------------------------------------------------------------
 
@@ -225,29 +206,24 @@ class View:
         nothing has changed. Raises UnknownRecordError and FoldError if it cannot be folded: then
         the view must not be used any more.
         """
-        for header, configs, records in self._decode(chunk, high_watermark):
-            if configs is None:
-                self._builder.apply_decoded(header, records)
-                self.changes.note(records)
-                self._note_membership(header.epoch)
-            else:
-                # The plain case: nobody's membership.
-                self._builder.apply_configs(
-                    configs,
-                    base_offset=header.base_offset,
-                    epoch=header.epoch,
-                    timestamp_ms=header.timestamp_ms,
-                )
-                self.changes.note_configs(configs)
-        if self._chunks:
-            kept = _Between(self._tip, _IMAGE_BYTES + _IMAGE_FACTOR * len(self._chunks[-1].data))
-            self._between.append(kept)
-            self._bytes += kept.bytes
-        before, self._tip = self._tip, self._builder.snapshot()
-        if self.onlooker is not None:
-            self.onlooker.applied(before, chunk, self._tip)
-        self._chunks.append(_Chunk(self._tip.offset, chunk))
-        self._bytes += len(chunk)
+        batches, images = self._decode(chunk, high_watermark), self._images
+        only_configs = all(one.configs is not None for one in batches)
+        before = None
+        onlooker = self.onlooker
+        needed = onlooker is not None and onlooker.needs_image(len(chunk))
+        if only_configs and not needed:
+            images.add_later(chunk, batches)
+        else:
+            before = images.tip
+            self._fold(batches)
+            images.add(chunk, only_configs=only_configs)
+        for one in batches:
+            if one.configs is not None:
+                self.changes.note_configs(one.configs)
+        self.moves += 1
+        if onlooker is not None:
+            last = batches[-1].header
+            onlooker.applied(before, chunk, last.last_offset, last.epoch)
         self._adopt()
         self._shrink()
         self._moved()
@@ -260,14 +236,13 @@ class View:
         it. The epoch that unfenced this broker, if it is unfenced there, is not known; it is not
         above the image's.
         """
-        if image.offset <= self._tip.offset:
+        if image.offset <= self._images.applied:
             return False
-        self._tip = self._oldest = image
-        self._builder = ImageBuilder(image)
+        self._images.begin(image)
+        self.moves += 1
         self.changes.everything()
         if self.onlooker is not None:
             self.onlooker.replaced(image)
-        self._chunks, self._between, self._bytes = [], [], 0
         self.high_watermark = max(self.high_watermark, image.offset + 1)
         self._unfenced_epoch = None
         self._note_membership(image.epoch)
@@ -279,9 +254,25 @@ class View:
         if self._on_moved is not None:
             self._on_moved()
 
-    def _decode(self, chunk: bytes, high_watermark: int) -> list[_Batch]:
+    def _fold(self, batches: Sequence[Batch]) -> None:
+        """Fold the batches of a chunk behind the tip."""
+        builder = self._images.builder
+        for header, configs, records in batches:
+            if configs is None:
+                builder.apply_decoded(header, records)
+                self.changes.note(records)
+                self._note_membership(header.epoch)
+            else:
+                builder.apply_configs(
+                    configs,
+                    base_offset=header.base_offset,
+                    epoch=header.epoch,
+                    timestamp_ms=header.timestamp_ms,
+                )
+
+    def _decode(self, chunk: bytes, high_watermark: int) -> list[Batch]:
         """All of a chunk, checked before any of it is folded."""
-        following = self._tip.offset + 1
+        following = self._images.applied + 1
         headers = list(batch.headers(chunk, verify=True, expect_offset=following))
         if not headers:
             raise CorruptLogError("an empty chunk", offset=following)
@@ -291,29 +282,29 @@ class View:
                 " not committed"
             )
             raise CorruptLogError(message, offset=following)
-        framed = []
+        batches = []
         for header in headers:
             # A numbered write leaves more behind than its records.
             configs = None if header.client_id else codec.decoded(chunk, header)
-            found = batch.records(chunk, header) if configs is None else []
-            framed.append((header, configs, found))
-        return [
-            _Batch(header, configs, [decoded(data) for data in found])
-            for header, configs, found in framed
-        ]
+            records = []
+            if configs is None:
+                records = [decoded(data) for data in batch.records(chunk, header)]
+            batches.append(Batch(header, configs, records))
+        return batches
 
     def _note_membership(self, epoch: int) -> None:
         """After each batch: fenced and unfenced again within one chunk must not look like
         nothing.
         """
-        mine = self._builder.brokers.get(self._broker_id)
+        builder = self._images.builder
+        mine = builder.brokers.get(self._broker_id)
         if mine is None or mine.fenced:
             self._unfenced_epoch = None
         elif self._unfenced_epoch is None:
             self._unfenced_epoch = epoch
-        if heartbeats_in_force(self._builder.features) != self.heartbeats:
+        if heartbeats_in_force(builder.features) != self.heartbeats:
             self.heartbeats = not self.heartbeats
-            self._heartbeats_from = self._builder.offset
+            self._heartbeats_from = builder.offset
 
     # --- what is kept ----------------------------------------------------------------------------
 
@@ -325,47 +316,13 @@ class View:
             return
         if not self.lao_above_applied:
             self._known_lao, self._known_lao_epoch = self._received_lao, self._received_lao_epoch
-        self._raise_oldest(self._received_lao)
-
-    def _raise_oldest(self, offset: int) -> None:
-        """Make the image at ``offset``, or the newest below it, the oldest; drop what it makes
-        superfluous.
-        """
-        if offset <= self._oldest.offset:
-            return
-        if offset >= self._tip.offset:
-            # All that is kept is passed: what a broker that keeps up is told.
-            self._oldest = self._tip
-            self._chunks, self._between, self._bytes = [], [], 0
-            return
-        passed = bisect_right(self._between, offset, key=_image_offset)
-        base = self._between[passed - 1].image if passed else self._oldest
-        self._oldest = base if base.offset == offset else self._image_at(base, offset)
-        self._bytes -= sum(kept.bytes for kept in self._between[:passed])
-        del self._between[:passed]
-        done = bisect_right(self._chunks, self._oldest.offset, key=_last_offset)
-        self._bytes -= sum(len(chunk.data) for chunk in self._chunks[:done])
-        del self._chunks[:done]
-
-    def _image_at(self, base: Image, offset: int) -> Image:
-        """The image at ``offset``, or the newest below it, made from one before it."""
-        builder = ImageBuilder(base)
-        for chunk in self._chunks[bisect_right(self._chunks, base.offset, key=_last_offset) :]:
-            if builder.offset >= offset:
-                break
-            builder.apply_chunk(chunk.data, until=offset + 1)
-            if chunk.last_offset > offset:
-                break
-        return base if builder.offset == base.offset else builder.snapshot()
+        self._images.raise_oldest(self._received_lao)
 
     def _shrink(self) -> None:
-        """Give up every second image between until the bound is kept; never the oldest nor the tip.
-
-        A broker that is not counted need not be able to show every LAO to come: it gives up old
+        """A broker that is not counted need not be able to show every LAO to come: it gives up old
         images altogether, rather than stop reading before it has caught up.
         """
-        while self._bytes > self._max_bytes and self._between:
-            self._bytes -= sum(kept.bytes for kept in self._between[::2])
-            del self._between[::2]
-        if self.backpressure and self._unfenced_epoch is None:
-            self._raise_oldest(self._tip.offset)
+        images = self._images
+        images.thin_out()
+        if images.full and self._unfenced_epoch is None:
+            images.raise_oldest(images.applied)

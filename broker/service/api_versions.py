@@ -59,7 +59,11 @@ class ApiVersions:
         """The view has moved: whether other levels are offered now than before, so that clients
         have to ask anew.
         """
-        image = self._view.repeatable
+        view = self._view
+        if view.features is self._seen:
+            # Nothing but config values has come since, and levels never go back to what they were.
+            return False
+        image = view.repeatable
         if image is None or image.features is self._seen:
             return False
         self._seen = image.features

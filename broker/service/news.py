@@ -31,8 +31,9 @@ class News:
     def __init__(self, view: View, lifecycle: Lifecycle, now: Callable[[], float]) -> None:
         self._view, self._lifecycle, self._now = view, lifecycle, now
         self._shown: Image | None = None
-        """By the partition replicas; the newest that was looked at is ``_seen``."""
-        self._seen: Image | None = None
+        """By the partition replicas."""
+        self._seen = -1
+        """``moves`` of the view, when its newest image was looked at."""
 
     def connect(
         self,
@@ -49,19 +50,18 @@ class News:
     def moved(self) -> None:
         """The view shows more, or LAO and the controller epoch were received."""
         view = self._view
-        tip = view.tip
-        if tip is self._seen:
+        if view.moves == self._seen:
             # Another LAO: nothing that the registration depends on. Watches at LAO show more.
             self._requests.released()
             self._watches.moved()
             return
-        self._seen = tip
+        self._seen = view.moves
         self._lifecycle.metadata_applied(
             view.applied, view.registration, self._now(), heartbeats=view.heartbeats
         )
         self._requests.released()
         self._registration.pump()
-        if tip is not self._shown:
+        if self._data is not None and view.tip is not self._shown:
             self._show_image()
         self._watches.moved()
 

@@ -117,8 +117,7 @@ class Watches:
     def moved(self) -> None:
         """The view shows more, or LAO was received."""
         # Without a LAO of its own nothing above the tip is needed.
-        image = self._view.repeatable
-        self.hub.moved(self._view.applied if image is None else image.offset)
+        self.hub.moved(self._view.repeatable_from)
         if len(self.hub):
             self.go_on()
 

@@ -50,10 +50,10 @@ class _Entry:
 
     __slots__ = ("before", "bytes", "changes", "chunk", "epoch", "keeps_image", "last_offset")
 
-    def __init__(self, last_offset: int, epoch: int, chunk: bytes, before: Image) -> None:
+    def __init__(self, last_offset: int, epoch: int, chunk: bytes) -> None:
         self.last_offset, self.epoch = last_offset, epoch
         self.chunk = chunk
-        self.before: Image | None = before
+        self.before: Image | None = None
         self.keeps_image = False
         """Those behind it need its image."""
         self.changes: list[Kept] | None = None
@@ -91,23 +91,32 @@ class History:
         self._entries = []
         self._chunks_since_image = self._bytes_since_image = 0
 
-    def add(self, before: Image, chunk: bytes, after: Image, *, wanted: bool) -> None:
-        """Take a chunk that was applied, and led from one image to the other. ``wanted``: somebody
-        will ask for its changes soon.
+    def needs_image(self, chunk_bytes: int) -> bool:
+        """Whether the image before a chunk of so many bytes is to be kept, which comes next."""
+        return (
+            not self._entries
+            or self._chunks_since_image >= IMAGE_EVERY_CHUNKS
+            or self._bytes_since_image + chunk_bytes > self._image_every_bytes
+        )
+
+    def add(
+        self, before: Image | None, chunk: bytes, last_offset: int, epoch: int, *, wanted: bool
+    ) -> None:
+        """Take a chunk that was applied behind an image, and ends at an offset (inclusive).
+
+        ``before`` may be missing only if ``needs_image`` has said no, and it is not ``wanted``:
+        that somebody will ask for its changes soon.
         """
-        entry = _Entry(after.offset, after.epoch, chunk, before)
+        entry = _Entry(last_offset, epoch, chunk)
+        keeps = self.needs_image(len(chunk))
         self._chunks_since_image += 1
         self._bytes_since_image += len(chunk)
-        if (
-            not self._entries
-            or self._chunks_since_image > IMAGE_EVERY_CHUNKS
-            or self._bytes_since_image > self._image_every_bytes
-        ):
-            entry.keeps_image = True
+        if keeps:
+            entry.before, entry.keeps_image = before, True
             entry.bytes += _IMAGE_BYTES + _IMAGE_FACTOR * self._bytes_since_image
             self._chunks_since_image = self._bytes_since_image = 0
-        elif not wanted:
-            entry.before = None
+        elif wanted:
+            entry.before = before
         self._entries.append(entry)
         self.bytes += entry.bytes
 

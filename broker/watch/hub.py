@@ -149,9 +149,13 @@ class WatchHub:
 
     # --- what comes in ---------------------------------------------------------------------------
 
-    def applied(self, before: Image, chunk: bytes, after: Image) -> None:
+    def needs_image(self, chunk_bytes: int) -> bool:
+        """Whether the image before a chunk of so many bytes is needed, which comes next."""
+        return bool(self._watchers) or self.history.needs_image(chunk_bytes)
+
+    def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
         """The broker has applied a chunk behind an image."""
-        self.history.add(before, chunk, after, wanted=bool(self._watchers))
+        self.history.add(before, chunk, last_offset, epoch, wanted=bool(self._watchers))
 
     def replaced(self, image: Image) -> None:
         """The broker goes on from another image: what lies between is not known."""

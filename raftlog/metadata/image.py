@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from raftlog.errors import FatalError
 from raftlog.metadata import pmap
@@ -180,6 +181,7 @@ class ImageDraft:
     """
 
     __slots__ = (
+        "_base",
         "acl_index",
         "acls",
         "applied",
@@ -213,6 +215,7 @@ class ImageDraft:
         self._reset(base)
 
     def _reset(self, base: Image) -> None:
+        self._base = base
         self.offset, self.epoch, self.timestamp_ms = base.offset, base.epoch, base.timestamp_ms
         self.state_hash, self.state_bytes = base.state_hash, base.state_bytes
         self.features = base.features.mutate()
@@ -267,6 +270,23 @@ class ImageDraft:
             self.key_value_bytes,
         )
         self._reset(image)
+        return image
+
+    def snapshot_of_configs(self) -> Image:
+        """As ``snapshot``, where nothing but config values was folded since the one before: all
+        other maps are those of that image.
+        """
+        image = self._base = replace(
+            self._base,
+            offset=self.offset,
+            epoch=self.epoch,
+            timestamp_ms=self.timestamp_ms,
+            state_hash=self.state_hash & HASH_MASK,
+            configs=self.configs.finish(),
+            state_bytes=self.state_bytes,
+        )
+        self.configs = image.configs.mutate()
+        self.state_hash = image.state_hash
         return image
 
     def abandon(self) -> None:

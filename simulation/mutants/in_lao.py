@@ -161,7 +161,7 @@ MUTANTS = (
         "a broker reads at an LAO from an earlier controller epoch than the one that unfenced it",
         (
             Edit(
-                "broker.metadata.view:View.repeatable",
+                "broker.metadata.view:View._shows_lao",
                 "self._known_lao_epoch < self._unfenced_epoch or ",
                 "",
             ),

@@ -112,7 +112,7 @@ MUTANTS = (
         "a broker reads at an LAO that it received before heartbeats came into force",
         (
             Edit(
-                "broker.metadata.view:View.repeatable",
+                "broker.metadata.view:View._shows_lao",
                 "if not self.heartbeats or self._known_lao < self._heartbeats_from:",
                 "if False:",
             ),

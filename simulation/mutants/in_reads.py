@@ -131,8 +131,8 @@ MUTANTS = (
         (
             Edit(
                 "broker.service.api_versions:ApiVersions.moved",
-                "image = self._view.repeatable",
-                "image = self._view.tip",
+                "image = view.repeatable",
+                "image = view.tip",
             ),
         ),
         replace(

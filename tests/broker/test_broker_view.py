@@ -7,6 +7,7 @@ from broker_log import LogMaker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.metadata.kept_images import WAITING_BYTES
 from broker.metadata.view import View
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import FoldError, Image
@@ -302,6 +303,7 @@ def test_a_broker_that_is_not_counted_never_stops_reading() -> None:
         st.one_of(
             st.tuples(st.just("chunk"), st.lists(st.integers(1, 4), min_size=1, max_size=4)),
             st.tuples(st.just("lao"), st.floats(0, 1)),
+            st.tuples(st.sampled_from(["tip", "at lao", "all"]), st.none()),
         ),
         max_size=40,
     ),
@@ -315,7 +317,7 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes:
     view.hear(1, view.applied, log.end)
     known_lao = view.applied
     number = 0
-    for kind, argument in steps:
+    for kind, argument in [*steps, ("all", None)]:
         if kind == "chunk":
             if view.backpressure:
                 view.hear(1, log.last, log.end)
@@ -331,23 +333,70 @@ def test_any_history_of_chunks_and_laos(steps: list[tuple[str, Any]], max_bytes:
                     )
                 )
             apply(view, log)
-        else:
+        elif kind == "lao":
             known_lao = max(known_lao, int(argument * log.last))
             view.hear(1, known_lao, log.end)
-        assert view.known_lao == known_lao
-        expected = log.image(known_lao)
-        assert (view.repeatable.offset, view.repeatable.state_hash) == (
-            expected.offset,
-            expected.state_hash,
-        )
-        assert view.tip.state_hash == log.image(log.last).state_hash
-        for offset in range(known_lao, log.end):
-            image = view.at_least(offset)
-            assert image.offset >= offset or image is view.repeatable
-            assert image.state_hash == log.image(image.offset).state_hash
+        assert (view.applied, view.known_lao) == (log.last, known_lao)
+        if kind in ("tip", "all"):
+            assert view.tip.state_hash == log.image(log.last).state_hash
+        if kind in ("at lao", "all"):
+            expected = log.image(known_lao)
+            assert (view.repeatable.offset, view.repeatable.state_hash) == (
+                expected.offset,
+                expected.state_hash,
+            )
+        if kind == "all":
+            for offset in range(known_lao, log.end):
+                image = view.at_least(offset)
+                assert image.offset >= offset or image is view.repeatable
+                assert image.state_hash == log.image(image.offset).state_hash
         assert view.bytes_kept >= 0
         if max_bytes == BIG:
             assert not view.backpressure
+
+
+def test_config_values_are_folded_when_somebody_reads() -> None:
+    view, log, _ = member()
+    view.hear(1, view.applied, log.end)
+    epoch, folded = log.epoch, []
+
+    class Onlooker:
+        def needs_image(self, chunk_bytes: int) -> bool:
+            return False
+
+        def applied(self, before: Any, chunk: bytes, last_offset: int, epoch: int) -> None:
+            folded.append((before, last_offset, epoch))
+
+        def replaced(self, image: Any) -> None:
+            raise AssertionError
+
+    view.onlooker = Onlooker()
+    for n in range(5):
+        log.config(str(n))
+        apply(view, log)
+        view.hear(1, log.last, log.end)
+        assert (view.applied, view.known_lao, view.repeatable_from < log.last) == (
+            log.last,
+            log.last,
+            True,
+        )
+    assert folded == [(None, log.last - 4 + n, epoch) for n in range(5)]
+    assert value(view.repeatable) == "4"
+    assert view.repeatable is view.tip
+    assert (view.repeatable_from, view.bytes_kept) == (log.last, 0)
+
+
+def test_many_that_wait_are_folded_unasked() -> None:
+    view, log, _ = member()
+    view.hear(1, view.applied, log.end)
+    begin, kept = view.applied, []
+    for _ in range(200):
+        log.config("x" * 1000)
+        apply(view, log)
+        view.hear(1, log.last, log.end)
+        kept.append(view.bytes_kept)
+    assert max(kept) < WAITING_BYTES + 2000
+    assert view.repeatable_from > begin + 100
 
 
 # --- beginning with a snapshot ------------------------------------------------------------------

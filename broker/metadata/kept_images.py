@@ -1,0 +1,251 @@
+"""The images that a broker can show, and the chunks between them. Pure.
+
+All chunks above the oldest image are kept, so that the image at any offset from there on can be
+made; images between it and the newest are only a convenience, and thinned out when memory runs
+short.
+
+Chunks of plain config values are folded when somebody reads, or when ``WAITING_BYTES`` of them
+wait: many at once cost a fraction of each alone, and a broker that nobody asks need not fold them
+again and again. Nor is the image at LAO made before it is read: a broker that is told many writes
+at once has its images elsewhere than where LAO comes to.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from raftlog import batch
+from raftlog.config_writes.messages import Change
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import Record
+
+WAITING_BYTES = 64 << 10
+"""Of chunks that wait to be folded: a reader that comes then waits a fraction of a millisecond."""
+_IMAGE_FACTOR = 8
+_IMAGE_BYTES = 4096
+"""What an image costs beyond its neighbour: a persistent map copies the path to each changed key.
+
+An estimate, on the high side.
+"""
+
+
+class Batch(NamedTuple):
+    """One of a chunk, taken apart: ``configs`` if it sets config values and does nothing else."""
+
+    header: batch.BatchHeader
+    configs: Sequence[Change] | None
+    records: list[Record]
+
+
+class _Chunk(NamedTuple):
+    last_offset: int
+    data: bytes
+
+
+class _Between(NamedTuple):
+    """An image between the oldest and the newest that was made."""
+
+    image: Image
+    bytes: int
+
+
+_image_offset = attrgetter("image.offset")
+_last_offset = attrgetter("last_offset")
+_batch_end = attrgetter("header.last_offset")
+
+
+class KeptImages:
+    """The oldest image, the tip, and those between. ``max_bytes`` bounds chunks and (estimated)
+    images kept above the oldest one.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.begin(Image())
+
+    def begin(self, image: Image) -> None:
+        """From here on: what was before is given up."""
+        self.applied = image.offset
+        """The offset of the newest image, whether it was made yet or not."""
+        self.folded = image
+        """The newest image that was made. Only config values may differ in the tip."""
+        self._oldest = image
+        self._until = image.offset
+        """The oldest image to be shown is the one here, or the newest below it: ``_oldest``, or
+        what the chunks behind that make of it.
+        """
+        self.builder = ImageBuilder(image)
+        """For the batches of the next chunk, before ``add``."""
+        self._waiting: list[Batch] = []
+        """Batches that are not folded yet, behind ``folded``."""
+        self._waiting_bytes = 0
+        self._folded_bytes = 0
+        """Of the chunks between ``folded`` and the image before it."""
+        self._chunks: list[_Chunk] = []
+        """Those behind ``_oldest``."""
+        self._between: list[_Between] = []
+        self.bytes = 0
+        """Of the chunks and images above the oldest image; images are estimated."""
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def tip(self) -> Image:
+        """The newest image."""
+        if self._waiting:
+            self._fold(len(self._waiting))
+        return self.folded
+
+    @property
+    def oldest_from(self) -> int:
+        """An offset that is not above the oldest image; none is made for it."""
+        return self._oldest.offset
+
+    @property
+    def oldest(self) -> Image:
+        """The oldest image that is to be shown, made now if it is not there."""
+        if self._oldest.offset < self._until:
+            self._settle()
+        return self._oldest
+
+    @property
+    def full(self) -> bool:
+        """Whether the bound is passed."""
+        return self.bytes > self._max_bytes
+
+    def at_least(self, offset: int) -> Image | None:
+        """The oldest kept image at ``offset`` or later; None if nothing that new was applied."""
+        if offset > self.applied:
+            return None
+        if offset <= self._until and offset <= self.oldest.offset:
+            return self._oldest
+        index = bisect_left(self._between, offset, key=_image_offset)
+        if index < len(self._between):
+            return self._between[index].image
+        if offset > self.folded.offset:
+            self._fold(1 + bisect_left(self._waiting, offset, key=_batch_end))
+        return self.folded
+
+    # --- what comes in ---------------------------------------------------------------------------
+
+    def add_later(self, chunk: bytes, batches: Sequence[Batch]) -> None:
+        """A chunk behind the tip that is nothing but config values."""
+        self._waiting += batches
+        self._waiting_bytes += len(chunk)
+        self._append(chunk, batches[-1].header.last_offset)
+        if self._waiting_bytes > WAITING_BYTES:
+            self._fold(len(self._waiting))
+
+    def add(self, chunk: bytes, *, only_configs: bool) -> None:
+        """A chunk whose batches ``builder`` has folded behind the ``tip``."""
+        builder = self.builder
+        image = builder.snapshot_of_configs() if only_configs else builder.snapshot()
+        self._append(chunk, image.offset)
+        self._replace(image, len(chunk))
+
+    def raise_oldest(self, offset: int) -> None:
+        """Let the image at ``offset``, or the newest below it, be the oldest; drop what it makes
+        superfluous.
+        """
+        if offset <= self._until:
+            return
+        self._until = min(offset, self.applied)
+        if self._until >= self.folded.offset:
+            if self._oldest is not self.folded or self.folded.offset == self.applied:
+                self._give_up_below(self.folded)
+        else:
+            passed = bisect_right(self._between, offset, key=_image_offset)
+            if passed:
+                self._give_up_below(self._between[passed - 1].image)
+        if self.full:
+            self._make_room()
+
+    def thin_out(self) -> None:
+        """Make what is kept fit, if that is possible."""
+        if self.full:
+            self._make_room()
+
+    # --- how it is kept --------------------------------------------------------------------------
+
+    def _append(self, chunk: bytes, last_offset: int) -> None:
+        self._chunks.append(_Chunk(last_offset, chunk))
+        self.bytes += len(chunk)
+        self.applied = last_offset
+
+    def _fold(self, count: int) -> None:
+        """Fold so many of the batches that wait."""
+        builder, waiting, size = self.builder, self._waiting, 0
+        if not count:
+            return
+        for header, configs, _ in waiting[:count]:
+            size += header.size
+            builder.apply_configs(
+                configs or (),
+                base_offset=header.base_offset,
+                epoch=header.epoch,
+                timestamp_ms=header.timestamp_ms,
+            )
+        del waiting[:count]
+        self._waiting_bytes -= size
+        self._replace(builder.snapshot_of_configs(), size)
+
+    def _replace(self, image: Image, size: int) -> None:
+        """The newest image that was made is another one, ``size`` bytes of chunks later."""
+        before, before_size = self.folded, self._folded_bytes
+        self.folded, self._folded_bytes = image, size
+        if self._until >= image.offset:
+            self._give_up_below(image)
+        elif before.offset > self._oldest.offset:
+            kept = _Between(before, _IMAGE_BYTES + _IMAGE_FACTOR * before_size)
+            self._between.append(kept)
+            self.bytes += kept.bytes
+            self._thin_out()
+
+    def _thin_out(self) -> None:
+        """Give up every second image between until the bound is kept; never the oldest nor the
+        tip.
+        """
+        while self.full and self._between:
+            self.bytes -= sum(kept.bytes for kept in self._between[::2])
+            del self._between[::2]
+
+    def _give_up_below(self, image: Image) -> None:
+        """An image that is not above ``_until`` is the oldest."""
+        self._oldest = image
+        if image.offset == self.applied:
+            # All that is kept is passed: what a broker that keeps up is told.
+            self._chunks, self._between, self.bytes = [], [], 0
+            return
+        passed = bisect_right(self._between, image.offset, key=_image_offset)
+        self.bytes -= sum(kept.bytes for kept in self._between[:passed])
+        del self._between[:passed]
+        done = bisect_right(self._chunks, image.offset, key=_last_offset)
+        self.bytes -= sum(len(chunk.data) for chunk in self._chunks[:done])
+        del self._chunks[:done]
+
+    def _make_room(self) -> None:
+        """Give up the chunks that an image can stand for, then images."""
+        self._settle()
+        self._thin_out()
+
+    def _settle(self) -> None:
+        """Make the oldest image that is to be shown."""
+        if self._until > self.folded.offset:
+            self._fold(bisect_right(self._waiting, self._until, key=_batch_end))
+        elif self._oldest.offset < self._until:
+            self._give_up_below(self._image_at(self._oldest, self._until))
+        # No batch may end there: then it is not looked for again.
+        self._until = self._oldest.offset
+
+    def _image_at(self, base: Image, offset: int) -> Image:
+        """The image at ``offset``, or the newest below it, made from the oldest one."""
+        builder = ImageBuilder(base)
+        for chunk in self._chunks:
+            builder.apply_chunk(chunk.data, until=offset + 1)
+            if chunk.last_offset >= offset:
+                break
+        return base if builder.offset == base.offset else builder.snapshot()
