@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # As typing has it. Importing typing would be half of a c
 if TYPE_CHECKING:
     from typing import Any
 
-    from raftlog import errors
+    from raftlog import errors, recipes, tracing
     from raftlog.client.partition_queue import RecordMetadata
     from raftlog.client.watch import CompactedError
     from raftlog.library.async_client import AsyncClient
@@ -103,6 +103,7 @@ _FROM = {
     ),
     "raftlog.outcome": ("Acks", "LogOffset", "Token", "WriteResult"),
 }
+_MODULES = frozenset({"errors", "recipes", "tracing"})
 _HOME = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
@@ -155,6 +156,8 @@ __all__ = [
     "WriteResult",
     "connect",
     "errors",
+    "recipes",
+    "tracing",
 ]
 
 
@@ -163,8 +166,8 @@ if not TYPE_CHECKING:  # Type checkers see the names above, and no others.
     def __getattr__(name: str) -> Any:
         import importlib
 
-        if name == "errors":
-            return importlib.import_module("raftlog.errors")
+        if name in _MODULES:
+            return importlib.import_module(f"raftlog.{name}")
         if name not in _HOME:
             raise AttributeError(f"module 'raftlog' has no attribute {name!r}")
         value = getattr(importlib.import_module(_HOME[name]), name)

@@ -249,6 +249,12 @@ class ApiError(RaftlogError):
         """Whether the same request may succeed later as it is. It changed nothing so far."""
         return not self.outcome_unknown and self.code in RETRIABLE
 
+    def saying(self, message: str) -> Self:
+        """The same error with another message."""
+        said = _again(type(self), (message,))
+        said.__dict__.update(self.__dict__, message=message)
+        return cast("Self", said)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (type(self), self.args), self.__dict__
 
@@ -364,6 +370,18 @@ class TlsError(NetworkError):
     def __init__(self, trouble: str, message: str) -> None:
         super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
         self.trouble = trouble
+
+
+class OtherServerError(NetworkError):
+    """There is a node of the other kind: a controller instead of a broker. Nothing was sent.
+
+    Not retriable: no time makes a controller of a broker.
+    """
+
+    @property
+    def retriable(self) -> bool:
+        """False."""
+        return False
 
 
 class InvalidTopicError(ApiError, code=ErrorCode.INVALID_TOPIC_EXCEPTION):

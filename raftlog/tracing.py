@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from raftlog.config_writes.messages import ConfigWrite
@@ -26,8 +26,12 @@ EXPORTER = "OTEL_TRACES_EXPORTER"
 UNTRACED = frozenset({None, "broker_heartbeat"})
 """Bodies without spans: nobody waits for a heartbeat."""
 READS = frozenset({"metadata", "describe_configs", "describe_cluster", "list_key_values"})
-"""Bodies that a broker answers from its image. It begins no traces of its own with them, as there
-are many: they have spans where the caller's span is sampled.
+"""Bodies that a broker answers from its image."""
+RECORDS = frozenset({"produce", "fetch", "list_offsets"})
+"""Bodies that a broker answers from its partitions."""
+_ANSWERED = READS | RECORDS
+"""A broker begins no traces of its own with these, as there are many: they have spans where the
+caller's span is sampled.
 """
 STOP_MS = 2000
 """How long a stopping node waits for what is not exported yet."""
@@ -49,17 +53,28 @@ class Tracing:
         self._api = trace
         self._tracer = provider.get_tracer("raftlog")
 
-    def calling(self, request: Any, future: Any) -> Any:
+    def caller(self) -> Any:
+        """The span inside of which this code runs, for ``calling`` later on; None: none."""
+        context = self._api.get_current_span().get_span_context()
+        return context if context.is_valid else None
+
+    def calling(self, request: Any, future: Any, callers: Collection[Any] | None = None) -> Any:
         """A client's call begins: the request to send, which names its span. The span ends with
         ``future``.
+
+        ``callers``: what ``caller`` gave to those who wait for the call, if that is not the code
+        that runs now. The span of a call for several is below none of theirs, and names each.
         """
         if isinstance(request, ConfigWrite):
             request = request.request()
         told = carrier_of(request)
         if told is None or (body := told.WhichOneof("body")) in UNTRACED:
             return request
+        context, links = self._context(told.traceparent), None
+        if callers is not None:
+            context, links = self._of_callers(callers)
         span = self._tracer.start_span(
-            f"call {body}", self._context(told.traceparent), kind=self._api.SpanKind.CLIENT
+            f"call {body}", context, kind=self._api.SpanKind.CLIENT, links=links
         )
         told.traceparent = traceparent_of(span)
         future.add_done_callback(lambda ended: _end_call(span, ended))
@@ -81,22 +96,32 @@ class Tracing:
         )
         return Served(self._tracer, self._api.set_span_in_context(span), span, begun_ns)
 
-    def answered(self, request: broker_pb2.BrokerRequest, age_s: float, code: int) -> None:
-        """A broker answers a read that came ``age_s`` ago, with this error if it is not 0. It has a
-        span if the caller's is sampled.
+    def answered(self, body: str, parent: str, age_s: float, code: int) -> None:
+        """A broker answers a request that came ``age_s`` ago, with this error if it is not 0.
+        ``parent``: what ``parent_of`` said of the request.
         """
-        body, found = request.WhichOneof("body"), _TRACEPARENT.fullmatch(request.traceparent)
-        if body not in READS or found is None or not int(found[3], 16) & _SAMPLED:
+        if not parent:
             return
         span = self._tracer.start_span(
             f"broker {body}",
-            self._context(request.traceparent),
+            self._context(parent),
             kind=self._api.SpanKind.SERVER,
             start_time=time.time_ns() - int(age_s * 1e9),
         )
         if code:
             _fail(span, code, "")
         span.end()
+
+    def _of_callers(self, callers: Collection[Any]) -> tuple[Any, Any]:
+        """The context of a call that these wait for, and what its span refers to."""
+        trace = self._api
+        each = {(one.trace_id, one.span_id): one for one in callers if one is not None}
+        if len(each) == 1:
+            (one,) = each.values()
+            return trace.set_span_in_context(trace.NonRecordingSpan(one)), None
+        # Not that of the code that runs now: it may be of one among them, or of none any more.
+        nobody = trace.set_span_in_context(trace.INVALID_SPAN)
+        return nobody, [trace.Link(one) for one in each.values()]
 
     def _context(self, traceparent: str) -> Any:
         """The context that a request names; what is no traceparent begins a trace of its own, or
@@ -122,8 +147,25 @@ def carrier_of(request: Any) -> controller_pb2.ControllerRequest | broker_pb2.Br
     if isinstance(request, broker_pb2.BrokerRequest):
         if request.HasField("write"):
             return request.write
-        return request if request.WhichOneof("body") in READS else None
+        return request if request.WhichOneof("body") in _ANSWERED else None
     return None
+
+
+def parent_of(request: broker_pb2.BrokerRequest) -> str:
+    """The sampled span that waits for what a broker answers itself, as the request names it. Empty:
+    the answer needs no span.
+
+    Not the request, which may be large, and ends before its answer.
+    """
+    found = _TRACEPARENT.fullmatch(request.traceparent)
+    if found is None or not int(found[3], 16) & _SAMPLED:
+        return ""
+    return found[0] if request.WhichOneof("body") in _ANSWERED else ""
+
+
+def failed_partition(response: Any) -> int:
+    """The error of the first partition that has one, in the answer to one of ``RECORDS``; or 0."""
+    return next((one.error_code for one in response.partitions if one.error_code), 0)
 
 
 def take_header(request: Any, metadata: Any) -> None:
@@ -235,6 +277,10 @@ def _end_call(span: Any, future: Any) -> None:
             response = response.write
         if response.HasField("error"):
             _fail(span, response.error.error_code, response.error.error_message)
+        elif (body := response.WhichOneof("body")) in RECORDS and (
+            code := failed_partition(getattr(response, body))
+        ):
+            _fail(span, code, "")
     span.end()
 
 

@@ -244,7 +244,8 @@ class RequestServer:
                     ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
                 )
             # Without the request: the records of a produce that waits are in the log.
-            send = partial(self._send, link, request.correlation_id, body, begun)
+            parent = tracing.parent_of(request) if tracing.active is not None else ""
+            send = partial(self._send, link, request.correlation_id, body, begun, parent=parent)
             left, answer = self._access.partitions(link, body, request, send)
             if left is not None:
                 self._data.request(left, answer, Client(link.peer, id(link)))
@@ -296,9 +297,8 @@ class RequestServer:
 
     def _reply(self, pending: Pending, api: str, *, code: int = 0, **fields: Any) -> None:
         link, request, begun = pending
-        if tracing.active is not None:
-            tracing.active.answered(request, self.figures.stopwatch() - begun, code)
-        self._send(link, request.correlation_id, api, begun, code=code, **fields)
+        parent = tracing.parent_of(request) if tracing.active is not None else ""
+        self._send(link, request.correlation_id, api, begun, parent=parent, code=code, **fields)
 
     def _send(
         self,
@@ -307,13 +307,20 @@ class RequestServer:
         api: str,
         begun: float,
         *,
+        parent: str = "",
         code: int = 0,
         **fields: Any,
     ) -> None:
-        """Answer, if the link is still there, and count it."""
+        """Answer, if the link is still there, and count it. ``parent``: the span that waits."""
         body = fields.get(api)
         if body is not None:
             self.figures.failed_parts(api, body)
+        if tracing.active is not None and parent:
+            failed = (
+                tracing.failed_partition(body) if body is not None and api in tracing.RECORDS else 0
+            )
+            age_s = self.figures.stopwatch() - begun
+            tracing.active.answered(api, parent, age_s, code or failed)
         self.figures.answered(api, begun, code)
         _send(link, correlation_id, **fields)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raftlog import tracing
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.requests import broker_request
 from raftlog.client.throttling import pause_after
@@ -123,8 +124,11 @@ class Leaders:
         """A leader answered as hoped: the next refresh comes at once."""
         self._backoff.reset()
 
-    def call(self, leader_id: int, body: Any, timeout_s: float) -> asyncio.Future[Any]:
-        """Send a request's body to a broker that ``leader`` named.
+    def call(
+        self, leader_id: int, body: Any, timeout_s: float, callers: Collection[Any] = ()
+    ) -> asyncio.Future[Any]:
+        """Send a request's body to a broker that ``leader`` named. ``callers``: the spans of those
+        who wait for it (:meth:`raftlog.tracing.Tracing.caller`).
 
         The future ends as those of :class:`RpcClient` do.
         """
@@ -139,9 +143,11 @@ class Leaders:
             caller = self._callers[endpoint] = RpcClient(
                 self._transport, endpoint, Conversation.BROKER
             )
-        future = caller.call(
-            broker_request(body, cluster_id=self._cluster_id), timeout_s + ANSWER_MARGIN_S
-        )
+        future: asyncio.Future[Any] = self._loop.create_future()
+        request = broker_request(body, cluster_id=self._cluster_id)
+        if tracing.active is not None:
+            request = tracing.active.calling(request, future, callers)
+        caller.start(request, self._loop.time() + timeout_s + ANSWER_MARGIN_S, future)
         if caller.stuck:
             # Nobody says that it is dead but the next metadata, in which it is fenced: then its
             # link is given up.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from raftlog.errors import ApiError, ErrorCode
 
@@ -23,7 +24,7 @@ class RecordMetadata:
 class Waiting:
     """One record on its way. ``deadline``: after it, it is not sent any more."""
 
-    __slots__ = ("data", "deadline", "future", "unknown")
+    __slots__ = ("caller", "data", "deadline", "future", "unknown")
 
     def __init__(
         self, data: bytes, deadline: float, future: asyncio.Future[RecordMetadata]
@@ -31,6 +32,8 @@ class Waiting:
         self.data = data
         self.deadline = deadline
         self.future = future
+        self.caller: Any = None
+        """The span inside of which it was written, if calls are traced."""
         self.unknown = False
         """An attempt was made whose outcome is unknown: no error is definite any more."""
 

@@ -13,9 +13,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import xxhash
 
+from raftlog import tracing
 from raftlog.client.broker_client import checked_answer
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.partition_queue import PartitionQueue, RecordMetadata, Waiting
@@ -139,6 +141,8 @@ class Producer:
         self._admit(size)
         deadline = self._loop.time() + self._settings.delivery_timeout_ms / 1000
         waiting = Waiting(data, deadline, self._loop.create_future())
+        if tracing.active is not None:
+            waiting.caller = tracing.active.caller()
         self._bytes += size
         self._route(topic, waiting, key, partition)
         self._schedule()
@@ -319,7 +323,11 @@ class Producer:
         body: data_pb2.ProduceRequest,
         sent: list[tuple[PartitionKey, PartitionQueue]],
     ) -> None:
-        future = self._leaders.call(leader_id, body, self._settings.request_timeout_ms / 1000)
+        callers: list[Any] = []
+        if tracing.active is not None:
+            callers = [one.caller for _, queue in sent for one in queue.in_flight]
+        timeout_s = self._settings.request_timeout_ms / 1000
+        future = self._leaders.call(leader_id, body, timeout_s, callers)
         future.add_done_callback(partial(self._answered, sent))
 
     # --- what becomes of it ----------------------------------------------------------------------

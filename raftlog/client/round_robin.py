@@ -118,7 +118,7 @@ class RoundRobin:
         ):
             message = f"{error.message}; the request was not executed"
             for call in self._take_waiting():
-                self._fail(call, ApiError(error.code, message))
+                self._fail(call, error.saying(message))
 
     def opened(self, endpoint: str) -> None:
         """A link is up: what waits for one leaves, in order."""

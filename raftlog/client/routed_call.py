@@ -62,7 +62,7 @@ class RoutedCall(msgspec.Struct, eq=False):
         if self.last is not None:
             self._resolve(self.last)
         else:
-            self.fail(ApiError(error.code, f"{error.message}; the request was not executed"))
+            self.fail(error.saying(f"{error.message}; the request was not executed"))
 
     def fail(self, error: BaseException) -> None:
         """End it with an error."""

@@ -24,7 +24,7 @@ from raftlog.client.open_client import NumberedWrite, OpenClient
 from raftlog.client.refused import RefusedItemsError, check_items
 from raftlog.client.requests import controller_request
 from raftlog.client.throttling import pause_after
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, ErrorCode, OtherServerError
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.dialing import Backoff
 from raftlog.transport.wire_errors import error_from_wire
@@ -189,7 +189,7 @@ class Session:
                 )
             if error.outcome_unknown:
                 on_the_way += 1
-            elif error.code not in TRANSIENT:
+            elif error.code not in TRANSIENT or isinstance(error, OtherServerError):
                 if on_the_way and write is not None:
                     _unknown(
                         f"{error.message}; an earlier attempt may have been executed, or be yet",
@@ -260,6 +260,8 @@ class Session:
                     response.open_client.client_id, response.write.token.generation
                 )
             return self._client
+        except OtherServerError:
+            raise
         except ApiError as error:
             # Nothing of the write itself was sent.
             raise NoSessionError(

@@ -16,6 +16,7 @@ from raftlog.client.partition_queue import RecordMetadata
 from raftlog.errors import ApiError, RaftlogError, SaslAuthenticationFailedError
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.admission import require_tls
+from raftlog.library.arguments import bytes_of
 from raftlog.library.changes import AsyncChanges, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
@@ -108,7 +109,11 @@ class AsyncClient:
         UnknownOutcomeError, among others: then it may be stored.
         """
         return await self._opened().producer.post(
-            topic, _bytes(value), key=_bytes(key), partition=partition, headers=headers
+            topic,
+            None if value is None else bytes_of(value, "value"),
+            key=None if key is None else bytes_of(key, "key"),
+            partition=partition,
+            headers=headers,
         )
 
     async def consume(
@@ -148,8 +153,11 @@ class AsyncClient:
             self._opened(), selectors, since, idle_timeout_s, initial=initial, tip=tip
         )
 
-    async def see(self, token: Token) -> None:
-        """Let the reads from now on show this position or a later one: another client's write."""
+    async def see(self, token: Token | str) -> None:
+        """Let the reads from now on show this position or a later one: another client's write.
+        ``token``: or its text.
+        """
+        token = Token.parse(str(token))
         self._opened().brokers.see(token_to_wire(token))
 
     async def forget(self) -> None:
@@ -228,7 +236,3 @@ async def _until_closed(core: Core) -> AsyncGenerator[None]:
         yield
     finally:
         await core.close()
-
-
-def _bytes(text: bytes | str | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text

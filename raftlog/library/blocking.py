@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
 from raftlog.library.loop_thread import LoopThread
 
@@ -61,3 +61,27 @@ def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bloc
         return method(self, *args, **kwargs)
 
     return blocking(there)
+
+
+class Attribute(Generic[T]):
+    """A property of the twin, for reading: ``token = Attribute(AsyncLock.token)``."""
+
+    def __init__(self, of: Callable[[Any], T]) -> None:
+        """``of``: the twin's property, which type checkers take for its getter, of the class."""
+        self._of = cast("property", of)
+        self.__doc__ = of.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, instance: Blocking[Any], owner: type) -> T: ...
+
+    def __get__(self, instance: Blocking[Any] | None, owner: type) -> Self | T:
+        if instance is None:
+            return self
+        value: T = self._of.__get__(instance._twin)
+        return value
+
+    def __set__(self, instance: Blocking[Any], value: Any) -> None:
+        raise AttributeError("this is only for reading")

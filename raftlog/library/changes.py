@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from raftlog.client import watch
+from raftlog.library.arguments import names_of
 from raftlog.library.core import Core
-from raftlog.library.wire import names_to_wire
 from raftlog.outcome import Token
 
 Since = Token | watch.Token | str
@@ -61,7 +61,7 @@ class AsyncChanges:
         self._watch = watch.Watch(
             core.transport,
             options.bootstrap,
-            names_to_wire(selectors),
+            names_of(selectors),
             rng=core.rng,
             since=None if since is None else watch.Token.parse(str(since)),
             initial=initial,

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.blocking import Blocking, BlockingContext, blocking
+from raftlog.library.blocking import Attribute, Blocking, BlockingContext, blocking, on_loop
 from raftlog.library.changes import AsyncChanges, Change, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
@@ -24,7 +24,7 @@ from raftlog.library.options import Addresses, ClientOptions
 from raftlog.library.partitions import AsyncPartitions
 from raftlog.library.records import AsyncRecords, Record
 from raftlog.library.topics import AsyncTopics
-from raftlog.outcome import Token
+from raftlog.outcome import LogOffset
 
 
 class Topics(Blocking[AsyncTopics]):
@@ -97,11 +97,14 @@ class KeyValueStore(Blocking[AsyncKeyValues]):
 class Lease(BlockingContext[AsyncLease]):
     """What :meth:`Client.leases.grant` gives: ``with``. It is kept alive in the background."""
 
+    abandon = on_loop(AsyncLease.abandon)
     revoke = blocking(AsyncLease.revoke)
     wait_lost = blocking(AsyncLease.wait_lost)
+    is_held = Attribute(AsyncLease.is_held)
+    why_lost = Attribute(AsyncLease.why_lost)
 
     @property
-    def id(self) -> int:
+    def id(self) -> LogOffset:
         """The lease's id: keys that are put with it go with it."""
         return self._twin.id
 
@@ -109,16 +112,6 @@ class Lease(BlockingContext[AsyncLease]):
     def ttl_s(self) -> float:
         """How long it lives without being kept alive."""
         return self._twin.ttl_s
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it is certain, by this clock, that the cluster has not ended it."""
-        return self._twin.is_held
-
-    @property
-    def why_lost(self) -> str:
-        """For people; empty while it is held."""
-        return self._twin.why_lost
 
 
 class Leases(Blocking[AsyncLeases]):
@@ -194,11 +187,7 @@ class Changes(BlockingContext[AsyncChanges]):
     """What :meth:`Client.watch` gives: ``for`` and ``with``."""
 
     close = blocking(AsyncChanges.close)
-
-    @property
-    def token(self) -> Token | None:
-        """Where a watch would go on behind what was read so far; None: not known yet."""
-        return self._twin.token
+    token = Attribute(AsyncChanges.token)
 
     def __iter__(self) -> Self:
         return self
@@ -248,11 +237,7 @@ class Client(Blocking[AsyncClient]):
     produce = blocking(AsyncClient.produce)
     see = blocking(AsyncClient.see)
     forget = blocking(AsyncClient.forget)
-
-    @property
-    def token(self) -> Token | None:
-        """The newest position that this client has seen or written; None: none yet."""
-        return self._twin.token
+    token = Attribute(AsyncClient.token)
 
     def consume(
         self,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from raftlog.library.arguments import config_text, keys_of, mapping
 from raftlog.library.enums import AcksLike, ReadModeLike, ResourceLike, resource_of
 from raftlog.library.namespace import Namespace
-from raftlog.library.values import ConfigEntry, ConfigValue, config_text
+from raftlog.library.values import ConfigEntry, ConfigValue
 from raftlog.library.wire import config_from_wire, item_error
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
@@ -30,7 +31,9 @@ class AsyncConfigs(Namespace):
         Raises UnknownTopicOrPartitionError, among others. A key that there is not is left out.
         """
         resource = broker_pb2.DescribeConfigsResource(
-            resource_type=resource_of(kind), resource_name=str(name), configuration_keys=keys
+            resource_type=resource_of(kind),
+            resource_name=str(name),
+            configuration_keys=keys_of(keys, "keys"),
         )
         body = broker_pb2.DescribeConfigsRequest(resources=[resource])
         response = await self._core.read(body, read, timeout_s)
@@ -47,8 +50,8 @@ class AsyncConfigs(Namespace):
         *,
         set: Mapping[str, ConfigValue] | None = None,
         delete: Iterable[str] = (),
-        append: Mapping[str, str] | None = None,
-        subtract: Mapping[str, str] | None = None,
+        append: Mapping[str, str | Sequence[str]] | None = None,
+        subtract: Mapping[str, str | Sequence[str]] | None = None,
         expected: Mapping[str, ConfigValue | None] | None = None,
         validate_only: bool = False,
         acks: AcksLike | None = None,
@@ -62,21 +65,22 @@ class AsyncConfigs(Namespace):
         so; UnknownOutcomeError: it may have happened.
         """
         operations = (
-            (controller_pb2.SET, set or {}),
-            (controller_pb2.DELETE, dict.fromkeys(delete, "")),
-            (controller_pb2.APPEND, append or {}),
-            (controller_pb2.SUBTRACT, subtract or {}),
+            (controller_pb2.SET, mapping(set, "set")),
+            (controller_pb2.DELETE, dict.fromkeys(keys_of(delete, "delete"), "")),
+            (controller_pb2.APPEND, mapping(append, "append")),
+            (controller_pb2.SUBTRACT, mapping(subtract, "subtract")),
         )
+        present = mapping(expected, "expected")
         resource = controller_pb2.AlterConfigsResource(
             resource_type=resource_of(kind),
             resource_name=str(name),
             configs=[
-                _change(key, operation, config_text(value), expected or {})
+                _change(key, operation, config_text(key, value), present)
                 for operation, values in operations
                 for key, value in values.items()
             ],
         )
-        stray = frozenset(expected or ()) - {config.name for config in resource.configs}
+        stray = present.keys() - {config.name for config in resource.configs}
         if stray:
             raise ValueError(f"expected, but neither set nor deleted: {', '.join(sorted(stray))}")
         body = controller_pb2.IncrementalAlterConfigsRequest(
@@ -111,5 +115,5 @@ def _change(
         name=key,
         config_operation=_COMPARING[operation],
         value=value,
-        expected=None if present is None else config_text(present),
+        expected=None if present is None else config_text(key, present),
     )

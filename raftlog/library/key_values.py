@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raftlog.errors import ApiError, ErrorCode, UnknownOutcomeError
+from raftlog.library.arguments import bytes_of
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.namespace import Namespace
 from raftlog.outcome import LogOffset, WriteResult, generation_of
@@ -198,7 +199,7 @@ def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAl
             expected_generation=_generation(one),
         )
         if isinstance(one, Put):
-            alteration.value = _encoded(one.value)
+            alteration.value = bytes_of(one.value, "value")
             alteration.lease_id = one.lease_id or 0
         else:
             alteration.operation = (
@@ -214,14 +215,6 @@ def _generation(one: KeyChange) -> int | None:
         return one.generation
     lease_id = one.lease_id if isinstance(one, Put) else None
     return generation_of(one.expected, one.expected_create, lease_id)
-
-
-def _encoded(value: bytes | str) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes):
-        return value
-    raise TypeError(f"value is str or bytes, not {type(value).__name__}: {value!r:.80}")
 
 
 def _from_wire(response: broker_pb2.BrokerResponse) -> KeyValues:

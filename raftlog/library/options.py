@@ -109,13 +109,15 @@ class Options:
 
 def positive(timeout_s: float) -> float:
     """A timeout that can be kept. Raises ConfigError."""
-    if not 0 < timeout_s <= 86_400:
-        raise ConfigError(f"timeout_s={timeout_s}: it is more than 0 and at most a day")
+    if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 86_400:
+        raise ConfigError(f"timeout_s={timeout_s!r:.80}: seconds, more than 0 and at most a day")
     return timeout_s
 
 
 def _addresses(given: Addresses, what: str, variable: str) -> tuple[str, ...]:
-    parts = given.split(",") if isinstance(given, str) else list(given)
+    parts = given.split(",") if isinstance(given, str) else given
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(one, str) for one in parts):
+        raise ConfigError(f"{what}={given!r:.80}: host:port, several with commas or in a list")
     if not any(part.strip() for part in parts):
         parts = os.environ.get(variable, "").split(",")
     try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from raftlog.library.arguments import names_of
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.namespace import Namespace
 from raftlog.library.values import ConfigValue, NewTopic, Topic, TopicsPage
-from raftlog.library.wire import item_error, names_to_wire, new_topic, topic_from_wire
+from raftlog.library.wire import item_error, new_topic, topic_from_wire
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -67,7 +68,7 @@ class AsyncTopics(Namespace):
     ) -> WriteResult:
         """Delete topics with their partitions and configs. Each succeeds or fails by itself."""
         body = controller_pb2.DeleteTopicsRequest(
-            names=names_to_wire(names), validate_only=validate_only
+            names=names_of(names), validate_only=validate_only
         )
         result, _ = await self._core.write(body, acks, timeout_s)
         return result

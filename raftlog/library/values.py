@@ -15,8 +15,8 @@ from raftlog.library.enums import (
 )
 from raftlog.outcome import WriteResult
 
-ConfigValue = str | int | float | bool
-"""Configs are text on the wire; numbers and truth values are written as Kafka writes them."""
+ConfigValue = str | int | float | bool | Sequence[str]
+"""Configs are text on the wire: numbers, truth values and lists are written as Kafka does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +216,3 @@ class AclFilter:
     pattern_type: PatternType = PatternType.ANY
     permission: AclPermission = AclPermission.ANY
     host: str | None = None
-
-
-def config_text(value: ConfigValue) -> str:
-    """A value as it goes over the wire."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

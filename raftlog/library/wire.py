@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.library.arguments import config_text
 from raftlog.library.enums import (
     AclOperation,
     AclPermission,
@@ -25,7 +26,6 @@ from raftlog.library.values import (
     Partition,
     Topic,
     Visibility,
-    config_text,
 )
 from raftlog.metadata.config_keys import without_effect
 from raftlog.outcome import Acks, Token, WriteResult
@@ -44,15 +44,6 @@ _MODES = {
     ReadMode.LATEST: broker_pb2.LATEST,
     ReadMode.STRICT: broker_pb2.STRICT,
 }
-
-
-def names_to_wire(names: Sequence[Any]) -> Sequence[str]:
-    """Raises TypeError, which says how several are given."""
-    for name in names:
-        if not isinstance(name, str):
-            what = type(name).__name__
-            raise TypeError(f"each name is a str, not {what}: {name!r:.80} (a list goes as *list)")
-    return names
 
 
 def acks_to_wire(acks: str) -> common_pb2.Acks:
@@ -119,7 +110,7 @@ def new_topic(topic: NewTopic) -> controller_pb2.CreatableTopic:
             for index, ids in enumerate(topic.assignments)
         ],
         configs=[
-            controller_pb2.ConfigEntry(name=name, value=config_text(value))
+            controller_pb2.ConfigEntry(name=name, value=config_text(name, value))
             for name, value in topic.configs.items()
         ],
     )

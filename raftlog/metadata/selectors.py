@@ -43,6 +43,8 @@ KINDS = {
 PLURAL = {kind: plural for plural, kind in KINDS.items()}
 BOOK_KEEPING = frozenset({"clients", "client_results", "progress", "applied"})
 """What changes without anybody having changed anything: shown only to who names it."""
+_FLAT = frozenset({"topics", "brokers", "features", "hostnames", "leases", "acls"})
+"""Entities with nothing below them."""
 EVERYTHING = "*"
 _NAMED_LIKE = {
     "config": "configs",
@@ -144,6 +146,11 @@ def _add(text: str, exact: set[str], prefixes: set[str], field: str) -> None:
     plural, slash, rest = text.partition("/")
     if plural not in KINDS:
         raise ApiError(ErrorCode.INVALID_REQUEST, _unknown(plural, text), field=field)
+    if plural in _FLAT and "/" in rest:
+        # It would be a watch that waits for ever.
+        there = f"{plural}/{rest.partition('/')[0]}"
+        message = f"there is nothing below {there[:80]!r} (a slash within a name is %2F)"
+        raise ApiError(ErrorCode.INVALID_REQUEST, message, field=field)
     if not slash or rest in ("", EVERYTHING):
         exact.add(plural)
         prefixes.add(f"{plural}/")

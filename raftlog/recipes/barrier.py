@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from raftlog.library.async_client import AsyncClient
-from raftlog.recipes.place import until_gone
+from raftlog.recipes.keys import checked_name, until_gone
 
 PREFIX = "barriers/"
 
@@ -17,7 +17,9 @@ class AsyncBarrier:
     """
 
     def __init__(self, client: AsyncClient, name: str) -> None:
-        self._client, self.key = client, f"{PREFIX}{name}"
+        """Raises ValueError for a name that cannot be part of a key."""
+        self._client = client
+        self.key = f"{PREFIX}{checked_name('barrier', name, f'{PREFIX}{name}/')}"
 
     async def hold(self, value: str = "") -> None:
         """Put it there; it may be there already. Who begins to wait from now on, waits."""

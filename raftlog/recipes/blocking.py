@@ -5,40 +5,32 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Self, TypeVar
 
-from raftlog.library.blocking import Blocking, BlockingContext, blocking, on_loop
+from raftlog.library.blocking import Attribute, Blocking, BlockingContext, blocking, on_loop
 from raftlog.library.client import Client
 from raftlog.library.key_values import Expect
 from raftlog.recipes.barrier import AsyncBarrier
 from raftlog.recipes.double_barrier import AsyncDoubleBarrier
 from raftlog.recipes.election import AsyncElection, Leader
+from raftlog.recipes.holder import Holder, InQueue
 from raftlog.recipes.lock import DEFAULT_TTL_S, AsyncLock
-from raftlog.recipes.place import Holder
 
+Q = TypeVar("Q", AsyncLock, AsyncElection, AsyncDoubleBarrier)
 H = TypeVar("H", AsyncLock, AsyncElection)
 
 
-class _Holding(BlockingContext[H]):
-    """What is the same of a lock and of an election. See :class:`raftlog.recipes.place.Holder`."""
+class _InQueue(BlockingContext[Q]):
+    """What is the same of all that have a place. See :class:`raftlog.recipes.holder.InQueue`."""
+
+    key = Attribute(InQueue.key)
+
+
+class _Holding(_InQueue[H]):
+    """What is the same of a lock and of an election. See :class:`raftlog.recipes.holder.Holder`."""
 
     abandon = on_loop(Holder.abandon)
+    generation = Attribute(Holder.generation)
+    token = Attribute(Holder.token)
     wait_lost = blocking(Holder.wait_lost)
-
-    @property
-    def token(self) -> int:
-        """The fencing token: that of who comes later is higher."""
-        return self._twin.token
-
-    @property
-    def generation(self) -> int:
-        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
-        again, under a higher generation.
-        """
-        return self._twin.generation
-
-    @property
-    def key(self) -> str:
-        """The key that stands for the holder."""
-        return self._twin.key
 
     def guard(self) -> Expect:
         """The condition that it is not lost: for ``client.kv.alter``."""
@@ -52,6 +44,7 @@ class Lock(_Holding[AsyncLock]):
 
     acquire = blocking(AsyncLock.acquire)
     release = blocking(AsyncLock.release)
+    is_held = Attribute(AsyncLock.is_held)
 
     def __init__(
         self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
@@ -61,11 +54,6 @@ class Lock(_Holding[AsyncLock]):
         """
         thread, twin = client.parts
         super().__init__(thread, AsyncLock(twin, name, ttl_s=ttl_s, value=value))
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it is certain, by this clock, that nobody else has it."""
-        return self._twin.is_held
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -81,6 +69,7 @@ class Election(_Holding[AsyncElection]):
     leader = blocking(AsyncElection.leader)
     proclaim = blocking(AsyncElection.proclaim)
     resign = blocking(AsyncElection.resign)
+    is_leader = Attribute(AsyncElection.is_leader)
 
     def __init__(
         self, client: Client, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
@@ -88,11 +77,6 @@ class Election(_Holding[AsyncElection]):
         """``value``: what the others see of the leader, as its address."""
         thread, twin = client.parts
         super().__init__(thread, AsyncElection(twin, name, value, ttl_s=ttl_s))
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether it is certain, by this clock, that nobody else leads."""
-        return self._twin.is_leader
 
     def observe(self) -> Generator[Leader | None]:
         """Who leads, whenever that changes, from now on. Several changes may show as one."""
@@ -124,7 +108,7 @@ class Barrier(Blocking[AsyncBarrier]):
         super().__init__(thread, AsyncBarrier(twin, name))
 
 
-class DoubleBarrier(BlockingContext[AsyncDoubleBarrier]):
+class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
     """A double barrier of this name: ``with DoubleBarrier(client, "step 1", 3):`` begins when three
     are there, and ends when all three have ended. See :class:`raftlog.recipes.AsyncDoubleBarrier`.
     """
@@ -139,11 +123,6 @@ class DoubleBarrier(BlockingContext[AsyncDoubleBarrier]):
         """``ttl_s``: how long one that died is waited for."""
         thread, twin = client.parts
         super().__init__(thread, AsyncDoubleBarrier(twin, name, count, ttl_s=ttl_s))
-
-    @property
-    def key(self) -> str:
-        """The key that stands for it; empty before it has entered."""
-        return self._twin.key
 
     def __enter__(self) -> Self:
         self.enter()

@@ -16,6 +16,8 @@ from raftlog.errors import InvalidUpdateVersionError, UnknownOutcomeError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.enums import ReadModeLike
 from raftlog.library.key_values import ABSENT, Delete, Expect, KeyValue, Put
+from raftlog.recipes.holder import InQueue
+from raftlog.recipes.keys import watched
 from raftlog.recipes.lock import DEFAULT_TTL_S
 from raftlog.recipes.place import Place, PlaceLostError
 
@@ -60,7 +62,7 @@ class _Look(NamedTuple):
     """Who is in no group yet, in the order of coming."""
 
 
-class AsyncDoubleBarrier:
+class AsyncDoubleBarrier(InQueue):
     """A double barrier of this name, for groups of ``count``, for one task at a time: ``async with
     AsyncDoubleBarrier(client, "step 1", 3):`` begins when three are there, and ends when all three
     have ended.
@@ -79,18 +81,13 @@ class AsyncDoubleBarrier:
         self._prefix = f"{PREFIX}{name}/"
         self._formed_key = f"{self._prefix}formed"
         self._waiting_prefix = f"{self._prefix}waiting/"
-        self._place = Place(client, self._waiting_prefix, ttl_s, f"double barrier {name}"[:249])
+        self._place = Place(client, self._waiting_prefix, ttl_s, "double barrier", name)
         self._group: _Group | None = None
-
-    @property
-    def key(self) -> str:
-        """The key that stands for it; empty before it has entered."""
-        return self._place.key
 
     def abandon(self) -> None:
         """Be gone with the lease's time, without a word to the cluster: as one that has died."""
         self._group = None
-        self._place.abandon()
+        super().abandon()
 
     async def enter(self, timeout_s: float | None = None) -> bool:
         """Wait until so many have entered; False: the time was over first, and it is in no group.
@@ -199,9 +196,7 @@ class AsyncDoubleBarrier:
             return None
 
     async def _all_gone(self, group: _Group) -> None:
-        async with self._client.watch(f"kv/{self._waiting_prefix}", tip=True) as changes:
-            if changes.token is not None:
-                await self._client.see(changes.token)
+        async with watched(self._client, f"kv/{self._waiting_prefix}") as changes:
             found = await self._client.kv.list(self._waiting_prefix, keys_only=True, read="latest")
             left = {one.key for one in found if group.has(one.create_offset)}
             while left and (change := await changes.next_change()) is not None:

@@ -9,8 +9,10 @@ from typing import Self
 from raftlog.errors import InvalidUpdateVersionError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.key_values import Put
+from raftlog.recipes.holder import Holder
+from raftlog.recipes.keys import watched
 from raftlog.recipes.lock import DEFAULT_TTL_S
-from raftlog.recipes.place import Holder, Place, PlaceLostError
+from raftlog.recipes.place import Place, PlaceLostError
 
 PREFIX = "elections/"
 
@@ -38,7 +40,7 @@ class AsyncElection(Holder):
     ) -> None:
         """``value``: what the others see of the leader, as its address."""
         self._client, self._prefix, self._value = client, f"{PREFIX}{name}/", value
-        self._place = Place(client, self._prefix, ttl_s, f"election {name}"[:249])
+        self._place = Place(client, self._prefix, ttl_s, "election", name)
 
     @property
     def is_leader(self) -> bool:
@@ -75,9 +77,7 @@ class AsyncElection(Holder):
 
     async def observe(self) -> AsyncGenerator[Leader | None]:
         """Who leads, whenever that changes, from now on. Several changes may show as one."""
-        async with self._client.watch(f"kv/{self._prefix}", tip=True) as changes:
-            if changes.token is not None:
-                await self._client.see(changes.token)
+        async with watched(self._client, f"kv/{self._prefix}") as changes:
             last = await self.leader()
             yield last
             async for change in changes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Self
 
 from raftlog.library.async_client import AsyncClient
-from raftlog.recipes.place import Holder, Place
+from raftlog.recipes.holder import Holder
+from raftlog.recipes.place import Place
 
 PREFIX = "locks/"
 DEFAULT_TTL_S = 10.0
@@ -25,7 +26,7 @@ class AsyncLock(Holder):
         """``ttl_s``: how long the lock outlives a holder that died. ``value``: who holds it, for
         people.
         """
-        self._place = Place(client, f"{PREFIX}{name}/", ttl_s, f"lock {name}"[:249])
+        self._place = Place(client, f"{PREFIX}{name}/", ttl_s, "lock", name)
         self._value = value
 
     @property

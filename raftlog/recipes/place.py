@@ -12,17 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, TypeVar
 
 from raftlog.errors import ApiError, RaftlogError
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.enums import ReadModeLike
 from raftlog.library.key_values import ABSENT, Expect, KeyValue
 from raftlog.library.leases import AsyncLease
 from raftlog.outcome import Token
+from raftlog.recipes.keys import checked_name, until_gone
 
 T = TypeVar("T")
+LEASE_NAME_MAX_CHARS = 249
 
 
 class PlaceLostError(RaftlogError):
@@ -32,8 +32,14 @@ class PlaceLostError(RaftlogError):
 class Place:
     """One place. ``take`` it; in the end ``leave``."""
 
-    def __init__(self, client: AsyncClient, prefix: str, ttl_s: float, name: str) -> None:
-        self._client, self._prefix, self._ttl_s, self._name = client, prefix, ttl_s, name
+    def __init__(
+        self, client: AsyncClient, prefix: str, ttl_s: float, what: str, name: str
+    ) -> None:
+        """``prefix``: of the keys of the queue. ``what``: that the queue is for, as "lock", and its
+        name. Raises ValueError if that cannot be part of a key.
+        """
+        self._client, self._prefix, self._ttl_s = client, prefix, ttl_s
+        self._name = f"{what} {checked_name(what, name, prefix)}"[:LEASE_NAME_MAX_CHARS]
         self._lease: AsyncLease | None = None
         self._is_first = False
         self.key = ""
@@ -103,6 +109,14 @@ class Place:
             # Ids grow, so lists show the queue in its order.
             key = f"{self._prefix}{lease.id:020d}"
             written = await self._client.kv.put(key, value, lease_id=lease.id, expected=ABSENT)
+        except ApiError as error:
+            if error.outcome_unknown:
+                lease.abandon()
+            else:
+                # It has been answered, so this will be: nothing is left behind.
+                with contextlib.suppress(ApiError):
+                    await lease.revoke()
+            raise
         except BaseException:
             lease.abandon()
             raise
@@ -160,64 +174,3 @@ class Place:
             if not doing.done():
                 doing.cancel()
                 await asyncio.gather(doing, return_exceptions=True)
-
-
-class Holder:
-    """What is the same of all that hold a place: of a lock, and of a leadership."""
-
-    _place: Place
-
-    @property
-    def token(self) -> int:
-        """The fencing token: that of who comes later is higher."""
-        return self._place.token
-
-    @property
-    def generation(self) -> int:
-        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
-        again, under a higher generation.
-        """
-        return self._place.generation
-
-    @property
-    def key(self) -> str:
-        """The key that stands for the holder."""
-        return self._place.key
-
-    def guard(self) -> Expect:
-        """The condition that the place is not lost: ``client.kv.alter(lock.guard(), Put(…))``
-        changes nothing once it is.
-        """
-        return self._place.guard()
-
-    def abandon(self) -> None:
-        """Rely on it no longer, and let it end with its time: without a word to the cluster."""
-        self._place.abandon()
-
-    async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is lost or given up; False: the time was over first."""
-        return await self._place.lease.wait_lost(timeout_s)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._place.give_up()
-
-
-async def until_gone(client: AsyncClient, key: str, *, read: ReadModeLike) -> bool:
-    """Wait until a key is not there; False: the watch has ended first, and it may be there still.
-    ``read``: how the first look is made.
-    """
-    async with client.watch(f"kv/{key}", tip=True) as changes:
-        # What goes from here on is told; what went before, this read shows.
-        if changes.token is not None:
-            await client.see(changes.token)
-        if await client.kv.get(key, read=read) is None:
-            return True
-        async for change in changes:
-            if change.key == key and change.after is None:
-                return True
-    return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, ErrorCode, OtherServerError
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation, DialHandler, TransportLimits
 from raftlog.transport.bounds import Bounds
@@ -30,6 +30,15 @@ import grpc.aio  # isort: skip
 LINK_METADATA_KEY = "raftlog-link"
 """In the initial metadata by which a server says that it has taken a stream."""
 
+_OTHER_KIND = {
+    Conversation.BROKER: (Conversation.CONTROLLER, "a controller, not a broker"),
+    Conversation.WATCH: (Conversation.CONTROLLER, "a controller, not a broker"),
+    Conversation.WATCH_MANY: (Conversation.CONTROLLER, "a controller, not a broker"),
+    Conversation.CONTROLLER: (Conversation.BROKER, "a broker, not a controller"),
+}
+"""What a server that does not have a conversation of clients has instead, if it is of the other
+kind; it may also be one that is not ready yet.
+"""
 _CONNECTION_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
 """What ends a call as its connection ends, and not by itself."""
 
@@ -127,7 +136,7 @@ class GrpcDialer(BaseDialer):
         failed = True
         try:
             refusal = await self._await_acceptance(call)
-            why = await _error_of(call) if refusal else None
+            why = await self._error_of(call, shared.channel, metadata) if refusal else None
             self._attempting = False
             if refusal:
                 failed = not call.done() or await call.code() in _CONNECTION_LOST
@@ -141,6 +150,22 @@ class GrpcDialer(BaseDialer):
         finally:
             call.cancel()
             await channels.give_back(shared, failed=failed)
+
+    async def _error_of(self, call: Any, channel: Any, metadata: Any) -> ApiError | None:
+        """What a failed attempt says that the next one would not change; None: nothing."""
+        if not call.done():
+            return None
+        missing = await call.code() is grpc.StatusCode.UNIMPLEMENTED
+        if missing and self._conversation in _OTHER_KIND:
+            instead, what = _OTHER_KIND[self._conversation]
+            look = channel.stream_stream(instead.value)(metadata=metadata)
+            try:
+                if await self._await_acceptance(look):
+                    return None
+            finally:
+                look.cancel()
+            return OtherServerError(ErrorCode.NETWORK_EXCEPTION, f"{self._address} is {what}")
+        return await _turned_away(call)
 
     def _link_of(self, call: Any, offer: Offer | None) -> GrpcLink:
         of = call, self._address, self._conversation, self._bounds
@@ -167,9 +192,9 @@ class GrpcDialer(BaseDialer):
             return failure_text(error)
 
 
-async def _error_of(call: Any) -> ApiError | None:
+async def _turned_away(call: Any) -> ApiError | None:
     """What a server says of a client that it does not let in; None: it has said nothing of that."""
-    if not call.done() or await call.code() is not grpc.StatusCode.UNAUTHENTICATED:
+    if await call.code() is not grpc.StatusCode.UNAUTHENTICATED:
         return None
     error = common_pb2.Error()
     for key, value in await call.trailing_metadata() or ():

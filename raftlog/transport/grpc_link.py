@@ -33,6 +33,8 @@ UNBUDGETED_BYTES = 1024
 """So much of what a link has unsent is not counted in what all links together may keep: a short
 message is on its way before it would be, and of many short ones each would be told.
 """
+_NO_METHOD = "Method not found!"
+"""The details of the status with which gRPC answers a call that a server does not have."""
 _CONNECT_PREAMBLE = re.compile(
     r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to"
     r" remote host: (connect: )?)?"
@@ -319,7 +321,7 @@ def status_text(code: Any, details: str | None) -> str:
     """A gRPC status in one line; a failed connect without gRPC's way of telling it."""
     hint = (
         "; a node of the other kind, or another program, listens there"
-        if details == "Method not found!"
+        if details == _NO_METHOD
         else ""
     )
     if details and _HTTP1 in details:

@@ -254,6 +254,8 @@ def test_a_program_that_does_not_read_holds_a_bounded_number_of_changes(
 WRONG: tuple[tuple[dict[str, Any], ErrorCode, str], ...] = (
     ({"selectors": ["topic/orders"]}, ErrorCode.INVALID_REQUEST, "selectors[0]"),
     ({"selectors": ["topics", "configs/tpic/x"]}, ErrorCode.INVALID_REQUEST, "selectors[1]"),
+    ({"selectors": ["topics/orders/"]}, ErrorCode.INVALID_REQUEST, "selectors[0]"),
+    ({"selectors": ["brokers/5/x*"]}, ErrorCode.INVALID_REQUEST, "selectors[0]"),
     ({"selectors": ["topics/" + "x" * 3000]}, ErrorCode.INVALID_REQUEST, "selectors[0]"),
     ({"selectors": ["topics"] * 101}, ErrorCode.INVALID_REQUEST, "selectors"),
     ({"since": Token(0, 1, 2), "initial": True}, ErrorCode.NONE, ""),

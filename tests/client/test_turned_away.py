@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+import raftlog
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.watch import Watch
 from raftlog.errors import (
     ApiError,
     ErrorCode,
+    OtherServerError,
     RequestTimedOutError,
     SaslAuthenticationFailedError,
     ThrottlingQuotaExceededError,
 )
+from raftlog.transport.api import Conversation
+from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 
@@ -195,3 +201,50 @@ async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> No
     again.turn_away()
     assert (await network.until_dialled("b:1")) is not again
     watch.close()
+
+
+class Silent:
+    """Takes all and says nothing."""
+
+    def received(self, link: Any, messages: Any) -> None: ...
+
+    def closed(self, link: Any, reason: str) -> None: ...
+
+
+@asynccontextmanager
+async def server(*conversations: Conversation) -> AsyncGenerator[str]:
+    transport = GrpcServerTransport()
+    try:
+        acceptors: dict[Conversation, Any] = dict.fromkeys(conversations, lambda _: Silent())
+        yield (await transport.listen("127.0.0.1:0", acceptors)).address
+    finally:
+        await transport.close()
+
+
+async def test_a_call_says_at_once_that_a_controller_is_no_broker() -> None:
+    """[It waited for its whole time, and then said that nobody could be asked in time]"""
+    async with (
+        server(Conversation.CONTROLLER) as address,
+        raftlog.AsyncClient(address, timeout_s=FAR_S) as library,
+    ):
+        for call in (library.topics.list(), library.topics.create("t")):
+            with pytest.raises(OtherServerError, match=r"127.0.0.1:\d+ is a controller, not") as e:
+                await asyncio.wait_for(call, 5)
+            assert (e.value.outcome_unknown, e.value.retriable) == (False, False)
+        with pytest.raises(OtherServerError, match="is a controller, not a broker"):
+            async with asyncio.timeout(5), library.watch("topics"):
+                pass
+
+
+async def test_a_broker_that_is_not_ready_yet_is_waited_for() -> None:
+    """[A broker that asks for its id listens, and serves nothing]"""
+    async with server() as address, raftlog.AsyncClient(address, timeout_s=0.5) as library:
+        with pytest.raises(RequestTimedOutError, match="Method not found"):
+            await library.topics.list()
+
+
+def test_an_error_that_says_something_else_is_the_same_error() -> None:
+    error = OtherServerError(ErrorCode.NETWORK_EXCEPTION, "a", field="f")
+    said = error.saying("b")
+    assert (type(said), str(said)) == (OtherServerError, "NETWORK_EXCEPTION: b (field f)")
+    assert str(error) == "NETWORK_EXCEPTION: a (field f)"

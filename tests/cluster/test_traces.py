@@ -28,6 +28,7 @@ from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
+from raftlog.library.client import Client
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2_grpc
@@ -190,6 +191,36 @@ def test_a_write_is_one_trace_from_the_client_to_the_quorum(
             until(lambda wanted=wanted: "commit" in collected.of(wanted), "told", 20)  # type: ignore[misc]
         assert collected.of(bytes(16)) == {}
         assert all(cluster.pid(node.name) for node in cluster.nodes)
+
+
+def test_a_record_that_is_written_and_read_is_a_span_of_its_leader_below_the_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    with traced_cluster(tmp_path / "cluster", monkeypatch) as (cluster, collected):
+        tracing.enable(provider)
+        try:
+            with Client(cluster.bootstrap_servers, timeout_s=30) as client:
+                client.topics.create("t", partitions=1, replication_factor=1, acks="visible")
+                with provider.get_tracer("app").start_as_current_span("order") as order:
+                    client.produce("t", "hello")
+                with client.consume("t", offset="earliest") as records:
+                    assert next(iter(records)).value == b"hello"
+        finally:
+            tracing.disable()
+        calls = {span.name: span for span in kept.get_finished_spans()}
+        written, read = calls["call produce"], calls["call fetch"]
+        assert written.parent == order.get_span_context()
+        assert read.parent is None
+        for call, body in ((written, "produce"), (read, "fetch")):
+            trace_id = call.context.trace_id.to_bytes(16, "big")
+            name = f"broker {body}"
+            until(lambda name=name, of=trace_id: name in collected.of(of), f"{name} is told", 20)  # type: ignore[misc]
+            service, span = collected.of(trace_id)[name]
+            assert service == "raftlog-broker"
+            assert span.parent_span_id == call.context.span_id.to_bytes(8, "big")
 
 
 def test_an_exporter_that_there_is_not_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:

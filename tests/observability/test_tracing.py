@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -29,9 +30,13 @@ KNOWN = "00-" + "a1" * 16 + "-" + "b2" * 8 + "-01"
 
 
 @pytest.fixture
-def kept() -> Iterator[InMemorySpanExporter]:
+def provider() -> TracerProvider:
+    return TracerProvider()
+
+
+@pytest.fixture
+def kept(provider: TracerProvider) -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
-    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracing.enable(provider)
     yield exporter
@@ -46,6 +51,10 @@ def listing(traceparent: str = "") -> pb.ControllerRequest:
 
 def reading(traceparent: str = "") -> broker_pb2.BrokerRequest:
     return broker_pb2.BrokerRequest(traceparent=traceparent, metadata=broker_pb2.MetadataRequest())
+
+
+def producing(traceparent: str = "") -> broker_pb2.BrokerRequest:
+    return broker_pb2.BrokerRequest(traceparent=traceparent, produce=data_pb2.ProduceRequest())
 
 
 def test_nothing_of_opentelemetry_is_imported_unless_it_is_asked_for() -> None:
@@ -108,16 +117,13 @@ async def test_the_cheapest_write_becomes_a_message_that_can_name_a_span(
     assert sent.traceparent
 
 
-def test_heartbeats_and_records_are_not_traced(kept: InMemorySpanExporter) -> None:
+def test_heartbeats_are_not_traced(kept: InMemorySpanExporter) -> None:
     assert tracing.active is not None
     heartbeat = pb.ControllerRequest(broker_heartbeat=pb.BrokerHeartbeatRequest(broker_id=1))
-    fetch = broker_pb2.BrokerRequest(fetch=data_pb2.FetchRequest())
-    for request in (heartbeat, fetch, object()):
+    for request in (heartbeat, object()):
         assert tracing.active.calling(request, None) is request
     assert tracing.active.serving("controller", heartbeat, 0.0) is None
     assert not heartbeat.traceparent
-    fetch.traceparent = KNOWN
-    tracing.active.answered(fetch, 0.0, 0)
     assert kept.get_finished_spans() == ()
 
 
@@ -127,8 +133,9 @@ async def test_a_read_of_a_broker_is_a_span_below_that_of_its_call(
     future: asyncio.Future[broker_pb2.BrokerResponse] = asyncio.get_running_loop().create_future()
     assert tracing.active is not None
     sent = tracing.active.calling(reading(), future)
-    tracing.active.answered(sent, 0.25, 0)
-    tracing.active.answered(sent, 0.0, int(ErrorCode.BROKER_FENCED))
+    parent = tracing.parent_of(sent)
+    tracing.active.answered("metadata", parent, 0.25, 0)
+    tracing.active.answered("metadata", parent, 0.0, int(ErrorCode.BROKER_FENCED))
     future.set_result(broker_pb2.BrokerResponse())
     await asyncio.sleep(0)
     good, bad, call = kept.get_finished_spans()
@@ -139,17 +146,61 @@ async def test_a_read_of_a_broker_is_a_span_below_that_of_its_call(
     assert bad.attributes["error.type"] == "BROKER_FENCED"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("traceparent", ["", "x", KNOWN[:-1] + "0"])
-def test_a_broker_begins_no_trace_with_a_read(kept: InMemorySpanExporter, traceparent: str) -> None:
+@pytest.mark.parametrize("traceparent", ["", "x", "x" * 1_000_000, KNOWN[:-1] + "0"])
+def test_a_broker_begins_no_trace_with_what_it_answers_itself(
+    kept: InMemorySpanExporter, traceparent: str
+) -> None:
     assert tracing.active is not None
-    tracing.active.answered(reading(traceparent), 0.0, 0)
+    for request in (reading(traceparent), producing(traceparent)):
+        assert tracing.parent_of(request) == ""
+        tracing.active.answered("metadata", tracing.parent_of(request), 0.0, 0)
     assert kept.get_finished_spans() == ()
 
 
-def test_a_unary_read_takes_the_trace_of_its_metadata() -> None:
-    request = reading()
-    tracing.take_header(request, [("traceparent", KNOWN), ("other", "x")])
-    assert request.traceparent == KNOWN
+async def test_a_call_for_records_of_one_is_below_its_span_and_of_several_names_each(
+    kept: InMemorySpanExporter, provider: TracerProvider
+) -> None:
+    assert tracing.active is not None
+    tracer = provider.get_tracer("app")
+    callers = []
+    for name in ("a", "b"):
+        with tracer.start_as_current_span(name):
+            callers.append(tracing.active.caller())
+    assert tracing.active.caller() is None, "outside of any span"
+    with tracer.start_as_current_span("of a turn of the loop that is nobody's"):
+        for asked in (callers[:1] * 3, [*callers, None, *callers], [None]):
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            tracing.active.calling(producing(), future, asked)
+            future.set_result(broker_pb2.BrokerResponse())
+            await asyncio.sleep(0)
+    one, both, nobody = [s for s in kept.get_finished_spans() if s.name == "call produce"]
+    assert one.parent == callers[0]
+    assert both.parent is None
+    assert [link.context for link in both.links] == callers
+    assert (nobody.parent, list(nobody.links)) == (None, [])
+
+
+async def test_the_error_of_a_partition_is_that_of_the_call_for_its_records(
+    kept: InMemorySpanExporter,
+) -> None:
+    assert tracing.active is not None
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    tracing.active.calling(producing(), future)
+    answer = data_pb2.ProduceResponse()
+    answer.partitions.add(base_offset=7)
+    answer.partitions.add(error_code=ErrorCode.NOT_ENOUGH_REPLICAS)
+    future.set_result(broker_pb2.BrokerResponse(produce=answer))
+    await asyncio.sleep(0)
+    (call,) = kept.get_finished_spans()
+    assert call.attributes["error.type"] == "NOT_ENOUGH_REPLICAS"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("request_", [reading(), producing()], ids=["read", "records"])
+def test_a_unary_method_takes_the_trace_of_its_metadata(
+    request_: broker_pb2.BrokerRequest,
+) -> None:
+    tracing.take_header(request_, [("traceparent", KNOWN), ("other", "x")])
+    assert tracing.parent_of(request_) == KNOWN
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,14 @@ from simulated_cluster import Cluster, on_cluster
 
 import raftlog
 from raftlog import errors, recipes
-from raftlog.recipes import AsyncBarrier, AsyncElection, AsyncLock, PlaceLostError
+from raftlog.library.blocking import Attribute
+from raftlog.recipes import (
+    AsyncBarrier,
+    AsyncDoubleBarrier,
+    AsyncElection,
+    AsyncLock,
+    PlaceLostError,
+)
 
 
 def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
@@ -255,7 +263,50 @@ def test_each_recipe_has_a_blocking_twin_with_the_same_arguments() -> None:
             if method.startswith("_"):
                 continue
             if not callable(what):
-                assert isinstance(getattr(twin, method), property), (name, method)
+                assert isinstance(getattr(twin, method), Attribute), (name, method)
                 continue
             ours = inspect.signature(getattr(twin, method)).parameters
             assert ours == inspect.signature(what).parameters, (name, method)
+
+
+def test_what_is_no_part_of_a_key_is_no_name() -> None:
+    """[The cluster refused the key, in words of its own, and the lease stayed for its time]"""
+    client = raftlog.AsyncClient("127.0.0.1:1")
+    makers: list[Callable[[str], object]] = [
+        lambda name: AsyncLock(client, name),
+        lambda name: AsyncElection(client, name),
+        lambda name: AsyncBarrier(client, name),
+        lambda name: AsyncDoubleBarrier(client, name, 2),
+    ]
+    for make in makers:
+        for name in ("", "a b", "ü", "/a", "a/", "a//b", "x" * 10_000):
+            with pytest.raises(ValueError, match=r"is no name of a (lock|election|.*barrier): "):
+                make(name)
+        for name in ("a", "a/b", "job:1@host"):
+            make(name)
+
+
+def test_who_is_refused_a_place_leaves_no_lease_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client() as client:
+
+            async def full(*_: Any, **__: Any) -> Any:
+                raise errors.PolicyViolationError(errors.ErrorCode.POLICY_VIOLATION, "full")
+
+            monkeypatch.setattr(client.kv, "put", full)
+            with pytest.raises(errors.PolicyViolationError):
+                await AsyncLock(client, "l").acquire()
+            assert await client.leases.list() == []
+
+    on_cluster(test)
+
+
+def test_the_blocking_twins_show_what_the_others_do_and_change_nothing() -> None:
+    with raftlog.Client("127.0.0.1:1") as client:
+        lock = recipes.Lock(client, "l")
+        assert (lock.token, lock.key, lock.is_held, client.token) == (0, "", False, None)
+        assert "fencing token" in str(type(lock).token.__doc__)
+        with pytest.raises(AttributeError, match="only for reading"):
+            lock.token = 5
+        with pytest.raises(PlaceLostError):
+            lock.generation  # noqa: B018

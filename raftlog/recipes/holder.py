@@ -1,0 +1,59 @@
+"""What is the same of all recipes that are made of a place in a queue."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from raftlog.library.key_values import Expect
+from raftlog.recipes.place import Place
+
+
+class InQueue:
+    """Of all that have a place."""
+
+    _place: Place
+
+    @property
+    def key(self) -> str:
+        """The key that stands for it; empty before it has come."""
+        return self._place.key
+
+    def abandon(self) -> None:
+        """Rely on it no longer, and let it end with its time, without a word to the cluster: as one
+        that has died.
+        """
+        self._place.abandon()
+
+
+class Holder(InQueue):
+    """What is the same of all that are first in a queue: of a lock, and of a leadership."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token: that of who comes later is higher."""
+        return self._place.token
+
+    @property
+    def generation(self) -> int:
+        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
+        again, under a higher generation.
+        """
+        return self._place.generation
+
+    def guard(self) -> Expect:
+        """The condition that the place is not lost: ``client.kv.alter(lock.guard(), Put(…))``
+        changes nothing once it is.
+        """
+        return self._place.guard()
+
+    async def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is lost or given up; False: the time was over first."""
+        return await self._place.lease.wait_lost(timeout_s)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._place.give_up()
