@@ -47,7 +47,7 @@ def tell(seen: Evidence) -> Story:
     # A leader that hung is why there was another: what it tells comes before.
     lines = tuple(
         sorted(
-            _without_doubles(found),
+            _without_doubles(found, seen.to_ms),
             key=lambda one: (one.at_ms, -one.weight, one.code == "ELECTION"),
         )
     )
@@ -56,18 +56,14 @@ def tell(seen: Evidence) -> Story:
     )
 
 
-def _without_doubles(lines: list[Line]) -> list[Line]:
+def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
     """A link that was lost says nothing new where the node tells itself that it stopped or did not
     run. Nor do brokers that reach no controller where the controllers tell that nobody led, or a
     single one whose fence is told.
     """
     kept = []
     for line in lines:
-        if line.code == "NO_CONTROLLER" and any(
-            other.code == "NO_LEADER" or (other.code == "FENCED" and other.subject == line.subject)
-            for other in lines
-            if _overlap(line, other)
-        ):
+        if line.code == "NO_CONTROLLER" and _is_told(line, lines, to_ms):
             continue
         if line.code == "UNREACHABLE" and any(
             other.subject == line.subject
@@ -81,11 +77,25 @@ def _without_doubles(lines: list[Line]) -> list[Line]:
     return kept
 
 
-def _overlap(one: Line, other: Line) -> bool:
-    """Whether there was a time of both."""
-    return (one.until_ms < 0 or other.at_ms <= one.until_ms) and (
-        other.until_ms < 0 or one.at_ms <= other.until_ms
-    )
+def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
+    """Whether other lines tell that brokers reached no controller: the fence of the only one, or
+    outages that are more than half of the time [controllers that start after a minute know no
+    leader for a moment, too].
+    """
+    alone_ms = _both_ms(line, line, to_ms)
+    if any(
+        other.code == "FENCED" and other.subject == line.subject and _both_ms(line, other, to_ms)
+        for other in lines
+    ):
+        return True
+    outages = [other for other in lines if other.code == "NO_LEADER"]
+    return 2 * sum(_both_ms(line, other, to_ms) for other in outages) > alone_ms
+
+
+def _both_ms(one: Line, other: Line, to_ms: int) -> int:
+    """How long two lines have in common."""
+    ends = [to_ms if line.until_ms < 0 else line.until_ms for line in (one, other)]
+    return max(0, min(ends) - max(one.at_ms, other.at_ms))
 
 
 def _summary(lines: tuple[Line, ...]) -> tuple[str, ...]:

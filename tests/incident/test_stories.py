@@ -250,6 +250,18 @@ def test_4b_it_is_over_when_the_last_broker_has_found_one() -> None:
     assert the(told, "NO_CONTROLLER").text == "brokers 4 and 5 reached no controller for 21 s"
 
 
+def test_4d_a_moment_after_the_start_is_not_the_outage() -> None:
+    """[a minute without controllers was told as the second in which they found each other]"""
+    told = story(
+        node("controller-2", (119_000, Kind.NO_LEADER, {"epoch": 3, "reason": "why"}),
+             (120_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 3})),
+        node("broker-4", (60_000, LOST, {"controller_id": 1}),
+             (120_500, FOUND, {"controller_id": 3, "epoch": 4})),
+    )  # fmt: skip
+    assert the(told, "NO_CONTROLLER").text == "broker 4 reached no controller for 1 min"
+    assert the(told, "NO_LEADER").lasted_ms == 1_000
+
+
 def test_4c_what_the_controllers_tell_themselves_is_not_told_twice() -> None:
     told = story(
         node("controller-2", (61_000, Kind.NO_LEADER, {"epoch": 3, "reason": "why"}),
