@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from raftlog.client.failures import with_reasons
 from raftlog.client.router import ANSWER_MARGIN_S, Protocol, greet
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Link, Transport
@@ -170,9 +171,8 @@ class RoundRobin:
 
     def _expired(self, call: _Call) -> None:
         self._waiting.pop(call, None)
-        whom = ", ".join(
-            f"{endpoint} ({lane.failure or 'does not answer'})"
-            for endpoint, lane in self._lanes.items()
+        whom = with_reasons(
+            {endpoint: lane.failure or "does not answer" for endpoint, lane in self._lanes.items()}
         )
         message = f"nobody of {whom} could be asked in time; the request was not executed"
         self._fail(call, ApiError(ErrorCode.REQUEST_TIMED_OUT, message))

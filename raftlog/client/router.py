@@ -16,6 +16,7 @@ from typing import Any
 
 from raftlog import tracing
 from raftlog.client.endpoint_selector import EndpointSelector
+from raftlog.client.failures import with_reasons
 from raftlog.client.routed_call import RoutedCall
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, Transport
@@ -290,13 +291,12 @@ class Router:
 
     def _expired(self, call: RoutedCall) -> None:
         self._waiting.pop(call, None)
-        whom = ", ".join(self._with_failure(address) for address in self._endpoints.known)
+        whom = with_reasons({one: self._failure_of(one) for one in self._endpoints.known})
         call.expired(f"nobody of {whom} could be asked in time; the request was not executed")
 
-    def _with_failure(self, address: str) -> str:
+    def _failure_of(self, address: str) -> str:
         route = self._routes.get(address)
-        failure = (route.failure if route is not None else "") or self._failures.get(address, "")
-        return f"{address} ({failure})" if failure else address
+        return (route.failure if route is not None else "") or self._failures.get(address, "")
 
     def _retarget(self, pause_s: float) -> None:
         self._stop_timer()

@@ -241,7 +241,7 @@ def test_nobody_there_is_said_within_the_timeout_and_definite() -> None:
         begun = world.loop.time()
         error = await failure(client.call(create(), timeout_s=2))
         assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
-        assert "x:1 (does not answer), y:1 (does not answer)" in str(error)
+        assert "nobody of x:1 and y:1 (does not answer) could" in str(error)
         assert world.loop.time() - begun == pytest.approx(2.0, abs=0.01)
         client.close()
 
