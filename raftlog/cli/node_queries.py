@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import Message
@@ -15,6 +16,7 @@ from raftlog.endpoint import endpoint_on
 from raftlog.journal.event import NodeEvent, typed_details
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
 
 if TYPE_CHECKING:
     from raftlog.incident.evidence import NodeTold
@@ -28,11 +30,15 @@ PAGES_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class NodeAt:
-    """A node, and where it is reached. ``node_id`` -1: nobody has said yet."""
+    """A node, and where it is reached. ``node_id`` -1: nobody has said yet.
+
+    ``cluster_id``: of the others; a node of another cluster tells nothing of this one. Empty: any.
+    """
 
     role: str
     node_id: int
     endpoint: str
+    cluster_id: str = ""
 
     @property
     def name(self) -> str:
@@ -92,10 +98,24 @@ async def find_nodes(
     for address in brokers:
         found.setdefault(address, NodeAt("broker", -1, address))
     named = {(one.role, one.node_id) for one in found.values() if one.node_id >= 0}
+    cluster_id = cluster_of(quorum.descriptions)
     return sorted(
-        (one for one in found.values() if one.node_id >= 0 or (one.role, one.node_id) not in named),
+        (
+            replace(one, cluster_id=cluster_id)
+            for one in found.values()
+            if one.node_id >= 0 or (one.role, one.node_id) not in named
+        ),
         key=lambda one: (one.role != "controller", one.node_id, one.endpoint),
     )
+
+
+def cluster_of(descriptions: Sequence[quorum_pb2.DescribeQuorumResponse]) -> str:
+    """The cluster of the leader, or of most of those who answer; empty: nobody can say."""
+    leads = next((one.cluster_id for one in descriptions if one.role == "leader"), "")
+    counts = Counter(one.cluster_id for one in descriptions).most_common(2)
+    if leads or not counts:
+        return leads
+    return "" if len(counts) > 1 and counts[0][1] == counts[1][1] else counts[0][0]
 
 
 async def ask_all(
@@ -149,7 +169,9 @@ async def _events_of(
     failure = ""
     for _ in range(PAGES_MAX):
         request = pb.DescribeNodeEventsRequest(
-            since_ms=since_ms, after_seq=events[-1].seq if events else 0
+            cluster_id=node.cluster_id,
+            since_ms=since_ms,
+            after_seq=events[-1].seq if events else 0,
         )
         called = await call(
             node.endpoint,
@@ -163,7 +185,7 @@ async def _events_of(
         if found is None:
             failure = called.failure
             break
-        node = NodeAt(found.role, found.node_id, node.endpoint)
+        node = replace(node, role=found.role, node_id=found.node_id)
         events += [_event(found, one) for one in found.events]
         if not found.more:
             break

@@ -31,6 +31,8 @@ class Daemons:
         self._directory = directory
         # Children of this very process have to be waited for, or they stay as zombies.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._begins: dict[str, int] = {}
+        """Where in its log what this object has started begins."""
 
     def log_path(self, name: str) -> Path:
         """Where a process writes."""
@@ -39,6 +41,7 @@ class Daemons:
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
         """Start a process in a session of its own, so that a Ctrl-C here is none there; its pid."""
         with self.log_path(name).open("ab") as output:
+            self._begins[name] = output.tell()
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -107,11 +110,16 @@ class Daemons:
         return killed
 
     def tail(self, name: str, lines: int = 10) -> str:
-        """The end of a process's log."""
+        """The end of a process's log.
+
+        Of one that was started here only what it has said since [the last words of its life before
+        stood above why it did not start].
+        """
         try:
-            return "\n".join(self.log_path(name).read_text(errors="replace").splitlines()[-lines:])
+            said = self.log_path(name).read_bytes()[self._begins.get(name, 0) :]
         except FileNotFoundError:
             return ""
+        return "\n".join(said.decode(errors="replace").splitlines()[-lines:])
 
     def _pid_path(self, name: str) -> Path:
         return self._directory / f"{name}.pid"

@@ -36,6 +36,7 @@ class Looker:
         self._story: Story | None = None
         self._asked_at = float("-inf")
         self._asking: asyncio.Task[Story] | None = None
+        self._brokers: list[NodeAt] = []
 
     async def look(self) -> bytes:
         """The document as JSON in one line."""
@@ -68,14 +69,16 @@ class Looker:
 
     async def _tell(self, seen: Seen) -> Story:
         until = time.time_ns() // 1_000_000
-        brokers = seen.brokers.brokers if seen.brokers is not None else ()
-        nodes = [NodeAt("controller", one.node_id, one.endpoint) for one in seen.nodes]
-        nodes += [
-            NodeAt("broker", one.broker_id, endpoint_on(one.endpoint, "") or one.endpoint)
-            for one in brokers
-        ]
+        cluster_id = seen.best.cluster_id if seen.best is not None else ""
+        nodes = [NodeAt("controller", one.node_id, one.endpoint, cluster_id) for one in seen.nodes]
+        if seen.brokers is not None:
+            # Without a leader nobody names them, and they alone tell of controllers that are dead.
+            self._brokers = [
+                NodeAt("broker", one.broker_id, endpoint_on(one.endpoint, "") or one.endpoint)
+                for one in seen.brokers.brokers[:MAX_JOURNALS]
+            ]
         told = await events_of_all(
-            nodes[:MAX_JOURNALS], until - HOUR_MS, JOURNALS_S, self._security
+            [*nodes, *self._brokers][:MAX_JOURNALS], until - HOUR_MS, JOURNALS_S, self._security
         )
         return tell(
             Evidence(

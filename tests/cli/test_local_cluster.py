@@ -87,9 +87,11 @@ def test_a_node_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None:
     cluster.generate()
     path = cluster.config_path("controller-1")
     path.write_text(path.read_text() + "nonsense = 1\n")
+    cluster.log_path("controller-1").write_text("the last word of its life before\n")
     cluster.start_controllers()
-    with pytest.raises(FailedError, match="nonsense: unknown key"):
+    with pytest.raises(FailedError, match="nonsense: unknown key") as ended:
         cluster.wait_ready(["controller-1"], 120)
+    assert "life before" not in str(ended.value)
     with pytest.raises(FailedError, match="nonsense: unknown key"):
         cluster.wait_leader(120)
 
