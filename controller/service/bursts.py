@@ -39,6 +39,8 @@ class Bursts:
         self._soon, self._now, self._cpu_clock = soon, now, cpu_clock
         self._more, self._over = more, over
         self._begun: float | None = None
+        self._looks = False
+        """A look is due."""
         self._ended = now()
         self._rested_s = 0.0
         """In which nobody was answered, and that no burst has used up."""
@@ -55,14 +57,25 @@ class Bursts:
         if self._begun is None:
             self._begun = self._cpu_clock()
             self._rested_s = min(REST_MAX_S, self._rested_s + self._now() - self._ended)
-            self._soon(0.0, self._look)
-        else:
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Who is due was looked at: if a burst goes on, it may be over."""
+        if self._looks:
             self._again = True
+        elif self._begun is not None:
+            self._looks = True
+            self._soon(0.0, self._look)
 
     def _look(self) -> None:
-        if self._again or self._more():
+        self._looks = False
+        if self._more():
+            # Whoever is left is looked at in another turn of the loop, which may be a while away:
+            # not to be waited for by looking.
+            return
+        if self._again:
             self._again = False
-            self._soon(0.0, self._look)
+            self.go_on()
             return
         begun, self._begun = self._begun, None
         took_s = 0.0 if begun is None else self._cpu_clock() - begun

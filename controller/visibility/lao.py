@@ -60,6 +60,7 @@ class LaoTracker(LaoView):
         member. O(brokers), once an epoch.
         """
         self._features = {name: image.features[name] for name in image.features}
+        self._levels_changed()
         self._heartbeats_off = not heartbeats_in_force(self._features)
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
@@ -133,6 +134,7 @@ class LaoTracker(LaoView):
                 self._features[message.name] = message.feature_level
             else:
                 self._features.pop(message.name, None)
+            self._levels_changed()
             self._heartbeats_changed(batch_end)
         elif type_ == RecordType.REGISTER_BROKER:
             registrations.register(

@@ -40,6 +40,10 @@ class LaoView:
         """
         self._features: dict[str, int] = {}
         """The feature levels at the log end."""
+        self._level_is_zero = False
+        """Whether ``lao.version`` is not finalized in them; false for a log without any levels,
+        which has not begun.
+        """
         self._heartbeats_off = False
         """Heartbeats are not in force at the log end: brokers join without having applied anything,
         and LAO is unknown.
@@ -66,8 +70,7 @@ class LaoView:
         """
         if self._highest_lao < 0:
             return -1
-        by_applied = self._registrations.by_applied
-        silent = by_applied and by_applied.lowest < 0
+        silent = self._registrations.by_applied.lowest < 0
         unknown = self._heartbeats_off or silent or self._level_is_zero
         return -1 if unknown else self._highest_lao
 
@@ -218,13 +221,11 @@ class LaoView:
             f" {self.epoch}"
         )
 
-    @property
-    def _level_is_zero(self) -> bool:
-        """Whether ``lao.version`` is not finalized.
-
-        False for a log without any levels, which has not begun.
-        """
-        return LAO_VERSION not in self._features and METADATA_VERSION in self._features
+    def _levels_changed(self) -> None:
+        """``_features`` is another one."""
+        self._level_is_zero = (
+            LAO_VERSION not in self._features and METADATA_VERSION in self._features
+        )
 
 
 def _ids(broker_ids: Iterable[int]) -> list[int]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 Position = tuple[int, int, int]
 """(offset, broker id, broker epoch): how far a broker is known to be."""
+NOWHERE = 1 << 63
+"""Above every offset."""
 
 
 class Positions:
@@ -18,7 +20,7 @@ class Positions:
     there are offsets between.
     """
 
-    __slots__ = ("_at", "_count", "_offsets")
+    __slots__ = ("_at", "_count", "_offsets", "lowest")
 
     def __init__(self) -> None:
         self._at: dict[int, set[tuple[int, int]]] = {}
@@ -26,6 +28,10 @@ class Positions:
         self._offsets: list[int] = []
         """The keys of ``_at``, ascending."""
         self._count = 0
+        self.lowest = NOWHERE
+        """The lowest offset; NOWHERE if there is none. An attribute: each report of a broker asks
+        for it.
+        """
 
     def __len__(self) -> int:
         return self._count
@@ -33,11 +39,6 @@ class Positions:
     def __iter__(self) -> Iterator[Position]:
         """Ascending."""
         return self.until(self._offsets[-1]) if self._offsets else iter(())
-
-    @property
-    def lowest(self) -> int:
-        """The lowest offset. Raises IndexError if there is none."""
-        return self._offsets[0]
 
     def until(self, offset: int) -> Iterator[Position]:
         """Those at ``offset`` and below, ascending."""
@@ -56,6 +57,7 @@ class Positions:
                 offsets.insert(bisect_left(offsets, offset), offset)
             else:
                 offsets.append(offset)
+            self.lowest = offsets[0]
         there.add((broker_id, epoch))
         self._count += 1
 
@@ -67,4 +69,20 @@ class Positions:
         self._count -= 1
         if not there:
             del self._at[offset]
-            del self._offsets[bisect_left(self._offsets, offset)]
+            offsets = self._offsets
+            del offsets[bisect_left(offsets, offset)]
+            self.lowest = offsets[0] if offsets else NOWHERE
+
+    def move(self, position: Position, offset: int) -> None:
+        """A broker goes on to where others are, or ahead of all. Raises KeyError if it is not
+        there.
+        """
+        before, broker_id, epoch = position
+        to, there = self._at.get(offset), self._at[before]
+        if to is None or len(there) == 1:
+            self.remove(position)
+            self.add((offset, broker_id, epoch))
+            return
+        broker = (broker_id, epoch)
+        there.remove(broker)
+        to.add(broker)

@@ -130,15 +130,13 @@ class Registrations:
     def set_applied(self, broker: Registration, applied: int) -> None:
         """So much counts as applied: more than before, or -1."""
         if broker.member:
-            self.by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
-            self.by_applied.add((applied, broker.broker_id, broker.epoch))
+            self.by_applied.move((broker.applied, broker.broker_id, broker.epoch), applied)
         broker.applied = applied
 
     def set_known_lao(self, broker: Registration, known_lao: int) -> None:
         """This LAO counts as received."""
         if broker.member:
-            self.by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))
-            self.by_known_lao.add((known_lao, broker.broker_id, broker.epoch))
+            self.by_known_lao.move((broker.known_lao, broker.broker_id, broker.epoch), known_lao)
         broker.known_lao = known_lao
 
     def park(self, broker: Registration, applied: int, known_lao: int) -> None:

@@ -13,9 +13,28 @@ from collections import deque
 from collections.abc import Callable
 
 HEADER_BYTES = 4
+JOINED_BYTES = 8 << 10
+"""A longer envelope is not copied behind its length."""
 READ_AHEAD_FRAMES = 4
 """When so many wait to be read, nothing more is taken from the kernel."""
 CLOSED_BY_PEER = "the peer closed the lane"
+
+
+class _Frames:
+    """What is sent to many, one after the other, is framed once."""
+
+    def __init__(self) -> None:
+        self._envelope = self._frame = b""
+
+    def of(self, envelope: bytes) -> bytes:
+        """An envelope behind its length."""
+        if envelope is not self._envelope:
+            self._frame = len(envelope).to_bytes(HEADER_BYTES, "big") + envelope
+            self._envelope = envelope
+        return self._frame
+
+
+_frame_of = _Frames().of
 
 
 class LaneError(Exception):
@@ -132,7 +151,10 @@ class Lane(asyncio.Protocol):
     def put(self, envelope: bytes) -> None:
         """Write an envelope where the lane is ``writable``."""
         if self._transport is not None:
-            self._transport.writelines((len(envelope).to_bytes(HEADER_BYTES, "big"), envelope))
+            if len(envelope) <= JOINED_BYTES:
+                self._transport.write(_frame_of(envelope))
+            else:
+                self._transport.writelines((len(envelope).to_bytes(HEADER_BYTES, "big"), envelope))
 
     async def write(self, envelope: bytes) -> None:
         """Write an envelope; returns when the kernel has all of it. Raises LaneError."""

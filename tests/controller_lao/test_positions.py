@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.visibility.positions import Positions
+from controller.visibility.positions import NOWHERE, Positions
 
 WHO = st.tuples(st.integers(0, 3), st.integers(0, 2))
 STEPS = st.lists(st.tuples(WHO, st.integers(-1, 6)), max_size=40)
@@ -18,10 +18,13 @@ def test_they_are_what_a_sorted_list_would_be(
 ) -> None:
     positions, at = Positions(), dict[tuple[int, int], int]()
     for who, offset in steps:
-        if who in at:
+        if who in at and offset == 0:
+            positions.move((at[who], *who), 3)
+            at[who] = 3
+        elif who in at:
             positions.remove((at.pop(who), *who))
         # Above 5: it goes.
-        if offset <= 5:
+        if offset <= 5 and who not in at:
             positions.add((offset, *who))
             at[who] = offset
         expected = sorted((offset, *who) for who, offset in at.items())
@@ -40,5 +43,6 @@ def test_who_is_not_there_cannot_be_removed() -> None:
         with pytest.raises(KeyError):
             positions.remove(absent)
     assert list(positions) == [(5, 1, 7)]
-    with pytest.raises(IndexError):
-        _ = Positions().lowest
+    with pytest.raises(KeyError):
+        positions.move((4, 1, 7), 5)
+    assert Positions().lowest == NOWHERE

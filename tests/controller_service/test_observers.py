@@ -421,6 +421,7 @@ def test_nor_does_it_work_for_them_for_long() -> None:
 
     def read(offset: int, until: int, max_bytes: int) -> bytes:
         turns.time_s += 0.002
+        turns.cpu_s += 0.002
         return b"x"
 
     source.read = read  # type: ignore[method-assign]
@@ -439,6 +440,49 @@ def test_nor_does_it_work_for_them_for_long() -> None:
         served = sum(len(link.sent) for link in links)
         # As long a pause follows, in which calls that are new are met.
         assert turns.pauses_s[-1] >= TURN_MAX_MS / 1000 or served == 30
+
+
+def test_time_that_others_have_had_of_the_machine_ends_no_turn() -> None:
+    source, turns = FakeSource(registered=frozenset(range(20))), Turns()
+    observers = observers_of(source, turns)
+    links = [FakeLink() for _ in range(20)]
+    for broker_id, link in enumerate(links):
+        link.peer = f"broker:{broker_id}"
+        observers.accept(link)
+        observers.received(link, [fetch(10, replica_id=broker_id, broker_epoch=3)])
+        link.sent.clear()
+        observers.received(link, [fetch(10, replica_id=broker_id, broker_epoch=3)])
+    turns.take(5)
+
+    def read(offset: int, until: int, max_bytes: int) -> bytes:
+        turns.time_s += 1.0
+        return b"x"
+
+    source.read = read  # type: ignore[method-assign]
+    source.committed_end = 11
+    observers.release()
+    assert [len(link.sent) for link in links] == [1] * 20
+    assert turns.pauses_s[-1] == 0.0
+
+
+def test_a_burst_does_not_look_for_those_whose_turn_is_a_while_away() -> None:
+    turns, waiting = Turns(), [True]
+    bursts = Bursts(
+        turns.soon, lambda: turns.time_s, lambda: turns.cpu_s, lambda: waiting[0], lambda: None
+    )
+    turns.time_s = REST_MAX_S
+    bursts.begin()
+    turns.take()
+    assert turns.due == [], "somebody is left, and it is not asked in every turn of the loop"
+    turns.cpu_s += REST_MAX_S + 2 * SHORT_S
+    waiting[0] = False
+    bursts.go_on()
+    turns.take()
+    assert bool(bursts.pausing), "the burst went on meanwhile"
+    turns.take()
+    assert not bursts.pausing
+    bursts.go_on()
+    assert turns.due == [], "there is no burst"
 
 
 def test_brokers_are_served_before_strangers() -> None:
@@ -682,6 +726,7 @@ def test_those_who_wait_when_the_leadership_is_lost_are_told_in_several_turns() 
 
     def slow(link: FakeLink, message: Any) -> None:
         turns.time_s += 0.001
+        turns.cpu_s += 0.001
         link.sent.append(message)
 
     for link in links:
