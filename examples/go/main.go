@@ -1,4 +1,4 @@
-// Create a topic, read it back, and watch it change: with what buf generates from the contracts.
+// Create a topic, read it back, watch it change, and hold a key: with what buf generates from the contracts.
 package main
 
 import (
@@ -91,6 +91,44 @@ func alter(ctx context.Context, broker brokerv1.BrokerClient, name string) error
 	return err
 }
 
+// hold puts a key that goes with this program: with its lease, unless that is kept alive.
+func hold(ctx context.Context, broker brokerv1.BrokerClient, key string) error {
+	granted, err := broker.Write(ctx, &controllerv1.ControllerRequest{
+		Body: &controllerv1.ControllerRequest_GrantLease{
+			GrantLease: &controllerv1.GrantLeaseRequest{Name: "example in Go", TtlMs: 10_000},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	lease, generation, absent := granted.GetGrantLease().GetLeaseId(), granted.GetWrite().GetToken().GetGeneration(), int64(-1)
+	if _, err = broker.Write(ctx, &controllerv1.ControllerRequest{
+		Body: &controllerv1.ControllerRequest_AlterKeyValues{
+			AlterKeyValues: &controllerv1.AlterKeyValuesRequest{Alterations: []*controllerv1.KeyValueAlteration{
+				{Key: key, Value: []byte("here"), LeaseId: lease, ExpectedOffset: &absent},
+			}},
+		},
+	}); err != nil {
+		return err
+	}
+	// A program that lives does this each 2.5 s, and counts the time from when it sends.
+	kept, err := broker.Write(ctx, &controllerv1.ControllerRequest{
+		Body: &controllerv1.ControllerRequest_KeepLeaseAlive{
+			KeepLeaseAlive: &controllerv1.KeepLeaseAliveRequest{LeaseId: lease, Generation: &generation},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("held: %s for %d ms\n", key, kept.GetKeepLeaseAlive().GetTtlMs())
+	_, err = broker.Write(ctx, &controllerv1.ControllerRequest{
+		Body: &controllerv1.ControllerRequest_RevokeLease{
+			RevokeLease: &controllerv1.RevokeLeaseRequest{LeaseId: lease, Generation: &generation},
+		},
+	})
+	return err
+}
+
 func main() {
 	connection, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -123,6 +161,10 @@ func main() {
 		log.Fatal(explain(err))
 	}
 	if err := watch(ctx, broker, "from-go", created); err != nil {
+		log.Fatal(explain(err))
+	}
+
+	if err := hold(ctx, broker, "live/from-go"); err != nil {
 		log.Fatal(explain(err))
 	}
 

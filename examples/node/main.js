@@ -1,4 +1,4 @@
-// Create a topic, read it back, and watch it change: the contracts are read at run time.
+// Create a topic, read it back, watch it change, and hold a key: the contracts are read at run time.
 import grpc from "@grpc/grpc-js";
 import loader from "@grpc/proto-loader";
 import { promisify } from "node:util";
@@ -36,6 +36,21 @@ function explain(error) {
   return `${error.details}${leader ? `; the leader is at ${leader}` : ""}`;
 }
 
+// Puts a key that goes with this program: with its lease, unless that is kept alive.
+async function hold(key) {
+  const granted = await call(client, "Write", {
+    grant_lease: { name: "example in Node", ttl_ms: 10_000 },
+  });
+  const { lease_id } = granted.grant_lease;
+  const { generation } = granted.write.token;
+  const put = { key, value: Buffer.from("here"), lease_id, expected_offset: -1 }; // If it is new.
+  await call(client, "Write", { alter_key_values: { alterations: [put] } });
+  // A program that lives does this each 2.5 s, and counts the time from when it sends.
+  const kept = await call(client, "Write", { keep_lease_alive: { lease_id, generation } });
+  console.log(`held: ${key} for ${kept.keep_lease_alive.ttl_ms} ms`);
+  await call(client, "Write", { revoke_lease: { lease_id, generation } });
+}
+
 const name = "from-node";
 const created = await create(name);
 console.log(`created: ${name} at offset ${created.offset}`);
@@ -67,6 +82,8 @@ for await (const { changes, error } of watch) {
   }
 }
 watch.cancel();
+
+await hold(`live/${name}`);
 
 // At a controller: one that does not lead says who does.
 for (const address of controllerAddresses) {

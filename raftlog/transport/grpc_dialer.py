@@ -18,7 +18,6 @@ from raftlog.transport.dialing import BaseDialer
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
 from raftlog.transport.lane_offer import ASK_KEY, VERSION, Offer, offered
 from raftlog.transport.laned_link import DialedLanedLink
-from raftlog.transport.shared_channels import SharedChannels
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.transport.token_source import NoTokenError, TokenSource, authorization
 from raftlog.transport.wire_errors import error_from_wire
@@ -39,8 +38,6 @@ _OTHER_KIND = {
 """What a server that does not have a conversation of clients has instead, if it is of the other
 kind; it may also be one that is not ready yet.
 """
-_CONNECTION_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
-"""What ends a call as its connection ends, and not by itself."""
 
 
 def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
@@ -73,8 +70,7 @@ def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
 class GrpcDialer(BaseDialer):
     """Keeps a link over a channel of its own. A failed attempt costs about 0.4 ms of CPU.
 
-    ``credentials`` gives those of the next attempt, ``token`` its token. ``shared``: on a channel
-    of these, instead of one of its own.
+    ``credentials`` gives those of the next attempt, ``token`` its token.
     """
 
     def __init__(
@@ -87,14 +83,13 @@ class GrpcDialer(BaseDialer):
         rng: random.Random,
         credentials: Callable[[], Any] | None,
         token: TokenSource | None = None,
-        shared: SharedChannels | None = None,
         lane: bool = False,
     ) -> None:
         """``lane``: ask for one."""
         super().__init__(asyncio.get_running_loop(), address, handler, bounds.limits, rng=rng)
         self._conversation = conversation
         self._bounds, self._limits = bounds, bounds.limits
-        self._credentials, self._token, self._shared = credentials, token, shared
+        self._credentials, self._token = credentials, token
         self._asks = ((ASK_KEY, VERSION),) if lane else ()
         self._task: asyncio.Task[None] | None = None
         self._attempting = False
@@ -127,29 +122,24 @@ class GrpcDialer(BaseDialer):
             self._attempting = False
             self._failed(str(error))
             return
-        # Those of a connection of its own are nobody else's.
-        channels = self._shared or SharedChannels()
-        shared = channels.take(self._address, self._channel)
-        call = shared.channel.stream_stream(self._conversation.value)(
+        channel = self._channel()
+        call = channel.stream_stream(self._conversation.value)(
             metadata=(*(metadata or ()), *self._asks) or None
         )
-        failed = True
         try:
             refusal = await self._await_acceptance(call)
-            why = await self._error_of(call, shared.channel, metadata) if refusal else None
+            why = await self._error_of(call, channel, metadata) if refusal else None
             self._attempting = False
             if refusal:
-                failed = not call.done() or await call.code() in _CONNECTION_LOST
                 self._failed(refusal, why)
                 return
             offer = offered(await call.initial_metadata()) if self._asks else None
             link = self._link_of(call, offer)
             self._opened(link)
             await link.run()
-            failed = call.done() and await call.code() in _CONNECTION_LOST
         finally:
             call.cancel()
-            await channels.give_back(shared, failed=failed)
+            await channel.close()
 
     async def _error_of(self, call: Any, channel: Any, metadata: Any) -> ApiError | None:
         """What a failed attempt says that the next one would not change; None: nothing."""

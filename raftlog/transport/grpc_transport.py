@@ -15,7 +15,6 @@ from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
 from raftlog.transport.lane_offer import LANED
 from raftlog.transport.listener_security import Routes
-from raftlog.transport.shared_channels import SharedChannels
 from raftlog.transport.tls import ClientTls
 from raftlog.transport.token_source import TokenSource
 from raftlog.transport.wakeups import take_all_wakeups
@@ -51,7 +50,6 @@ class GrpcTransport:
         self.bounds = Bounds(loop, self._limits)
         self._asks_for_lanes = False
         self._dialers: list[GrpcDialer] = []
-        self._shared = SharedChannels()
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> GrpcDialer:
         """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this
@@ -67,7 +65,6 @@ class GrpcTransport:
             rng=self._rng,
             credentials=credentials,
             token=self._token,
-            shared=self._shared if conversation is Conversation.WATCH else None,
             lane=self._asks_for_lanes and credentials is None and conversation in LANED,
         )
         self._dialers.append(dialer)

@@ -83,17 +83,18 @@ def test_an_example_says_what_it_should(name: str, cluster: LocalCluster) -> Non
 
 
 def of_other_language(said: str, name: str, cluster: LocalCluster) -> None:
-    """Created, read, refused, watched; and two of three controllers name the one that leads."""
+    """Created, read, refused, watched, held; and two of three controllers name the leader."""
     lines = said.splitlines()
     assert re.fullmatch(rf"created: {name} at offset \d+", lines[0])
     assert lines[1] == f"read: {name} has 3 partitions"
     assert lines[2] == f"refused: topic '{name}' exists (field topics[0].name)"
     assert lines[3] == f'changed: configs/topic/{name}/retention.ms to "1000"'
-    assert len(lines) == 6
+    assert lines[4] == f"held: live/{name} for 10000 ms"
+    assert len(lines) == 7
     controllers = {node.endpoint for node in cluster.controllers}
-    leaders = {next(one for one in controllers if one in line) for line in lines[4:]}
+    leaders = {next(one for one in controllers if one in line) for line in lines[5:]}
     assert len(leaders) == 1
-    assert all("NOT_CONTROLLER" in line for line in lines[4:])
+    assert all("NOT_CONTROLLER" in line for line in lines[5:])
 
 
 def needs(program: str, example: str) -> None:
