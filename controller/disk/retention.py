@@ -144,10 +144,12 @@ class Retention:
         """What goes now. ``cursors``, and ``fetched``, the snapshots that somebody fetches, are
         asked only if something would.
         """
-        start, used = next_start(held, log_start_offset, used_bytes, now_ms, self._settings), 0
-        if start is not None:
-            used = used_bytes()
-        if start is not None and used <= self._settings.metadata_export_cursor_max_bytes:
+        start = next_start(held, log_start_offset, used_bytes, now_ms, self._settings)
+        used = used_bytes() if start is not None else 0
+        if start is None or used > self._settings.metadata_export_cursor_max_bytes:
+            # Nothing is kept for who fetches it any more.
+            self._enough = 0
+        else:
             kept = used > self._settings.metadata_max_retention_bytes
             start = self._unless_fetched(held, start, log_start_offset, fetched(), all_kept=kept)
             if start is None:

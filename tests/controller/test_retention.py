@@ -147,10 +147,10 @@ def test_what_was_kept_for_others_goes_when_they_are_done() -> None:
     """At one for each snapshot that is taken, all that came meanwhile would stay."""
     retention = Retention(SETTINGS)
 
-    def start(count: int, *fetched: int, used: int = 9000) -> int | None:
+    def start(count: int, *fetched: int, used: int = 9000, now_ms: int = 1 << 40) -> int | None:
         ids = [SnapshotId(end, 1) for end in fetched]
         snapshots = held(*range(10, 10 * count + 10, 10))
-        found = retention.decide(snapshots, 10, lambda: used, 1 << 40, lambda: [], lambda: ids)
+        found = retention.decide(snapshots, 10, lambda: used, now_ms, lambda: [], lambda: ids)
         return found.start.end_offset if found.start else None
 
     assert start(3) == 20
@@ -159,6 +159,8 @@ def test_what_was_kept_for_others_goes_when_they_are_done() -> None:
     assert start(6) == 50, "as many are left as if nobody had come"
     assert start(6) == 20
     assert [start(3, 10), start(6, used=5000)] == [None, 20], "of those too old one goes at a time"
+    assert [start(6, 10, used=9001), start(6)] == [20, 20], "above the bound nothing was kept"
+    assert [start(3, 10), start(6, used=0, now_ms=0), start(6)] == [None, None, 20]
 
 
 def test_nobody_is_asked_for_cursors_while_nothing_would_go() -> None:
