@@ -6,11 +6,11 @@
  * It is as long as five formats are, each of which is on the way of every write: a request, made and
  * taken apart, a record, made and taken apart, a reply, and the fold; and two looks at each write,
  * before it is parsed and before it is decided. None can go without what it brings. Microseconds of
- * CPU a write, here and in the twin (`python -m benchmarks.codec`); for comparison, all servers
- * together take 22 with 1,000 writes in flight:
- *   client: request 0.19, 5.4. Leader: ends 0.02, 0.19; grouped 0.20, 4.9; run 0.02, 0.08;
- *   encoded 0.05, 1.0; replies 0.03, 2.3. Follower: decoded 0.10, 1.1. All nodes: fold 0.41, 1.2.
- *   Brokers: entity 0.07, 0.19.
+ * CPU a write, here and in Python where this is not compiled (`python -m benchmarks.codec`, 64 writes
+ * of one change each, warm):
+ *   client: request 0.30, 1.7. Leader: ends 0.02, 0.28; grouped 0.29, 4.6; run 0.03, 0.12;
+ *   encoded 0.09, 0.36; replies 0.06, 0.61. Follower: decoded 0.17, 0.68. All nodes: fold 0.65, 1.4.
+ *   Brokers: entity 0.15, 0.45.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -25,67 +25,114 @@ VERSION = 6
 """Of the functions here: a compiled codec of another version is not used."""
 RECORD_TYPE, RECORD_VERSION = 4, 0
 _packed = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder().encode
 _hash = xxhash.xxh3_128_intdigest
 _HASH_MASK = (1 << 128) - 1
 _ITEM_TAG = 0x0A
-_MAX_ACKS = 2
+MAX_ACKS = 2
 _KNOWN_OF_CLIENT = frozenset({"principal", "host"})
+
+
+Fields = tuple[int, int, str, str, str]
+"""What the requests of a group have in common: timeout, acks, cluster, principal, host."""
+
+
+class Groups:
+    """Requests in their order, plain config writes next to each other as groups."""
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self._items: list[pb.ControllerRequest | ConfigWrites] = []
+        self._max_requests, self._max_bytes = max_requests, max_bytes
+        self._group: ConfigWrites | None = None
+        self._fields: Fields = (0, 0, "", "", "")
+
+    def add_message(self, request: pb.ControllerRequest) -> None:
+        """The next request."""
+        changes = _changes(request)
+        if changes is None:
+            self._items.append(request)
+            self._group = None
+        else:
+            self.add(request.correlation_id, changes, request.ByteSize(), fields(request))
+
+    def add(self, correlation_id: int, changes: list[Change], size: int, of: Fields) -> None:
+        """The next request, a plain write."""
+        group = self._group
+        if (
+            group is None
+            or len(group.counts) >= self._max_requests
+            or group.size + size > self._max_bytes
+            or of != self._fields
+        ):
+            timeout_ms, acks, cluster_id, principal, host = self._fields = of
+            group = self._group = ConfigWrites(
+                [], [], [], timeout_ms, acks, cluster_id, principal, host, 0  # type: ignore[arg-type]
+            )  # fmt: skip
+            self._items.append(group)
+        group.correlation_ids.append(correlation_id)
+        group.counts.append(len(changes))
+        group.changes += changes
+        group.size += size
+
+    def done(self) -> list[pb.ControllerRequest | ConfigWrites]:
+        """All of them."""
+        for item in self._items:
+            if type(item) is ConfigWrites:
+                item.printable = printable(item.changes)
+        return self._items
 
 
 def grouped(
     requests: Sequence[pb.ControllerRequest], max_requests: int, max_bytes: int
 ) -> list[pb.ControllerRequest | ConfigWrites]:
     """The requests in their order, plain config writes next to each other as groups."""
-    items: list[pb.ControllerRequest | ConfigWrites] = []
-    group: ConfigWrites | None = None
+    groups = Groups(max_requests, max_bytes)
     for request in requests:
-        changes = _changes(request)
-        if changes is None:
-            items.append(request)
-            group = None
-            continue
-        client, size = request.client, request.ByteSize()
-        if (
-            group is None
-            or len(group.counts) >= max_requests
-            or group.size + size > max_bytes
-            or group.timeout_ms != request.timeout_ms
-            or group.acks != request.acks
-            or group.cluster_id != request.cluster_id
-            or group.principal != client.principal
-            or group.host != client.host
-        ):
-            group = ConfigWrites(
-                [], [], [], request.timeout_ms, request.acks, request.cluster_id,
-                client.principal, client.host, 0, True,
-            )  # fmt: skip
-            items.append(group)
-        group.correlation_ids.append(request.correlation_id)
-        group.counts.append(len(changes))
-        group.changes += changes
-        group.size += size
-        group.printable = group.printable and _printable(changes)
-    return items
+        groups.add_message(request)
+    return groups.done()
 
 
-def _printable(changes: Iterable[Change]) -> bool:
+def fields(request: pb.ControllerRequest) -> Fields:
+    """Of a plain write."""
+    client = request.client
+    return (
+        request.timeout_ms, request.acks, request.cluster_id, client.principal, client.host
+    )  # fmt: skip
+
+
+def texts(changes: Iterable[Change]) -> str:
+    """Names and values, one behind the other."""
+    return "".join([change[1] + (change[3] or "") for change in changes])
+
+
+def printable(changes: Sequence[Change]) -> bool:
     """Whether all texts are of printable ASCII characters."""
-    texts = "".join(text or "" for change in changes for text in change[1:])
-    return texts.isascii() and texts.isprintable()
+    text = texts(changes) + "".join({change[2] for change in changes})
+    # What JSON has nothing to escape in is printable but for one character, and JSON is faster.
+    return text.isascii() and (
+        (len(_json(text)) == len(text) + 2 and "\x7f" not in text) or text.isprintable()
+    )
+
+
+def is_plain(request: pb.ControllerRequest) -> bool:
+    """Whether a request may be in a group, by all but its resources."""
+    if request.WhichOneof("body") != KIND or request.timeout_ms < 0:
+        return False
+    if not 0 <= request.acks <= MAX_ACKS or request.traceparent:
+        return False
+    if request.HasField("client"):
+        known = {field.name for field, _ in request.client.ListFields()}
+        if request.client.HasField("node_id") or not known <= _KNOWN_OF_CLIENT:
+            return False
+    return not request.incremental_alter_configs.validate_only
 
 
 def _changes(request: pb.ControllerRequest) -> list[Change] | None:
     """What a request sets, if it is a plain write."""
-    if request.WhichOneof("body") != KIND or request.timeout_ms < 0:
+    if not is_plain(request):
         return None
-    if not 0 <= request.acks <= _MAX_ACKS or request.traceparent:
-        return None
-    if request.HasField("client"):
-        known = {field.name for field, _ in request.client.ListFields()}
-        if request.client.HasField("node_id") or not known <= _KNOWN_OF_CLIENT:
-            return None
     body = request.incremental_alter_configs
-    if body.validate_only or len(body.resources) > MAX_CHANGES:
+    if len(body.resources) > MAX_CHANGES:
         return None
     changes: list[Change] = []
     for resource in body.resources:
@@ -164,20 +211,16 @@ def fold(
 
     By how much the state hash (reduced to its width) and its bytes grow.
     """
-    state_hash = state_bytes = 0
-    for change in changes:
-        resource_type, resource_name, name, value = change
+    # Contents of entities that go and come: hashed and counted all at once.
+    gone, come = list[bytes](), list[bytes]()
+    for resource_type, resource_name, name, value in changes:
         resource = (resource_type, resource_name)
         values = configs.get(resource)
         old = None if values is None else values.get(name)
         if old is not None:
-            content = entity((resource_type, resource_name, name, old))
-            state_hash -= _hash(content)
-            state_bytes -= len(content)
+            gone.append(_packed(("config", resource_type, resource_name, name, old)))
         if value is not None:
-            content = entity(change)
-            state_hash += _hash(content)
-            state_bytes += len(content)
+            come.append(_packed(("config", resource_type, resource_name, name, value)))
         elif old is None:
             continue
         if resource not in undo:
@@ -188,7 +231,8 @@ def fold(
             del configs[resource]
         elif values is not None:
             configs[resource] = {key: kept for key, kept in values.items() if key != name}
-    return state_hash & _HASH_MASK, state_bytes
+    state_hash = sum(map(_hash, come)) - sum(map(_hash, gone))
+    return state_hash & _HASH_MASK, sum(map(len, come)) - sum(map(len, gone))
 
 
 def replies(message: ConfigReplies) -> bytes:
