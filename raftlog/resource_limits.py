@@ -149,6 +149,8 @@ class TransportLimits:
     """Streams of observers that have a TCP connection beside them, or may come for one; one address
     has at most half of what is left.
     """
+    max_client_lanes: int = 1_024
+    """Streams of clients, in the same way."""
     max_streams_per_connection: int = 128
     max_streams: int = 4_096
     """Of one conversation, on all connections, and as many unary calls; one connection has at most

@@ -199,10 +199,10 @@ class Settings:
     controller_quorum_fetch_port: Annotated[int, Within(-1, 65_535)] = _key(
         0,
         "The TCP port, beside a listener for nodes without TLS and on its host, to which followers"
-        " and brokers move their fetches once gRPC has let them in: it halves what a message"
-        " costs. 0 takes a free port, and they are told which; name one where a firewall has to let"
-        " it through. -1 leaves fetches on gRPC, where they also stay as long as the port cannot be"
-        " reached.",
+        " and brokers move their fetches, and clients their requests, once gRPC has let them in: it"
+        " halves what a message costs. 0 takes a free port, and they are told which; name one where"
+        " a firewall has to let it through. -1 leaves all on gRPC, where it also stays as long as"
+        " the port cannot be reached.",
         roles=CONTROLLER,
     )
     controller_quorum_request_timeout_ms: Positive = _key(

@@ -34,9 +34,12 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
     if config.controller is not None:
         # A turn of the loop holds a turn of decisions there, which is no message's cost.
         limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
+        taken = limits.max_connections
+        of_brokers = lanes_allowed(limits.max_observer_lanes, taken, "brokers")
         limits = replace(
             limits.within(settings.controller_quorum_fetch_timeout_ms),
-            max_observer_lanes=lanes_allowed(limits.max_observer_lanes, limits.max_connections),
+            max_observer_lanes=of_brokers,
+            max_client_lanes=lanes_allowed(limits.max_client_lanes, taken + of_brokers, "clients"),
         )
     fetch_port = settings.controller_quorum_fetch_port
     return GrpcServerTransport(

@@ -49,18 +49,21 @@ def connections_allowed(wanted: int) -> int:
     return allowed
 
 
-def lanes_allowed(wanted: int, connections: int) -> int:
-    """How many observers may have a second connection that nobody else could have."""
+def lanes_allowed(wanted: int, taken: int, whose: str) -> int:
+    """How many of these (brokers, clients) may have a second connection that nobody else could
+    have. ``taken``: by connections, and by the lanes of others.
+    """
     if sys.platform == "win32":
         return wanted
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    allowed = min(wanted, max(0, soft - RESERVED_DESCRIPTORS - connections))
+    allowed = min(wanted, max(0, soft - RESERVED_DESCRIPTORS - taken))
     if allowed < wanted:
         log.info(
-            "fewer brokers than usual may fetch beside gRPC",
-            brokers=allowed,
+            "fewer than usual may have a connection beside gRPC",
+            whose=whose,
+            allowed=allowed,
             open_files_limit=soft,
         )
     return allowed

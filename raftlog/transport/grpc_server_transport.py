@@ -17,6 +17,7 @@ from raftlog.transport import grpc_server
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.lane_listener import LaneListener
+from raftlog.transport.lane_offer import OF_NODES
 from raftlog.transport.listener_security import ListenerSecurity, Routes
 from raftlog.transport.probe import split_address
 from raftlog.transport.tls import TlsConfig
@@ -44,7 +45,7 @@ class GrpcServerTransport(GrpcTransport):
     ) -> None:
         super().__init__(limits, tls=tls, rng=rng, routes=routes)
         self._lane_port = lane_port
-        self._asks_for_lanes = asks_for_lanes or lane_port is not None
+        self._laned = OF_NODES if asks_for_lanes or lane_port is not None else ()
         self._lanes: LaneListener | None = None
         self._secured = listeners or {"": ListenerSecurity(tls, reflection=tls is None)}
         for security in self._secured.values():

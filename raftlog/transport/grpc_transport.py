@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection
 
 from raftlog.errors import ConfigError
 from raftlog.transport import probe
 from raftlog.transport.api import Conversation, DialHandler, Probe, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
-from raftlog.transport.lane_offer import LANED
+from raftlog.transport.lane_offer import OF_CLIENTS
 from raftlog.transport.listener_security import Routes
 from raftlog.transport.tls import ClientTls
 from raftlog.transport.token_source import TokenSource
@@ -48,7 +49,8 @@ class GrpcTransport:
         loop = asyncio.get_running_loop()
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)
-        self._asks_for_lanes = False
+        self._laned: Collection[Conversation] = OF_CLIENTS
+        """On which it asks for lanes."""
         self._dialers: list[GrpcDialer] = []
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> GrpcDialer:
@@ -65,7 +67,7 @@ class GrpcTransport:
             rng=self._rng,
             credentials=credentials,
             token=self._token,
-            lane=self._asks_for_lanes and credentials is None and conversation in LANED,
+            lane=credentials is None and conversation in self._laned,
         )
         self._dialers.append(dialer)
         return dialer

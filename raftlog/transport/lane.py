@@ -15,8 +15,8 @@ from collections.abc import Callable
 HEADER_BYTES = 4
 JOINED_BYTES = 8 << 10
 """A longer envelope is not copied behind its length."""
-READ_AHEAD_FRAMES = 4
-"""When so many wait to be read, nothing more is taken from the kernel."""
+READ_AHEAD_FRAMES, READ_AHEAD_BYTES = 4, 64 << 10
+"""When so many wait to be read, or of so many bytes, nothing more is taken from the kernel."""
 CLOSED_BY_PEER = "the peer closed the lane"
 
 
@@ -53,6 +53,8 @@ class Lane(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._rest = bytearray()
         self._frames: deque[bytes] = deque()
+        self._kept_bytes = 0
+        """Of the frames."""
         self._reader: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._reads = True
@@ -94,7 +96,7 @@ class Lane(asyncio.Protocol):
         it has on the wire.
         """
         rest, begin = self._rest, 0
-        while len(rest) - begin >= HEADER_BYTES and len(self._frames) < READ_AHEAD_FRAMES:
+        while len(rest) - begin >= HEADER_BYTES and self._has_room():
             body = begin + HEADER_BYTES
             length = int.from_bytes(rest[begin:body], "big")
             if length > self._max_bytes:
@@ -120,10 +122,14 @@ class Lane(asyncio.Protocol):
         if reader is not None and not reader.done():
             reader.set_result(None)
         self._frames.append(envelope)
+        self._kept_bytes += len(envelope)
+
+    def _has_room(self) -> bool:
+        return len(self._frames) < READ_AHEAD_FRAMES and self._kept_bytes < READ_AHEAD_BYTES
 
     def _pace(self) -> None:
         """Take more from the kernel, or no more."""
-        reads = len(self._frames) < READ_AHEAD_FRAMES
+        reads = self._has_room()
         if reads is not self._reads and self._transport is not None:
             self._reads = reads
             if reads:
@@ -143,6 +149,7 @@ class Lane(asyncio.Protocol):
         if not self._frames:
             await self.readable()
         envelope = self._frames.popleft()
+        self._kept_bytes -= len(envelope)
         if self._rest:
             self._cut()
         self._pace()

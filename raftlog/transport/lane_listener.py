@@ -30,7 +30,7 @@ MAX_STRANGERS = 64
 """Connections that have not shown a ticket yet: all brokers come to a new leader at once."""
 MAX_FOLLOWERS = 64
 """Streams of replication that have a lane, or may come for one: a quorum has few members. Observers
-have places of their own, so that they never take those."""
+and clients have places of their own, so that they never take those."""
 RECEIVE_BUFFER_BYTES = 64 << 10
 """What the kernel takes of a lane before it is read: requests are short."""
 
@@ -61,6 +61,7 @@ class LaneListener:
         self._places = {
             Conversation.REPLICATION: Shares(MAX_FOLLOWERS),
             Conversation.OBSERVER: Shares(bounds.limits.max_observer_lanes),
+            Conversation.CONTROLLER: Shares(bounds.limits.max_client_lanes),
         }
         self._offered: dict[bytes, Taker] = {}
         self._servers: list[asyncio.Server] = []

@@ -22,10 +22,18 @@ log = get_logger(__name__)
 LANED: dict[Conversation, Callable[[Any], bool]] = {
     Conversation.REPLICATION: lambda response: True,
     Conversation.OBSERVER: lambda response: not response.fetch_stands,
+    Conversation.CONTROLLER: lambda response: bool(response.correlation_id),
 }
 """Conversations that may have a lane, and whether a response is the answer to a request. On these
-each request has one answer, and without a request nothing is said: that is how either end knows
-when nothing is under way on the stream."""
+each request has one answer: that is how who dials knows when nothing is under way on the stream.
+What a server says unasked (that it leads no more) answers nothing."""
+OF_NODES = frozenset((Conversation.REPLICATION, Conversation.OBSERVER))
+"""Those on which a node asks for a lane where it dials."""
+OF_CLIENTS = frozenset((Conversation.CONTROLLER,))
+"""Those on which a client does: what a broker passes on is little, and has three streams."""
+LOOKS_AFTER_REQUESTS = {Conversation.CONTROLLER: 16}
+"""So many requests into the conversation who dials looks for its lane, else at once: a command that
+asks once is gone before it would pay."""
 ASK_KEY = "raftlog-lane"
 PORT_KEY = "raftlog-lane-port"
 TICKET_KEY = "raftlog-lane-ticket-bin"
@@ -84,14 +92,18 @@ class LaneCounts:
         self.failures = 0
         self._said: set[tuple[str, str]] = set()
 
-    def failed(self, address: str, reason: str) -> None:
-        """Count an attempt; said once for each reason until there is a lane again."""
+    def failed(self, address: str, reason: str, *, loses_fetches: bool = True) -> None:
+        """Count an attempt; said once for each reason until there is a lane again.
+
+        ``loses_fetches``: it is the log that has to go over gRPC, which an operator may want to
+        mend; else it is requests of a client.
+        """
         self.failures += 1
         said = address, reason
         if said not in self._said and len(self._said) < MAX_SAID:
             self._said.add(said)
-            log.warning(
-                "no TCP connection for fetching is to be had: gRPC stays in use, and it is tried"
+            (log.warning if loses_fetches else log.debug)(
+                "no TCP connection beside gRPC is to be had: that stays in use, and it is tried"
                 " again",
                 address=address,
                 reason=reason,

@@ -4,7 +4,8 @@ The link opens on the stream, as every link, and stays open on it: the stream go
 the peer is, to notice a silent host, and to say why the link ends. The envelopes move when nothing
 is under way: who dials sends its next request on the lane when each request before it has been
 answered, and who serves answers where the request came from. So no message is lost, doubled or
-overtaken, and nothing waits for a lane that is not to be had.
+overtaken, and nothing waits for a lane that is not to be had. Clients have many requests under way:
+with a lane at hand, some are held for a moment until those before them are answered.
 
 A lane that breaks ends the link, as a broken stream does. One that breaks before it was used is
 forgotten.
@@ -18,6 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from raftlog.config_writes.messages import Framed
 from raftlog.logger import get_logger
 from raftlog.transport.api import Conversation
 from raftlog.transport.base_link import BaseLink
@@ -27,6 +29,8 @@ from raftlog.transport.grpc_link import FEW_BYTES, GrpcLink, Stream
 from raftlog.transport.lane import Lane, LaneError
 from raftlog.transport.lane_offer import (
     LANED,
+    LOOKS_AFTER_REQUESTS,
+    OF_NODES,
     RETRY_MAX_S,
     RETRY_MIN_S,
     Offer,
@@ -38,10 +42,21 @@ import grpc.aio  # isort: skip
 
 log = get_logger(__name__)
 
-PUT_MAX_BYTES = {Conversation.REPLICATION: 64 << 10, Conversation.OBSERVER: 8 << 10}
+PUT_MAX_BYTES = {
+    Conversation.REPLICATION: 64 << 10,
+    Conversation.OBSERVER: 8 << 10,
+    Conversation.CONTROLLER: 8 << 10,
+}
 """A longer item is left to the writer, which counts what the kernel does not take. What it does not
 take of one that is not longer is in no count: of many observers that adds up.
 """
+
+HOLD_AFTER_REQUESTS = 64
+"""Who always has a request under way would never move: after so many on the stream, beside a lane,
+the next ones are held until all before them are answered; if that is not soon, after twice as many.
+"""
+HOLD_MAX_S = 0.02
+"""A request may wait for visibility, or for its deadline: nobody else waits with it."""
 
 
 class LanedLink(GrpcLink):
@@ -54,6 +69,8 @@ class LanedLink(GrpcLink):
         self._call = stream
         self._conversation = conversation
         self._put_max_bytes = PUT_MAX_BYTES[conversation]
+        self._single = self._outgoing.single
+        """Whether a message is an envelope."""
         self._standing: Lane | None = None
         """Had, and not used yet."""
         self._lane: Lane | None = None
@@ -99,8 +116,14 @@ class LanedLink(GrpcLink):
             super().send(message)
             return
         item = self._encode(message, self._send_max_bytes)
-        # The writer is busy as long as nothing can wake it. A message is an envelope here.
-        if self._wake is not None and lane.writable and len(item) <= self._put_max_bytes:
+        # The writer is busy as long as nothing can wake it. Items are left to it: more may follow
+        # in this turn, and share their envelope.
+        if (
+            (self._single or type(item) is Framed)
+            and self._wake is not None
+            and lane.writable
+            and len(item) <= self._put_max_bytes
+        ):
             lane.put(item)
         else:
             self._queue(item)
@@ -119,9 +142,10 @@ class LanedLink(GrpcLink):
                 return False
             begun = turns.now()
         try:
-            # One at a time: these are conversations of single messages.
             messages = self._incoming.decode(envelope, self._max_items)
         except (MalformedMessageError, TooManyItemsError):
+            return False
+        if turns is not None and len(messages) > self._slice_items:
             return False
         BaseLink.deliver(self, messages)
         if turns is not None:
@@ -193,26 +217,77 @@ class DialedLanedLink(LanedLink):
         self._answers = LANED[conversation]
         self._unanswered = 0
         """Requests on the stream that have no answer yet."""
+        self._asks_left = LOOKS_AFTER_REQUESTS.get(conversation, 0)
+        """Requests before it looks for its lane."""
+        self._until_hold = self._hold_every = HOLD_AFTER_REQUESTS
+        """Requests that still go on the stream, with a lane at hand, before the next are held."""
+        self._asleep: asyncio.Future[None] | None = None
+        """What would wake the writer, while requests are held."""
+        self._held = 0
+        """Requests that are."""
+        self._hold_timer: asyncio.TimerHandle | None = None
 
     def send(self, message: Any) -> None:
         """See :class:`LanedLink`."""
         if self._lane is None:
             if self._standing is None or self._unanswered:
+                self._hold()
                 super().send(message)
-                self._unanswered += 1
+                self._not_moved()
                 return
             self._use(self._standing)
         super().send(message)
+
+    def _hold(self) -> None:
+        """From here on keep requests, if those before them have kept the link long enough."""
+        # The writer has nothing under way when it can be woken.
+        if self._until_hold <= 0 and self._standing is not None and self._wake is not None:
+            self._asleep, self._wake = self._wake, None
+            self._hold_timer = self._loop.call_later(HOLD_MAX_S, self._release)
+
+    def _not_moved(self) -> None:
+        """A request was sent that the lane was not there for, or not yet."""
+        if self._asleep is not None:
+            self._held += 1
+            return
+        self._unanswered += 1
+        if self._standing is not None:
+            self._until_hold -= 1
+        elif self._asks_left:
+            self._asks_left -= 1
+            if not self._asks_left:
+                self._spawn(self._look_for_lane())
+
+    def _release(self) -> None:
+        """Hold requests no longer: they go where the link is now."""
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        wake, self._asleep = self._asleep, None
+        if self._lane is None:
+            self._unanswered += self._held
+            self._hold_every *= 2
+            self._until_hold = self._hold_every
+        self._held = 0
+        if wake is not None and self._reason is None:
+            if not self._pending:
+                self._wake = wake
+            elif not wake.done():
+                wake.set_result(None)
 
     def deliver(self, messages: Sequence[Any]) -> None:
         """Hand over what arrived on the stream, or what the reader of the lane has read."""
         if self._lane is None:
             self._unanswered -= sum(map(self._answers, messages))
+            if self._asleep is not None and not self._unanswered:
+                if self._standing is not None:
+                    self._use(self._standing)
+                self._release()
         super().deliver(messages)
 
     async def run(self) -> None:
         """See :class:`LanedLink`."""
-        self._spawn(self._look_for_lane())
+        if not self._asks_left:
+            self._spawn(self._look_for_lane())
         await super().run()
 
     async def _look_for_lane(self) -> None:
@@ -224,7 +299,8 @@ class DialedLanedLink(LanedLink):
             try:
                 lane = await connect(host, self._offer, self._receive_max_bytes, timeout_s)
             except LaneError as error:
-                lanes.failed(self.peer, str(error))
+                loses_fetches = self._conversation in OF_NODES
+                lanes.failed(self.peer, str(error), loses_fetches=loses_fetches)
                 # Spread: many may have lost theirs at once.
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
@@ -233,6 +309,11 @@ class DialedLanedLink(LanedLink):
             self.lane_stands(lane)
             return
 
+    def _shut(self) -> None:
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+        super()._shut()
+
     def _first_came(self, lane: Lane) -> None:
         self.malformed("an answer on a lane on which nothing was asked")
         self.close("malformed message")
@@ -240,4 +321,5 @@ class DialedLanedLink(LanedLink):
     def _count(self, change: int) -> None:
         self._bounds.lanes.dialed[self._conversation] += change
         if change > 0:
-            log.info("fetches over a TCP connection of its own", address=self.peer)
+            say = log.info if self._conversation in OF_NODES else log.debug
+            say("a link has a TCP connection of its own", address=self.peer)

@@ -24,7 +24,7 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
         refused.add_metric((str(kind),), bounds.complaints.counts[kind])
     lane_failures = CounterMetricFamily(
         "raftlog_transport_lane_failures",
-        "Attempts to have such a connection that came to nothing: fetches stay on gRPC.",
+        "Attempts to have such a connection that came to nothing: the link stays on gRPC.",
         value=bounds.lanes.failures,
     )
     return (
@@ -47,8 +47,8 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
         ),
         gauge(
             "raftlog_transport_lanes",
-            "Links of replication and of observers that have moved from gRPC to a TCP connection,"
-            " served here and dialed here.",
+            "Links of replication, of observers and of clients that have moved from gRPC to a TCP"
+            " connection, served here and dialed here.",
             *(
                 ((side, conversation.name.lower()), counted[conversation])
                 for side, counted in (

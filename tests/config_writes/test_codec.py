@@ -290,7 +290,7 @@ def test_usual_writes_have_a_shape() -> None:
     for write in writes:
         assert shapes.request(write) == write.request().SerializeToString()
     data = envelope(write.request() for write in writes)
-    items = scanner.grouped(data, MAX_REQUESTS, MAX_BYTES)
+    items = scanner.grouped(data, MAX_REQUESTS, 1 << 20)
     assert items is not None
     (item,) = items
     assert isinstance(item, ConfigWrites)

@@ -27,4 +27,4 @@ def test_lanes_take_what_connections_leave(
     defaults = TransportLimits()
     allowed = connections_allowed(defaults.max_connections)
     assert allowed == connections
-    assert lanes_allowed(defaults.max_observer_lanes, allowed) == lanes
+    assert lanes_allowed(defaults.max_observer_lanes, allowed, "brokers") == lanes

@@ -24,6 +24,7 @@ from raftlog.transport.api import Acceptor, Conversation, Link, LinkClosedError,
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.lane import HEADER_BYTES, Lane
+from raftlog.transport.lane_offer import OF_NODES
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -281,7 +282,7 @@ def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
                 lanes: Any = both.server._lanes
                 port = lanes.port
                 lanes.close()
-                both.client._asks_for_lanes = True
+                both.client._laned = OF_NODES
                 both.dialer.close()
                 both.follower = Recorder()
                 both.client.dial(both.address, Conversation.REPLICATION, both.follower)
@@ -292,7 +293,7 @@ def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
                 assert both.lanes == (0, 0)
                 await lanes.open("127.0.0.1", port)
                 await both.ask_until_moved()
-        said = [one for one in logs if one["event"].startswith("no TCP connection for fetching")]
+        said = [one for one in logs if one["event"].startswith("no TCP connection beside gRPC")]
         assert len(said) == 1
         assert said[0]["log_level"] == "warning"
 
