@@ -40,7 +40,9 @@ class GrpcTransport:
         token: TokenSource | None = None,
         rng: random.Random | None = None,
         routes: Routes | None = None,
+        lanes: bool = True,
     ) -> None:
+        """``lanes``: ask for them, where the conversation may have one."""
         check_token_is_safe(tls, token)
         self._limits = limits or TransportLimits()
         self._rng = rng or random.Random()
@@ -49,7 +51,7 @@ class GrpcTransport:
         loop = asyncio.get_running_loop()
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)
-        self._laned: Collection[Conversation] = OF_CLIENTS
+        self._laned: Collection[Conversation] = OF_CLIENTS if lanes else ()
         """On which it asks for lanes."""
         self._dialers: list[GrpcDialer] = []
 
