@@ -9,7 +9,11 @@ from replay.kernels.passes import Rows
 
 def counted(log: Rows) -> Census:
     """Of a log. Raises ReplayError if there is nothing in it."""
-    found = census(log)
+    return something(census(log))
+
+
+def something(found: Census) -> Census:
+    """A census of records. Raises ReplayError if there are none."""
     if not found.records:
         raise ReplayError("no whole batch lies within the offsets asked for")
     return found

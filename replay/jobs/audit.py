@@ -75,6 +75,11 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
     """The same by the tasks of any pool; the files are checked on the way."""
+    return scanned(export, request, pool)[0]
+
+
+def scanned(export: Export, request: JobRequest, pool: Pool) -> tuple[AuditResult, kernels.Scan]:
+    """The same, and what was seen of all records on the way."""
     rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
     scan = kernels.scan(export, pool)
@@ -85,8 +90,9 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
         allow_everyone_if_no_acl_found=request.allow_everyone_if_no_acl_found,
         state_from=export.manifest.state_from or 0,
     )
-    found = kernels.judge(export, facts, scan.epochs, rules, request.limit, pool)
-    return told(rules, scan.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)
+    census = scan.census
+    found = kernels.judge(export, facts, census.epochs, rules, request.limit, pool)
+    return told(rules, census.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found), scan
 
 
 def told(

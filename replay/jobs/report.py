@@ -17,10 +17,11 @@ from replay.churn.moves import move_watcher
 from replay.churn.moves import together as moves_of
 from replay.churn.partition_sizes import size_watcher
 from replay.churn.state_size import state_sizes
-from replay.counted import counted
+from replay.counted import counted, something
 from replay.jobs import audit, availability, churn, lao
 from replay.jobs.audit import AuditResult
 from replay.kernels.census import Census
+from replay.kernels.facts import Facts
 from replay.kernels.intervals import Names, of_partitions
 from replay.kernels.passes import Log, facts_of
 from replay.local.passes import ExportLog
@@ -61,15 +62,25 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
 def run_local(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
     """The same by the tasks of any pool; the files are checked on the way."""
     page.writable(request.output)
-    audited = audit.run_local(export, request, pool)
-    return answer(ExportLog(export, pool), export, request, audited)
+    audited, scan = audit.scanned(export, request, pool)
+    log = ExportLog(export, pool)
+    known = Facts(scan.rare, log.end_offset), something(scan.census)
+    return answer(log, export, request, audited, known)
 
 
-def answer(log: Log, export: Export, request: JobRequest, audited: AuditResult) -> ReportResult:
-    """Of a log, whatever reads it, beside what the audit found in it."""
+def answer(
+    log: Log,
+    export: Export,
+    request: JobRequest,
+    audited: AuditResult,
+    known: tuple[Facts, Census] | None = None,
+) -> ReportResult:
+    """Of a log, whatever reads it, beside what the audit found in it. ``known``: what the log would
+    be read for once more.
+    """
     output = page.writable(request.output)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
-    facts, census = facts_of(log), counted(log)
+    facts, census = known or (facts_of(log), counted(log))
     names, reigns = Names(facts), controllers(log, census, export.manifest.origin)
     axis = choose_axis(census.first_ms, census.last_ms)
     stretch = Stretch.of(census.first_ms, census.last_ms, None)

@@ -54,11 +54,14 @@ class Census:
             self.idle[epoch] = later if before is None else before.followed_by(later)
 
 
-class _Counting:
+class Counting:
+    """A part of a pass: COLUMNS of all records."""
+
     def __init__(self) -> None:
         self._found = Census()
 
     def take(self, table: pa.Table) -> None:
+        """The next slice."""
         if not table.num_rows:
             return
         type_, epoch, at_ms = (ints(table[name]) for name in ("type", "epoch", "timestamp_ms"))
@@ -80,12 +83,13 @@ class _Counting:
             self._found.merge(Census(idle={each: found}))
 
     def end(self) -> Census:
+        """What was counted."""
         return self._found
 
 
 def census(log: Rows) -> Census:
     """Of a log."""
     found = Census()
-    for part in log.run(Pass(_Counting, COLUMNS)):
+    for part in log.run(Pass(Counting, COLUMNS)):
         found.merge(part)
     return found

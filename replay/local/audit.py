@@ -9,7 +9,6 @@ from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,11 +17,12 @@ from raftlog.segments.manifest import Segment
 from raftlog.segments.verify import check_segment
 from replay.audit.rules import Rule
 from replay.kernels import audit as kernels
-from replay.kernels.arrays import Bools, distinct, ints
+from replay.kernels.arrays import Bools, ints
+from replay.kernels.census import Census, Counting
 from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
 from replay.kernels.finding import Finding, order
 from replay.kernels.passes import BY_PARTITION
-from replay.kernels.rules import clients, configs, feature_levels, progress, quorum, rights
+from replay.kernels.rules import clients, configs, feature_levels, progress, rights
 from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.local.passes import bucket_of
@@ -63,11 +63,10 @@ class Found:
 
 
 class Scan(NamedTuple):
-    """What one pass over all records gives."""
+    """What one pass over all records gives: those of RARE types, in order, and what is counted."""
 
     rare: pa.Table
-    types: Counter[int]
-    epochs: list[Epoch]
+    census: Census
 
 
 class _Files(NamedTuple):
@@ -76,21 +75,20 @@ class _Files(NamedTuple):
 
 
 def scan(export: Export, pool: Pool) -> Scan:
-    """Rare records, counts and epochs; the files are checked against the manifest on the way.
+    """Rare records and the census; the files are checked against the manifest on the way.
 
     Raises CorruptExportError and its kinds.
     """
-    tasks = [_Files(export, [segment]) for segment in export.segments]
+    segments = sorted(export.segments, key=lambda one: one.base_offset)
+    tasks = [_Files(export, [segment]) for segment in segments]
     if pool.size == 1:
-        tasks = [_Files(export, export.segments)]
+        tasks = [_Files(export, segments)]
     tables: list[pa.Table] = []
-    types: Counter[int] = Counter()
-    epochs: list[Epoch] = []
+    counted = Census()
     for part in pool.map(_scan, tasks):
         tables.append(part.rare)
-        types += part.types
-        epochs += part.epochs
-    return Scan(pa.concat_tables(tables), types, quorum.together(epochs))
+        counted.merge(part.census)
+    return Scan(pa.concat_tables(tables), counted)
 
 
 def check_files(export: Export, pool: Pool) -> None:
@@ -109,17 +107,14 @@ def _check(files: _Files) -> None:
 
 def _scan(files: _Files) -> Scan:
     _check(files)
-    types: Counter[int] = Counter()
-    epochs: list[Epoch] = []
+    counting = Counting()
     rare = pa.array([int(each) for each in RARE], pa.int32())
     tables: list[pa.Table] = [_nothing()]
     for table in slices(files.export, RARE_COLUMNS, segments=files.segments):
-        numbers, which = distinct(ints(table["type"]))
-        types.update(dict(zip(numbers.tolist(), np.bincount(which).tolist(), strict=True)))
-        epochs += quorum.epochs_of(table)
+        counting.take(table)
         few = table.filter(pc.is_in(table["type"], rare))
         tables.append(few.cast(tables[0].schema))
-    return Scan(pa.concat_tables(tables).combine_chunks(), types, quorum.together(epochs))
+    return Scan(pa.concat_tables(tables).combine_chunks(), counting.end())
 
 
 def _nothing() -> pa.Table:

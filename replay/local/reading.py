@@ -17,6 +17,7 @@ from raftlog.segments.manifest import Segment
 from raftlog.segments.place import open_place
 from raftlog.segments.reading import corrupt, reading, says_content
 from replay.kernels.arrays import Bools, ints, order_of
+from replay.local.told import Told
 from replay.opened import Export
 
 SLICE_ROWS = 32_768
@@ -135,14 +136,12 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
                 pre_buffer=False,
                 read_dictionary=[name for name in DICTIONARIES if name in columns],
             )
-            there = set(file.schema_arrow.names)
-            for rows in file.iter_batches(
-                SLICE_ROWS,
-                row_groups=_groups(export, file.metadata),
-                columns=[name for name in columns if name in there],
-                use_threads=False,
-            ):
-                yield _complete(rows, columns)
+            told = Told(file.metadata, imported=bool(export.manifest.origin))
+            for groups, names in told.runs(_groups(export, file.metadata), columns):
+                for rows in file.iter_batches(
+                    SLICE_ROWS, row_groups=groups, columns=names, use_threads=False
+                ):
+                    yield _complete(rows, columns)
         except (pa.ArrowException, OSError) as error:
             if not says_content(error):
                 raise
@@ -171,7 +170,7 @@ def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
 
 
 def _complete(rows: pa.RecordBatch, columns: list[str]) -> pa.Table:
-    """With null in the columns that the file is from before of."""
+    """With null in the columns that were not read."""
     found = {}
     for name in columns:
         if name in rows.schema.names:

@@ -1,0 +1,70 @@
+"""Columns that say nothing are not read, and the rows are what they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+
+from raftlog.segments import pair
+from raftlog.segments.columns import SCHEMA
+from raftlog.segments.writer import ExportWriter
+from replay.local.reading import slices
+from replay.local.told import Told
+from replay.opened import open_export
+from replay.request import JobRequest
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    log = LogHistory(31, metadata_version=8).run(600)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pair, "ROW_GROUP_RECORDS", 40)
+        directory = tmp_path_factory.mktemp("export")
+        with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=250) as writer:
+            for data in log.batches:
+                writer.append_chunk(data)
+            writer.commit(log.end_offset)
+    return directory
+
+
+def test_the_rows_are_those_of_the_files(exported: Path) -> None:
+    export = open_export(JobRequest(job="audit", export=str(exported)))
+    files = [pq.read_table(exported / one.file) for one in export.segments]
+    assert len(files) > 1
+    read = list(slices(export, SCHEMA.names))
+    for name in SCHEMA.names:
+        whole = [value for table in files for value in table[name].to_pylist()]
+        assert [value for table in read for value in table[name].to_pylist()] == whole
+
+
+def test_of_a_row_group_only_what_it_says_is_read(exported: Path) -> None:
+    export = open_export(JobRequest(job="audit", export=str(exported)))
+    skipped = 0
+    for one in export.segments:
+        file = pq.ParquetFile(exported / one.file)
+        told = Told(file.metadata, imported=False)
+        groups = list(range(file.metadata.num_row_groups))
+        runs = list(told.runs(groups, SCHEMA.names))
+        assert [group for run, _ in runs for group in run] == groups
+        for run, names in runs:
+            left_out = set(SCHEMA.names) - set(names)
+            skipped += len(left_out)
+            rows = file.read_row_groups(run)
+            assert all(rows[name].null_count == rows.num_rows for name in left_out)
+            assert not left_out & {"isr", "applied", "offset", "type"}
+        assert {"directories", "last_known_elr"} <= left_out
+    assert skipped > 100
+
+
+def test_lists_of_an_imported_log_are_read(exported: Path) -> None:
+    one = open_export(JobRequest(job="audit", export=str(exported))).segments[0]
+    told = Told(pq.read_metadata(exported / one.file), imported=True)
+    assert list(told.runs([0], ["directories"])) == [([0], ["directories"])]
+
+
+def test_rows_are_counted_where_no_column_says_anything(exported: Path) -> None:
+    export = open_export(JobRequest(job="audit", export=str(exported)))
+    assert sum(table.num_rows for table in slices(export, ["directories"])) == export.record_count
