@@ -22,6 +22,7 @@ from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import Place
 from raftlog.segments.reading import read_segment, reading, says_content
+from raftlog.segments.told import Told
 
 ROWS = 16_384
 """About so many are compared at a time."""
@@ -240,8 +241,15 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
     """
     with reading(place, segment), place.open(segment.file) as file:
         try:
-            for rows in pq.ParquetFile(file, page_checksum_verification=True).iter_batches(ROWS):
-                yield pa.table(rows)
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            told = Told(parquet.metadata, imported=False)
+            for group in range(parquet.metadata.num_row_groups):
+                for rows in parquet.iter_batches(ROWS, row_groups=[group]):
+                    # Jobs skip what the statistics say to be null, or to lie elsewhere.
+                    if wrong := told.contradicted(group, rows):
+                        why = f"the statistics of its row group {group} deny what {wrong} says"
+                        raise corrupt(segment, segment.base_offset, why)
+                    yield pa.table(rows)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:

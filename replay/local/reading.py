@@ -16,8 +16,8 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import open_place
 from raftlog.segments.reading import corrupt, reading, says_content
+from raftlog.segments.told import Told
 from replay.kernels.arrays import Bools, ints, order_of
-from replay.local.told import Told
 from replay.opened import Export
 
 SLICE_ROWS = 32_768

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog.segments import pair
 from raftlog.segments.columns import SCHEMA
+from raftlog.segments.told import Told
 from raftlog.segments.writer import ExportWriter
 from replay.local.reading import slices
-from replay.local.told import Told
 from replay.opened import open_export
 from replay.request import JobRequest
 
@@ -68,3 +69,28 @@ def test_lists_of_an_imported_log_are_read(exported: Path) -> None:
 def test_rows_are_counted_where_no_column_says_anything(exported: Path) -> None:
     export = open_export(JobRequest(job="audit", export=str(exported)))
     assert sum(table.num_rows for table in slices(export, ["directories"])) == export.record_count
+
+
+def test_statistics_that_deny_what_rows_say_are_found(tmp_path: Path) -> None:
+    """Who reads by them would not see it."""
+    said = pa.table({"offset": [3, 4], "leader": [1, None], "isr": [[1], []], "rack": ["a", None]})
+    silent = pa.table(
+        {
+            "offset": pa.array([3, 4]),
+            "leader": pa.nulls(2, pa.int64()),
+            "isr": pa.array([[], None], pa.list_(pa.int64())),
+            "rack": pa.nulls(2, pa.string()),
+        }
+    )
+    told = {}
+    for name, table in (("said", said), ("silent", silent)):
+        pq.write_table(table, tmp_path / name)
+        told[name] = Told(pq.read_metadata(tmp_path / name), imported=False)
+    rows, nothing = said.to_batches()[0], silent.to_batches()[0]
+    for each in told.values():
+        assert each.contradicted(0, nothing) == ""
+    assert told["said"].contradicted(0, rows) == ""
+    for name in ("leader", "isr", "rack"):
+        assert told["silent"].contradicted(0, rows.select([name])) == name
+    elsewhere = rows.select(["offset"]).set_column(0, "offset", pa.array([4, 5]))
+    assert told["said"].contradicted(0, elsewhere) == "offset"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 _OF_IMPORTED = ("eligible_leader_replicas", "last_known_elr", "directories")
@@ -56,6 +58,30 @@ class Told:
             run, names = [group], told
         if run:
             yield run, names or [_ALWAYS]
+
+    def contradicted(self, group: int, rows: pa.RecordBatch) -> str:
+        """A column of which rows of a group say something although the statistics deny it, or their
+        offsets if these lie elsewhere; empty: there is none.
+        """
+        for name in rows.schema.names:
+            column = rows.column(name)
+            if pa.types.is_list(column.type):
+                lengths = pc.fill_null(pc.list_value_length(column), 0)
+                says = len(column) and pc.max(lengths).as_py()
+            else:
+                says = column.null_count < len(column)
+            if says and all(self._null(group, leaf) for leaf in self._leaves[name]):
+                return name
+        return "" if self._inside(group, rows) else "offset"
+
+    def _inside(self, group: int, rows: pa.RecordBatch) -> bool:
+        if "offset" not in self._leaves or not rows.num_rows:
+            return True
+        known = self._metadata.row_group(group).column(self._leaves["offset"][0]).statistics
+        if known is None or not known.has_min_max:
+            return True
+        least, most = pc.min_max(rows.column("offset")).values()
+        return bool(known.min <= least.as_py() and most.as_py() <= known.max)
 
     def _never(self, name: str) -> bool:
         """Whether no row group of the file has a member of a list that the log can't have."""
