@@ -71,7 +71,7 @@ class Told:
             else:
                 says = column.null_count < len(column)
             if says and all(self._null(group, leaf) for leaf in self._leaves[name]):
-                return name
+                return str(name)
         return "" if self._inside(group, rows) else "offset"
 
     def _inside(self, group: int, rows: pa.RecordBatch) -> bool:
@@ -100,4 +100,6 @@ class Told:
     def _null(self, group: int, leaf: int) -> bool:
         chunk = self._metadata.row_group(group).column(leaf)
         known = chunk.statistics
-        return known is not None and known.has_null_count and known.null_count == chunk.num_values
+        if known is None or not known.has_null_count:
+            return False
+        return bool(known.null_count == chunk.num_values)
