@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -55,6 +55,8 @@ class RecentChanges:
         """All below was looked at, or has been passed over."""
         self._before = Image()
         """Of the look before: a topic that was removed since has its name there."""
+        self._new_names: dict[str, str] = {}
+        """Of topics, by id, that were made since: one may be gone before anybody looks."""
 
     def read(self, newest: Sequence[bytes], until: int, image: Image) -> list[dict[str, Any]]:
         """The newest first. ``newest``: chunks of the log, ascending; ``until``: exclusive, the end
@@ -74,6 +76,7 @@ class RecentChanges:
         if found:
             self._behind = found[0][1].end_offset
         self._before = image
+        self._new_names.clear()
         return list(reversed(self._kept))
 
     def _add(
@@ -87,7 +90,20 @@ class RecentChanges:
         if last is not None and _goes_with(last, header, data):
             last["partitions"] += 1
         else:
-            self._kept.append(_told(offset, header, data, (image, self._before)))
+            self._kept.append(_told(offset, header, data, self._name_of(data, image)))
+
+    def _name_of(self, data: batch.RecordData, image: Image) -> Callable[[str], str]:
+        """Finds the name of a topic by its id; empty: nobody knows it."""
+        if data.type == RecordType.TOPIC:
+            fields = record_to_dict(data)
+            self._new_names[str(fields["topic_id"])] = str(fields["name"])
+
+        def name(topic_id: str) -> str:
+            id_ = bytes.fromhex(topic_id)
+            topic = image.topics.get(id_) or self._before.topics.get(id_)
+            return topic.name if topic is not None else self._new_names.get(topic_id, "")
+
+        return name
 
 
 def _goes_with(last: Mapping[str, Any], header: batch.BatchHeader, data: batch.RecordData) -> bool:
@@ -113,18 +129,20 @@ def _newest_of(
 
 
 def _told(
-    offset: int, header: batch.BatchHeader, data: batch.RecordData, images: tuple[Image, Image]
+    offset: int,
+    header: batch.BatchHeader,
+    data: batch.RecordData,
+    name_of: Callable[[str], str],
 ) -> dict[str, Any]:
-    """``images``: that of now, and an earlier one."""
+    """``name_of`` a topic, by its id."""
     fields = record_to_dict(data)
     if fields.get("proposer_id") == fields.get("proposer_epoch") == 0:
         # The controller by itself. No registration has epoch 0.
         fields = {key: fields[key] for key in fields if not key.startswith("proposer_")}
-    topic_id = bytes.fromhex(str(fields.get("topic_id", "")))
-    topic = next((one for image in images if (one := image.topics.get(topic_id))), None)
-    if topic is not None and data.type != RecordType.TOPIC:
+    topic = name_of(str(fields.get("topic_id", "")))
+    if topic and data.type != RecordType.TOPIC:
         # People know topics by name.
-        fields = {"topic": topic.name} | {k: v for k, v in fields.items() if k != "topic_id"}
+        fields = {"topic": topic} | {k: v for k, v in fields.items() if k != "topic_id"}
     text = _config_text(fields) if data.type == RecordType.CONFIG else fields_text(fields)
     if len(text) > TEXT_MAX_CHARS:
         text = text[: TEXT_MAX_CHARS - 1] + "…"

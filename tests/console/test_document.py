@@ -200,6 +200,11 @@ def test_a_removed_topic_is_told_by_the_name_that_it_had() -> None:
     changes.read([_chunk(0, _config("v"))], 1, Image(topics=_mapped({id_: Topic(id_, "t", 4)})))
     found = changes.read([_chunk(1, (RecordType.REMOVE_TOPIC, removed))], 2, Image())
     assert found[0]["text"].startswith("topic=t")
+    # Made and removed while nobody looked.
+    made = records_pb2.TopicRecord(name="short", topic_id=b"2" * 16).SerializeToString()
+    gone = records_pb2.RemoveTopicRecord(topic_id=b"2" * 16).SerializeToString()
+    chunk = _chunk(2, (RecordType.TOPIC, made), (RecordType.REMOVE_TOPIC, gone))
+    assert changes.read([chunk], 4, Image())[0]["text"].startswith("topic=short")
 
 
 def test_changes_of_partitions_at_one_time_are_one_row() -> None:
