@@ -46,6 +46,7 @@ from simulation.checks.snapshot_parts import SnapshotParts
 from simulation.checks.states import States
 from simulation.checks.turns import Turns
 from simulation.checks.visibility import Visibility
+from simulation.checks.watches import Watches
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -205,6 +206,9 @@ def checkers_after(
     held, old_held = Held(ledger), found[Held]
     assert isinstance(old_held, Held)
     held.begin_after(old_held)
+    watches, old_watches = Watches(ledger, generation), found[Watches]
+    assert isinstance(old_watches, Watches)
+    watches.begin_after(old_watches)
     fresh: list[Checker] = [
         ledger,
         Elections(ledger),
@@ -221,6 +225,7 @@ def checkers_after(
         recovered,
         Linearizability(ledger),
         held,
+        watches,
     ]
     for checker in fresh:
         checker.begin(_Present(world, generation) if isinstance(checker, States) else world)

@@ -42,13 +42,16 @@ class Watchers:
         return [f"{PREFIX}{number}" for number in range(count)]
 
     def begin(self) -> None:
-        """Let them begin."""
+        """Let them begin, if they have not."""
+        if self._tasks:
+            return
         for watcher in self._all:
             self._tasks.append(self._world.spawn(watcher.live(), watcher.name, watcher.host))
 
     def stop(self) -> None:
         """No more."""
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
         for watcher in self._all:
             watcher.close()
@@ -63,7 +66,9 @@ class Watchers:
         self.begin()
         for watcher in self._all:
             await self._world.until(
-                lambda watcher=watcher: watcher.offset >= written.offset,  # type: ignore[misc]
+                lambda watcher=watcher: (  # type: ignore[misc]
+                    watcher.reached >= (written.generation, written.offset)
+                ),
                 within_s,
                 f"{watcher.name} is told what changed up to offset {written.offset}",
             )
@@ -96,10 +101,10 @@ class Watcher:
         self._token: Token | None = None
 
     @property
-    def offset(self) -> int:
-        """How far it has been told."""
+    def reached(self) -> tuple[int, int]:
+        """How far it has been told: which log, and which offset."""
         token = self._watch.token if self._watch is not None else None
-        return -1 if token is None else token.offset
+        return (-1, -1) if token is None else (token.generation, token.offset)
 
     def close(self) -> None:
         """End what is under way."""
@@ -136,6 +141,7 @@ class Watcher:
             except ApiError as error:
                 if error.code is not ErrorCode.INCONSISTENT_GENERATION:
                     raise CheckFailedError(f"{self.name} was answered {error}") from error
+                self._count("of a log that is over")
                 self._token = None
                 continue
             finally:

@@ -110,13 +110,17 @@ class Workload:
             each.begin()
 
     def stop(self) -> None:
-        """No more operations; those under way stay pending."""
+        """No more operations; those under way stay pending.
+
+        Where the log is recovered by hand watchers go on: they are to be told.
+        """
         self._leaders.stop()
         self._administrator.stop()
         self.data.stop()
         self._isr_askers.stop()
         self._exporters.stop()
-        self.watchers.stop()
+        if not self._world.config.recovery:
+            self.watchers.stop()
         self.keepers.stop()
         for each in self._of_rights:
             each.stop()

@@ -125,7 +125,7 @@ class Watches:
         """The log was replaced, and the view emptied."""
         message = f"the log was replaced by generation {self._view.generation}"
         error = ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="since.generation")
-        self._give_all(self.hub.end_all(error))
+        self._give_all(self.hub.end_all(error, resumable=False))
 
     # --- beginning -------------------------------------------------------------------------------
 

@@ -216,10 +216,19 @@ class WatchHub:
             self._index[group.mode].remove(group)
             del self._groups[group.mode, group.selection, group.asker]
 
-    def end_all(self, error: ApiError) -> list[Told]:
-        """End all watches, each with the last token that it can go on from elsewhere."""
+    def end_all(self, error: ApiError, *, resumable: bool = True) -> list[Told]:
+        """End all watches, each with the last token that it can go on from elsewhere, if there is
+        any.
+
+        ``resumable`` false: the log is another one. No place in the one before is a place in this
+        [it would be named with the new generation, and taken by every broker: whoever goes on from
+        the last token it was given is told half of one log, and half of the other].
+        """
         self._deliveries.clear()
-        return [self._end(watcher, error) for watcher in list(self._watchers.values())]
+        return [
+            self._end(watcher, error, resumable=resumable)
+            for watcher in list(self._watchers.values())
+        ]
 
     def end(self, handle: Handle, error: ApiError) -> list[Told]:
         """End a watch with an error; nothing if it has ended already."""
@@ -476,11 +485,18 @@ class WatchHub:
         """What a watcher can go on from that has come too late."""
         return self._token(self.history.start_epoch, Position(self.history.start))
 
-    def _end(self, watcher: Watcher, error: ApiError, oldest: pb.WatchToken | None = None) -> Told:
+    def _end(
+        self,
+        watcher: Watcher,
+        error: ApiError,
+        oldest: pb.WatchToken | None = None,
+        *,
+        resumable: bool = True,
+    ) -> Told:
         """Forget a watcher; what to tell it."""
         self.forget(watcher.handle)
         at = None
-        if watcher.started and watcher.position is not None:
+        if resumable and watcher.started and watcher.position is not None:
             at = self._token(watcher.epoch, watcher.position)
         return Told(watcher.handle, ending(error, at, oldest), ends=True)
 

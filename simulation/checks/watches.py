@@ -6,10 +6,13 @@ that the fold of the log gives it; none before it may be shown (I29).
 * A token that it was given says that nothing is missing up to there.
 * An initial list is what the committed image at its offset holds.
 * What is shown at LAO is not above any LAO that was ever announced; at the tip it is committed.
+* A watch is of one log. When that is recovered by hand the watch is told so, and with no token; it
+  is never told a change of the log that goes on, nor does a token of the log before begin one.
 
 Would catch: a watcher that joins those who are told at the head and not where it stands, a change
 that is told twice when a watch goes on, one that is lost as a slow reader falls behind, a token
-that runs ahead of what was told, a watch at LAO that shows the tip.
+that runs ahead of what was told, a watch at LAO that shows the tip, one that goes on in a log that
+has taken the place of its own, a place in the one that is named as a place in the other.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing_extensions import override
 
 from broker.watch.listing import listing
 from raftlog.client.watch import Change, Token
+from raftlog.errors import ErrorCode
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import Image
@@ -46,7 +50,9 @@ class _True(NamedTuple):
 class _Stream:
     """What one watcher has been told."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int | None = None) -> None:
+        self.generation = generation
+        """Of the log; None: it was told nothing yet."""
         self.position: Position | None = None
         """Up to here nothing is missing; None: it is still to be told where it begins."""
         self.next = 0
@@ -57,8 +63,9 @@ class _Stream:
 class Watches(Checker):
     """I29."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._golden = ledger.golden
+    def __init__(self, ledger: Ledger, generation: int = 0) -> None:
+        """``generation``: of the log of this ledger."""
+        self._golden, self._generation = ledger.golden, generation
         self._draft = ChangeRecorder(Image())
         self._changes: list[_True] = []
         self._streams: dict[str, _Stream] = {}
@@ -69,7 +76,22 @@ class Watches(Checker):
         """Watches that went on behind a token."""
         self.listed = 0
         """Entities of initial lists."""
+        self.outlived = 0
+        """Watches of a log before that were told something since it is over."""
         ledger.golden.listeners.append(self._committed)
+
+    def going_on(self) -> dict[str, int]:
+        """Watcher -> the generation of the log that it watches."""
+        return {
+            watcher: self._generation if stream.generation is None else stream.generation
+            for watcher, stream in self._streams.items()
+        }
+
+    def begin_after(self, before: Watches) -> None:
+        """The log is another one from here on. Who watches the one before goes on for a while."""
+        self._streams = {
+            watcher: _Stream(generation) for watcher, generation in before.going_on().items()
+        }
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         for one in ordered_changes(self._draft, logged.data):
@@ -90,7 +112,15 @@ class Watches(Checker):
             message = message.response
         if not isinstance(message, broker_pb2.WatchResponse) or not peer.startswith(PREFIX):
             return
-        shown = max([message.token.offset, *(one.offset for one in message.changes)])
+        if message.error.error_code == ErrorCode.INCONSISTENT_GENERATION and message.HasField(
+            "token"
+        ):
+            raise CheckFailedError(
+                f"I29: {host.name} tells {peer} that its log is over, and with a token of"
+                f" generation {message.token.generation}, at offset {message.token.offset}"
+            )
+        told = [one.offset for one in message.changes]
+        shown = max([message.token.offset if message.HasField("token") else -1, *told])
         limit = self._golden.end - 1 if wanted_by(peer).tip else self._lao
         if shown > limit:
             raise CheckFailedError(
@@ -100,14 +130,16 @@ class Watches(Checker):
 
     @override
     def watch_begun(self, host: str, since: Token | None) -> None:
-        stream = self._streams[host] = _Stream()
-        if since is not None:
+        stream = self._streams[host] = _Stream(None if since is None else since.generation)
+        if since is not None and since.generation == self._generation:
             self.resumed += 1
             self._move(stream, Position(since.offset, since.part or WHOLE))
 
     @override
     def watch_told(self, host: str, change: Change) -> None:
         stream = self._streams[host]
+        if not self._is_of(host, stream, change.token):
+            return
         if change.initial:
             self.listed += 1
             stream.listed[change.path] = change.after
@@ -132,6 +164,8 @@ class Watches(Checker):
     @override
     def watch_ended(self, host: str, token: Token) -> None:
         stream = self._streams[host]
+        if not self._is_of(host, stream, token):
+            return
         if stream.listed:
             self._check_list(host, stream)
         if stream.position is None:
@@ -142,6 +176,20 @@ class Watches(Checker):
             raise CheckFailedError(
                 f"I29: {host} has come to {tuple(position)} and was not told {found}"
             )
+
+    def _is_of(self, host: str, stream: _Stream, token: Token) -> bool:
+        """Whether what a watch is told is of this log; if it is of the one before, nobody can say
+        any more what that had.
+        """
+        if stream.generation is None:
+            stream.generation = token.generation
+        if stream.generation != token.generation:
+            raise CheckFailedError(
+                f"I29: {host} watches generation {stream.generation} of the log, and is told of"
+                f" {token.offset} in generation {token.generation}"
+            )
+        self.outlived += token.generation != self._generation
+        return token.generation == self._generation
 
     def _move(self, stream: _Stream, position: Position) -> None:
         stream.position = position

@@ -347,6 +347,12 @@ HOLDERS = replace(
 again below those that they know.
 """
 
+OUTLIVED = SwarmConfig(
+    brokers=2, clients=1, writes_per_s=4.0, reads_per_s=0.0, safety_s=2.0, session_timeout_ms=1500, watchers=4,
+    round_robin=True, recovery=True,
+)  # fmt: skip
+"""The same, among watchers, and with nothing else to do."""
+
 BUILDS = SwarmConfig(
     brokers=3, clients=1, writes_per_s=5.0, reads_per_s=5.0, safety_s=15.0, election_timeout_ms=200, fetch_timeout_ms=200,
     session_timeout_ms=1500, old_build=4, release_version=4,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation.mutants.configs import WATCHES
+from simulation.mutants.configs import OUTLIVED, WATCHES
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -63,5 +63,19 @@ MUTANTS = (
         ),
         WATCHES,
         "watches that share a stream",
+    ),
+    Mutant(
+        "watch-of-another-generation",
+        "a watch whose log is over ends with its place in it, named as one in the log that goes on",
+        (
+            Edit(
+                "broker.service.watches:Watches.generation_changed",
+                "resumable=False",
+                "resumable=True",
+            ),
+        ),
+        OUTLIVED,
+        "a majority's disks lost, and watches that were open",
+        known=1,
     ),
 )

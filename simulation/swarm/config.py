@@ -277,12 +277,12 @@ def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with brokers. Their rights are another matter, and a log that was recovered by
-    hand is another log.
+    """For clusters with brokers. Their rights are another matter. Where the log is recovered by
+    hand, in all of the runs that would have them: few others have both.
     """
     rng = random.Random(f"{seed} swarm, watchers")
     count = rng.choice((0, 0, 2, 4))
-    return config if config.authorizer or config.recovery else replace(config, watchers=count)
+    return config if config.authorizer else replace(config, watchers=count)
 
 
 def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:

@@ -312,6 +312,20 @@ def test_all_are_told_when_the_broker_ends(world: World) -> None:
     assert (len(world.hub), world.work()) == (0, 0)
 
 
+def test_where_a_watch_of_a_log_that_is_over_stood_is_no_place_in_the_one_that_goes_on(
+    world: World,
+) -> None:
+    reader = world.watch("a")
+    world.work()
+    assert reader.tokens[-1].offset == world.log.last
+    error = ApiError(ErrorCode.INCONSISTENT_GENERATION, "it is another log")
+    (told,) = world.hub.end_all(error, resumable=False)
+    end = pb.WatchResponse.FromString(told.data)
+    assert end.error.error_code == ErrorCode.INCONSISTENT_GENERATION
+    assert not end.HasField("token")
+    assert not end.HasField("oldest")
+
+
 SELECTORS = (
     (), ("configs",), ("configs/topic/t1",), ("configs/topic/t*", "topics/t2"), ("partitions/t1",),
     ("topics",), ("brokers",), ("configs/topic/t1/retention.ms", "configs/topic/t1"),

@@ -699,6 +699,15 @@ REGRESSIONS = [
             " gave it an empty disk"
         ),
     ),
+    pytest.param(
+        1,
+        '{"brokers": 2, "clients": 1, "writes_per_s": 4.0, "reads_per_s": 0.0, "safety_s": 2.0,'
+        ' "session_timeout_ms": 1500, "recovery": true, "round_robin": true, "watchers": 4}',
+        id=(
+            "a watch whose log was over ended with its place in it, named as one in the log that"
+            " went on"
+        ),
+    ),
 ]
 
 
