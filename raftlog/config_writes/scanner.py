@@ -90,11 +90,12 @@ def _learned(data: bytes, begin: int, at: int, shapes: Shapes, *, nested: bool) 
         if nested:
             position = varint_at(data, position + 1)[1]
         key_size, key_at = varint_at(data, position + 1)
-        value_size, _ = varint_at(data, key_at + key_size + 1)
+        value_size, value_at = varint_at(data, key_at + key_size + 1)
         type_ = data[at]
     except IndexError:
         return None
-    if key_size > KEY_MAX_CHARS:
+    # No shape is made of a number that damage has left in the place of a length.
+    if key_size > KEY_MAX_CHARS or value_at + value_size > len(data):
         return None
     shape = shapes(type_, data[key_at : key_at + key_size].decode("latin-1"), name_size, value_size)
     if shape is None or not data.startswith(shape.head, begin):

@@ -436,6 +436,26 @@ def test_damaged_records_are_never_read_otherwise_than_by_protobuf(
     assert found is None or found == twin.decoded(bytes(data), header)
 
 
+@pytest.mark.parametrize("where", ["name", "key", "value"])
+def test_a_length_that_damage_has_made_huge_makes_no_shape(where: str) -> None:
+    body = of_record((16, "a", "match", "v")).SerializeToString()
+    at = {
+        "name": body.index(b"\x12\x01a"),
+        "key": body.index(b"\x1a"),
+        "value": body.index(b"\x22"),
+    }
+    huge = body[: at[where] + 1] + twin.varint(2**40) + body[at[where] + 2 :]
+    chunk = batch.encode([(4, 0, huge)], base_offset=0, epoch=1, timestamp_ms=0)
+    (header,) = batch.headers(chunk)
+    assert scanner.decoded(chunk, header) is None
+    assert codec.decoded(chunk, header) is None
+    resource = ConfigWrite([(16, "a", "match", "v")]).request().SerializeToString()
+    tag = {"name": b"\x12\x01a", "key": b"\x0a\x05match", "value": b"\x1a\x01v"}[where]
+    begin = resource.index(tag) + 1
+    damaged = resource[:begin] + twin.varint(2**40) + resource[begin + 1 :]
+    assert scanner.learned_resource(damaged, resource.index(b"\x82\x01") + 3) is None
+
+
 # --- replies --------------------------------------------------------------------------------------
 
 
