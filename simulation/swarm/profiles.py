@@ -201,7 +201,7 @@ PROFILES: dict[str, Profile] = {
     "unclean": Profile(_unclean, 0.28, brokers=3),
     "moving": Profile(_moving, 0.28, brokers=3),
     "operated": Profile(_operated, 0.54, brokers=2),
-    "ids": Profile(_ids, 0.52, brokers=2),
+    "ids": Profile(_ids, 0.66, brokers=2),
     "mapped": Profile(_mapped, 0.44, brokers=2),
     "outages": Profile(_outages, 0.36, brokers=2),
     "exports": Profile(_exports, 0.52),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import selectors
 import shutil
 import subprocess
@@ -20,6 +21,10 @@ from disk_model import Disk
 from promises import Found, Promises, parse_mark
 
 START_LIMIT_S = 60.0
+"""A start hangs that has used so much processor time, or none in so long and waits for none: on a
+busy machine one may take long without being at fault.
+"""
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +127,20 @@ def _matters(event: Event, following: Event | None) -> bool:
 def _line_of(process: subprocess.Popen[str]) -> str:
     """Empty if none comes."""
     assert process.stdout is not None
+    begun_s = used_s = _processor_s(process.pid)[0]
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        return process.stdout.readline() if selector.select(START_LIMIT_S) else ""
+        while not selector.select(START_LIMIT_S):
+            before_s, (used_s, waits) = used_s, _processor_s(process.pid)
+            if (waits and used_s == before_s) or used_s - begun_s > START_LIMIT_S:
+                return ""
+        return process.stdout.readline()
+
+
+def _processor_s(pid: int) -> tuple[float, bool]:
+    """What a process has used, all its threads together; whether it waits for something else."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / _CLOCK_TICKS_PER_S, fields[0] not in ("R", "D")
 
 
 def examine(

@@ -12,6 +12,8 @@ import json
 import logging
 import os
 import sys
+import threading
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,28 @@ def ledger(root: Path) -> dict[str, Any]:
 def dies(_: Path) -> dict[str, Any]:
     """As RocksDB may, over damage."""
     os._exit(3)
+
+
+def spins(_: Path) -> dict[str, Any]:
+    """As RocksDB may, too."""
+    while True:
+        pass
+
+
+def waits(_: Path) -> dict[str, Any]:
+    """For what never comes."""
+    threading.Event().wait()
+    return {}
+
+
+def takes_long(_: Path) -> dict[str, Any]:
+    """By the clock, on a busy machine."""
+    for _ in range(10):
+        begun = time.process_time()
+        while time.process_time() < begun + 0.02:
+            pass
+        time.sleep(0.1)
+    return {"value": 1}
 
 
 def _without_a_probe(*_: object, **__: object) -> None:

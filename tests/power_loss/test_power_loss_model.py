@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from random import Random
 
+import examination
 import pytest
 import tracing
 from crash_states import CrashState, crash_states
@@ -251,6 +252,20 @@ def test_a_start_that_dies_is_a_broken_promise_and_the_next_one_goes_on(starter:
     whole = CrashState("whole", {"value": b"1" * 2000}, ())
     assert "dies" in starter.start("dies", whole)["error"]
     assert starter.start("value", whole) == {"value": 1}
+
+
+@pytest.mark.parametrize("start", ["spins", "waits"])
+def test_a_start_that_hangs_is_a_broken_promise_and_one_that_takes_long_is_none(
+    starter: Starter, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = CrashState("whole", {"value": b"1" * 2000}, ())
+    assert starter.start("value", whole) == {"value": 1}
+    monkeypatch.setattr(examination, "START_LIMIT_S", 0.4)
+    assert "hangs" in starter.start(start, whole)["error"]
+    monkeypatch.undo()
+    assert starter.start("value", whole) == {"value": 1}
+    monkeypatch.setattr(examination, "START_LIMIT_S", 0.4)
+    assert starter.start("takes_long", whole) == {"value": 1}
 
 
 def test_promises_of_a_log() -> None:
