@@ -268,8 +268,10 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with partitions that begin at the level of retention, and stay there."""
-    kept = random.Random(f"{seed} swarm, kept data").choice((0, 0, 100, 400))
+    """For clusters with partitions that begin at the level of retention, and stay there: a third of
+    all.
+    """
+    kept = random.Random(f"{seed} swarm, kept data").choice((0, 100, 100, 100, 400, 400, 100, 100))
     lowered = config.release_version or config.old_build or "lower_features" in config.faults
     if lowered or not (config.brokers and config.data_per_s):
         return config

@@ -89,6 +89,7 @@ def test_whatever_only_some_runs_have_enough_have_for_its_checks_to_be_at_work()
         what: sum(bool(has(config)) for config in configs) / 300
         for what, has in {
             "data": lambda config: config.data_per_s,
+            "data that is not kept": lambda config: config.data_kept_bytes,
             "exports": lambda config: config.exports_per_s,
             "watchers": lambda config: config.watchers,
             "keepers": lambda config: config.keepers,
