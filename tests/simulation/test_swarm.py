@@ -1,5 +1,7 @@
 """Swarm runs: what one config says, and that a run is decided by its seed and config alone."""
 
+from collections.abc import Callable
+
 import pytest
 
 from raftlog.errors import ConfigError
@@ -85,20 +87,20 @@ def test_elements_are_drawn_for_some_runs_each_and_fit_the_rest() -> None:
 def test_whatever_only_some_runs_have_enough_have_for_its_checks_to_be_at_work() -> None:
     # Nightly each counter of each checker counts in one run of five: see test_seeds.py.
     configs = [draw(seed) for seed in range(300)]
+    has: dict[str, Callable[[SwarmConfig], object]] = {
+        "data": lambda config: config.data_per_s,
+        "data that is not kept": lambda config: config.data_kept_bytes,
+        "exports": lambda config: config.exports_per_s,
+        "watchers": lambda config: config.watchers,
+        "keepers": lambda config: config.keepers,
+        "lockers": lambda config: config.lockers,
+        "lockers in a recovered log": lambda config: config.lockers and config.recovery,
+        "newcomers": lambda config: "newcomer" in config.faults and config.adopt_after_ms,
+        "disks below a reserve": lambda config: config.reserve_bytes,
+        "direct clients": lambda config: config.direct_clients,
+        "lowered levels": lambda config: "lower_features" in config.faults,
+    }
     shares = {
-        what: sum(bool(has(config)) for config in configs) / 300
-        for what, has in {
-            "data": lambda config: config.data_per_s,
-            "data that is not kept": lambda config: config.data_kept_bytes,
-            "exports": lambda config: config.exports_per_s,
-            "watchers": lambda config: config.watchers,
-            "keepers": lambda config: config.keepers,
-            "lockers": lambda config: config.lockers,
-            "lockers in a recovered log": lambda config: config.lockers and config.recovery,
-            "newcomers": lambda config: "newcomer" in config.faults and config.adopt_after_ms,
-            "disks below a reserve": lambda config: config.reserve_bytes,
-            "direct clients": lambda config: config.direct_clients,
-            "lowered levels": lambda config: "lower_features" in config.faults,
-        }.items()
+        what: sum(bool(said(config)) for config in configs) / 300 for what, said in has.items()
     }
     assert {what: share for what, share in shares.items() if share < 0.24} == {}
