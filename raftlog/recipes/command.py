@@ -65,7 +65,11 @@ def lock(
         from raftlog.recipes import AsyncLock
 
         async with _client(session, bootstrap_server, timeout) as client:
-            one = AsyncLock(client, name, ttl_s=ttl, value=f"{os.uname().nodename} {os.getpid()}")
+            holder = f"{os.uname().nodename} {os.getpid()}"
+            try:
+                one = AsyncLock(client, name, ttl_s=ttl, value=holder)
+            except ValueError as error:
+                raise FailedError(str(error), Exit.USAGE) from None
             if not await one.acquire(wait or None):
                 raise FailedError(f"somebody else has the lock {name}", Exit.UNREACHABLE)
             try:

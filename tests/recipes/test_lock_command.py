@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from raftlog import recipes
+from raftlog.cli.exits import Exit, FailedError
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.recipes import command
 
@@ -53,3 +54,14 @@ def test_the_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back(
     with pytest.raises(typer.Exit) as failed:
         command.lock("job", ["sh", "-c", "exit 7"])
     assert (failed.value.exit_code, _Unreleased.asked) == (7, 2)
+
+
+def test_a_name_that_is_no_part_of_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.asynccontextmanager
+    async def client(*_: Any) -> AsyncIterator[None]:
+        yield None
+
+    monkeypatch.setattr(command, "_client", client)
+    with pytest.raises(FailedError, match="'a b' is no name of a lock") as failed:
+        command.lock("a b", ["true"])
+    assert failed.value.code is Exit.USAGE
