@@ -104,8 +104,8 @@ def _wheel_home() -> Path | None:
     return Path(spec.submodule_search_locations[0]) / "java-runtime"
 
 
-def _cache_directories() -> list[Path]:
-    """Where the shim may live: with the virtual environment, else with the user."""
+def cache_directories() -> list[Path]:
+    """Where launchers may live: with the virtual environment, else with the user."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return [Path(sys.prefix) / "var" / "raftlog", Path(cache) / "raftlog"]
 
@@ -117,12 +117,12 @@ def make_shim(wheel: Path, directories: list[Path] | None = None) -> Path:
     """
     content = _SHIM.format(java=shlex.quote(str(wheel / "bin" / "java")))
     faults: list[str] = []
-    for directory in directories or _cache_directories():
+    for directory in directories or cache_directories():
         home = directory / f"java-{_wheel_version()}"
         java = home / "bin" / "java"
         try:
             if not java.is_file() or java.read_text() != content:
-                _write_executable(java, content)
+                write_executable(java, content)
         except OSError as error:
             faults.append(str(error))
             continue
@@ -137,8 +137,11 @@ def _wheel_version() -> str:
         return "local"
 
 
-def _write_executable(path: Path, content: str) -> None:
-    """Another process may be making the same file: each writes its own and renames it."""
+def write_executable(path: Path, content: str) -> None:
+    """A script that can be run.
+
+    Another process may be making the same file: each writes its own and renames it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temp = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(descriptor, "w") as file:

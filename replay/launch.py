@@ -18,6 +18,7 @@ from replay.opened import open_export
 from replay.quicker import hint
 from replay.request import LOCAL, REQUEST, JobRequest
 from replay.streaming.done import Done, read_done
+from replay.worker_python import worker_python
 
 _OUR_ERROR = "raftlog replay: "
 """How a line begins that is for standard error."""
@@ -47,7 +48,8 @@ def submit(request: JobRequest, conf: list[str]) -> int:
     follows = request.every_s is not None
     before = _done(request) if follows else None
     try:
-        environ = dict(os.environ) | spark_environment(os.environ)
+        workers = worker_python(os.environ, conf)
+        environ = dict(os.environ) | spark_environment(os.environ) | workers
         # The job writes into a pipe, and can't see how wide the terminal is.
         environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
         code = _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)

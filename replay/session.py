@@ -9,6 +9,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from replay.java import spark_environment
+from replay.worker_python import worker_python
 
 _ALWAYS = {
     # Spark does not check the pages of Parquet files by default: a flipped byte would give a wrong
@@ -55,7 +56,8 @@ def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
     else overrides them.
     """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        os.environ.update(spark_environment(os.environ))
+        workers = worker_python(os.environ)
+        os.environ.update(spark_environment(os.environ) | workers)
     builder = SparkSession.builder.appName(app_name)
     for key, value in _ALWAYS.items():
         builder = builder.config(key, value)

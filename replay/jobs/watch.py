@@ -26,7 +26,7 @@ from replay.request import JobRequest, format_time
 from replay.streaming import audit, lao
 from replay.streaming.done import Done
 from replay.streaming.ledger import ALERTS, Ledger, output
-from replay.streaming.watch import Judge, start
+from replay.streaming.watch import Judge, start, to_its_end
 from replay.text import console as text_console
 from replay.text import duration
 
@@ -86,17 +86,18 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
         _tell(_result(spark, ledger, done_before, request.limit), as_json=request.json)
 
     with ledger.alone():
-        query = start(
-            spark,
-            request.export,
-            ledger,
-            _JUDGES[request.watch](request, export.manifest),
-            every=None if request.every_s is None else f"{request.every_s} seconds",
-            max_files=_FILES,
-            # Who goes on for ever has no end at which to say what was found.
-            done=None if request.every_s is None else tell,
+        to_its_end(
+            lambda: start(
+                spark,
+                request.export,
+                ledger,
+                _JUDGES[request.watch](request, export.manifest),
+                every=None if request.every_s is None else f"{request.every_s} seconds",
+                max_files=_FILES,
+                # Who goes on for ever has no end at which to say what was found.
+                done=None if request.every_s is None else tell,
+            )
         )
-        query.awaitTermination()
     return _result(spark, ledger, before, request.limit)
 
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from pyspark import StorageLevel
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,6 +21,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from replay.errors import ReplayError
 from replay.streaming.done import Done
 from replay.streaming.ledger import ALERTS, Ledger
+
+STARTS_MAX = 3
+"""Of one query, if Spark gives up its source."""
+_LATE = "Python worker failed to connect back"
 
 
 class Piece(NamedTuple):
@@ -88,6 +93,29 @@ def start(
     return (
         writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)
     ).start()
+
+
+def to_its_end(begin: Callable[[], StreamingQuery]) -> None:
+    """Begin a query, and wait for its end. Raises StreamingQueryException.
+
+    The source has a process of its own, which has to import PySpark and to connect within ten
+    seconds by the clock; no setting changes that, and on a busy machine it may take longer. Then
+    the query begins again, where its checkpoint and the ledger say.
+    """
+    for starts in range(1, STARTS_MAX + 1):
+        query = begin()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if starts == STARTS_MAX or not was_late(error):
+                raise
+        else:
+            return
+
+
+def was_late(error: BaseException | None) -> bool:
+    """Whether a query ended with this because its source's process was late."""
+    return error is not None and _LATE in str(error)
 
 
 def take(rows: DataFrame, batch: int, ledger: Ledger, judge: Judge) -> None:

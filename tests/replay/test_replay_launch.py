@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +30,7 @@ from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.launch import command
 from replay.request import JOBS, JobRequest, format_time, parse_time_ms
 from replay.session import expect_records
+from replay.worker_python import make_launcher, worker_python
 
 
 def fake_java(home: Path, script: str) -> Path:
@@ -160,6 +162,43 @@ def test_the_environment_keeps_what_is_set(tmp_path: Path) -> None:
     )
     assert (theirs["SPARK_HOME"], theirs["PYSPARK_PYTHON"]) == ("/opt/spark", "py")
     assert "SPARK_CONF_DIR" not in theirs
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+PROBE = "import json, os, pyspark, sys; print(json.dumps([sys.argv[1:], pyspark.__file__, os.environ['PYTHONPATH']]))"
+
+
+@pytest.mark.parametrize("others", [[], ["/before it"], ["/before it", "/behind it"]])
+def test_workers_take_pyspark_from_where_it_is_installed(tmp_path: Path, others: list[str]) -> None:
+    spark_home = Path(str(find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[union-attr,index]
+    launcher = make_launcher(spark_home, [tmp_path / "a cache"])
+    assert launcher is not None
+    zips = sorted(str(path) for path in (spark_home / "python" / "lib").glob("*.zip"))
+    assert len(zips) == 2
+    path = os.pathsep.join([*zips, *others[:1], *reversed(zips), *others[1:]])
+    done = subprocess.run(
+        [str(launcher), "-c", PROBE, "a b", "$HOME"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [
+        ["a b", "$HOME"],
+        str(spark_home / "__init__.py"),
+        os.pathsep.join(others),
+    ]
+
+
+def test_who_says_what_runs_where_gets_that(tmp_path: Path) -> None:
+    assert {*worker_python({})} == {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"}
+    for chosen in (*worker_python({}), "SPARK_HOME", "SPARK_CONF_DIR", "MASTER"):
+        assert worker_python({chosen: "theirs"}) == {}
+    assert worker_python({}, ["spark.ui.enabled=true"])
+    assert worker_python({}, ["spark.ui.enabled=true", "spark.master=spark://other:7077"]) == {}
+    (tmp_path / "file").write_text("")
+    assert make_launcher(tmp_path, [tmp_path / "file"]) is None
 
 
 # --- the command line ---------------------------------------------------------------------------

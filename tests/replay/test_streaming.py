@@ -5,7 +5,8 @@ whatever happens.
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +27,7 @@ from replay.errors import ReplayError
 from replay.streaming import ledger as ledgers
 from replay.streaming.done import Done
 from replay.streaming.ledger import Ledger
-from replay.streaming.watch import Judged, Piece, start, take
+from replay.streaming.watch import STARTS_MAX, Judged, Piece, start, take, to_its_end
 
 
 def write(directory: Path, log: LogHistory, until: int) -> None:
@@ -120,7 +121,8 @@ def test_spark_reads_each_record_once_over_restarts(spark: SparkSession, tmp_pat
         query = rows.select("offset", "type_name").writeStream.option(
             "checkpointLocation", str(tmp_path / "checkpoint")
         )
-        query.format("parquet").trigger(availableNow=True).start(str(out)).awaitTermination()
+        writer = query.format("parquet").trigger(availableNow=True)
+        to_its_end(partial(writer.start, str(out)))
     found = [row.offset for row in spark.read.parquet(str(out)).orderBy("offset").collect()]
     assert found == list(range(reader(directory).reportLatestOffset()["offset"]))
 
@@ -245,9 +247,9 @@ def test_a_checkpoint_that_is_another_one_skips_nothing(
 
     def follow() -> None:
         ledger = Ledger(job, "elections")
-        start(
-            spark, str(tmp_path / "export"), ledger, count_elections, max_files=1
-        ).awaitTermination()
+        to_its_end(
+            lambda: start(spark, str(tmp_path / "export"), ledger, count_elections, max_files=1)
+        )
 
     follow()
     done = Ledger(job, "elections").done
@@ -263,9 +265,11 @@ def test_a_checkpoint_that_is_another_one_skips_nothing(
     (job / "checkpoint").mkdir()
     write(tmp_path / "export", log.run(log.end_offset + 60), log.end_offset)
     with pytest.raises(StreamingQueryException, match="records behind it would be skipped"):
-        start(
-            spark, str(tmp_path / "export"), Ledger(job, "elections"), count_elections
-        ).awaitTermination()
+        to_its_end(
+            lambda: start(
+                spark, str(tmp_path / "export"), Ledger(job, "elections"), count_elections
+            )
+        )
     assert Ledger(job, "elections").done == done
 
 
@@ -281,9 +285,17 @@ def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Pa
         def tell(before: Done, now: Ledger = ledger) -> None:
             told.append((before.end_offset, now.done.end_offset))
 
-        start(
-            spark, str(tmp_path / "export"), ledger, count_elections, max_files=1, done=tell
-        ).awaitTermination()
+        to_its_end(
+            partial(
+                start,
+                spark,
+                str(tmp_path / "export"),
+                ledger,
+                count_elections,
+                max_files=1,
+                done=tell,
+            )
+        )
     assert ledger.done.end_offset == log.end_offset
     # Each micro-batch is told of once, and they follow each other.
     assert [before for before, _ in told] == [0, *(after for _, after in told[:-1])]
@@ -293,6 +305,50 @@ def test_a_job_follows_an_export_over_restarts(spark: SparkSession, tmp_path: Pa
     (tmp_path / "job" / "done.json").write_bytes(b'{"job":"elections"}')
     write(tmp_path / "export", log.run(log.end_offset + 10), log.end_offset)
     with pytest.raises(StreamingQueryException, match=r"ReplayError: .* has come to offset 0"):
-        start(
-            spark, str(tmp_path / "export"), Ledger(tmp_path / "job", "elections"), count_elections
-        ).awaitTermination()
+        to_its_end(
+            lambda: start(
+                spark,
+                str(tmp_path / "export"),
+                Ledger(tmp_path / "job", "elections"),
+                count_elections,
+            )
+        )
+
+
+LATE = (
+    "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect"
+    " back. SQLSTATE: XXKST"
+)
+
+
+class Query:
+    """A query that ends, or fails with what is said."""
+
+    def __init__(self, failure: str | None) -> None:
+        self._failure = failure
+
+    def awaitTermination(self) -> None:  # noqa: N802 (Spark's name)
+        if self._failure:
+            raise StreamingQueryException(desc=self._failure)
+
+
+@pytest.mark.parametrize(
+    ("failures", "begun", "ends"),
+    [
+        ([None], 1, True),
+        ([LATE, None], 2, True),
+        ([LATE] * STARTS_MAX, STARTS_MAX, False),
+        (["ReplayError: offsets are missing", None], 1, False),
+    ],
+)
+def test_a_query_whose_source_was_late_begins_again(
+    failures: list[str | None], begun: int, ends: bool
+) -> None:
+    left = iter(failures)
+
+    def begin() -> Any:
+        return Query(next(left))
+
+    with nullcontext() if ends else pytest.raises(StreamingQueryException):
+        to_its_end(begin)
+    assert len(failures) - len(list(left)) == begun
