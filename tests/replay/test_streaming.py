@@ -329,7 +329,7 @@ class Query:
 
     def awaitTermination(self) -> None:  # noqa: N802 (Spark's name)
         if self._failure:
-            raise StreamingQueryException(desc=self._failure)
+            raise StreamingQueryException(self._failure)
 
 
 @pytest.mark.parametrize(
