@@ -85,13 +85,14 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
     def tell(done_before: Done) -> None:
         _tell(_result(spark, ledger, done_before, request.limit), as_json=request.json)
 
+    judge_for = _JUDGES[request.watch]
     with ledger.alone():
         to_its_end(
             lambda: start(
                 spark,
                 request.export,
                 ledger,
-                _JUDGES[request.watch](request, export.manifest),
+                judge_for(request, export.manifest),
                 every=None if request.every_s is None else f"{request.every_s} seconds",
                 max_files=_FILES,
                 # Who goes on for ever has no end at which to say what was found.

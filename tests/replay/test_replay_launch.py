@@ -171,7 +171,7 @@ PROBE = "import json, os, pyspark, sys; print(json.dumps([sys.argv[1:], pyspark.
 
 @pytest.mark.parametrize("others", [[], ["/before it"], ["/before it", "/behind it"]])
 def test_workers_take_pyspark_from_where_it_is_installed(tmp_path: Path, others: list[str]) -> None:
-    spark_home = Path(str(find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[union-attr,index]
+    spark_home = Path(str(find_spec("pyspark").submodule_search_locations[0]))  # type: ignore[index]
     launcher = make_launcher(spark_home, [tmp_path / "a cache"])
     assert launcher is not None
     zips = sorted(str(path) for path in (spark_home / "python" / "lib").glob("*.zip"))
