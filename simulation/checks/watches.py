@@ -80,12 +80,11 @@ class Watches(Checker):
         """Watches of a log before that were told something since it is over."""
         ledger.golden.listeners.append(self._committed)
 
-    def going_on(self) -> dict[str, int]:
-        """Watcher -> the generation of the log that it watches."""
-        return {
-            watcher: self._generation if stream.generation is None else stream.generation
-            for watcher, stream in self._streams.items()
-        }
+    def going_on(self) -> dict[str, int | None]:
+        """Watcher -> the generation of the log that it watches; None: it was told nothing yet, so
+        it may begin in any.
+        """
+        return {watcher: stream.generation for watcher, stream in self._streams.items()}
 
     def begin_after(self, before: Watches) -> None:
         """The log is another one from here on. Who watches the one before goes on for a while."""
