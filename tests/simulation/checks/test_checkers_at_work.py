@@ -26,6 +26,7 @@ from simulation.checks.strict import StrictReads
 from simulation.checks.suite import all_checkers
 from simulation.checks.visibility import Visibility
 from simulation.mutants import configs
+from simulation.mutants.in_data import KEEPS_LITTLE
 from simulation.swarm.config import SwarmConfig
 from simulation.world import run_swarm
 
@@ -98,10 +99,16 @@ OTHERS = (
     (5, configs.BUILDS),
     (1, configs.RIGHTS),
     (1, configs.WATCHES),
+    (1, configs.KEEPERS),
+    (2, KEEPS_LITTLE),
+    (3, configs.RECOVERED),
+    (1, configs.HOLDERS),
+    (1, configs.OUTLIVED),
 )
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
 lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
-builds; rights that change; clients that watch."""
+builds; rights that change; clients that watch; leases and locks; partitions that keep little;
+logs that are recovered by hand, with data, among locks and among watchers."""
 
 
 @pytest.mark.nightly
@@ -113,7 +120,7 @@ def test_each_counter_of_each_checker_counts() -> None:
         assert outcome.failure is None
         looked_at.update(outcome.looked_at)
     checkers = {what.partition(".")[0] for what in looked_at}
-    assert checkers == {type(checker).__name__ for checker in all_checkers()}
+    assert checkers == {type(checker).__name__ for checker in all_checkers()} | {"Recovered"}
     assert [what for what, count in looked_at.items() if not count] == []
 
 
