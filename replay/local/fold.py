@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.entity_words import to_json
+from raftlog.metadata.image import FoldError
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import content_hash
 from replay.asked import TOPIC, Asked
@@ -70,6 +72,20 @@ def _fold(task: _FoldTask) -> Folded:
     return _together(found, task.limit)
 
 
+@contextmanager
+def _in_order(export: Export) -> Iterator[None]:
+    """A record that does not fit the state may only stand in the wrong place of its file.
+
+    Raises CorruptExportError for that instead of FoldError.
+    """
+    try:
+        yield
+    except FoldError:
+        for _ in slices(export, ("offset",)):
+            pass
+        raise
+
+
 def _together(parts: Iterable[Folded], limit: int) -> Folded:
     state_hash, counts, first = 0, dict[str, int](), list[tuple[str, str, str]]()
     for part in parts:
@@ -82,9 +98,10 @@ def _together(parts: Iterable[Folded], limit: int) -> Folded:
 
 def _folded(task: _FoldTask, groups: Groups, bucket: int | None) -> Folded:
     draft = Unaccounted(base_of(task.export))
-    for table in rows_of(task.export, bucket, COLUMNS):
-        for row in rows(table, groups):
-            row.fold(draft)
+    with _in_order(task.export):
+        for table in rows_of(task.export, bucket, COLUMNS):
+            for row in rows(table, groups):
+                row.fold(draft)
     image = draft.snapshot()
     if task.asked is None:
         counts, found = count_entities(image), entities(image)
@@ -161,20 +178,21 @@ class _ChangeTask(NamedTuple):
 def _changes(task: _ChangeTask, groups: Groups, bucket: int | None) -> Iterator[Changed]:
     """What the records of some groups changed, in order."""
     draft, asked = ChangeRecorder(base_of(task.export)), task.asked
-    for table in rows_of(task.export, bucket, COLUMNS + AUTHOR_COLUMNS):
-        for row in rows(table, groups, authors=True):
-            row.fold(draft)
-            offset, epoch = row.record[0], row.record[1]
-            timestamp_ms, sequence = row.record[5], row.record[6]
-            if offset > task.since and timestamp_ms >= task.since_ms:
-                client_id, principal, type_name = row.author
-                for kind, key, old, new in draft.changes:
-                    if asked is None or asked.has(kind, key):
-                        yield Changed(
-                            offset, kind, key, epoch, timestamp_ms, principal, client_id,
-                            sequence, type_name, *(_json(old), _json(new)),
-                        )  # fmt: skip
-            draft.changes.clear()
+    with _in_order(task.export):
+        for table in rows_of(task.export, bucket, COLUMNS + AUTHOR_COLUMNS):
+            for row in rows(table, groups, authors=True):
+                row.fold(draft)
+                offset, epoch = row.record[0], row.record[1]
+                timestamp_ms, sequence = row.record[5], row.record[6]
+                if offset > task.since and timestamp_ms >= task.since_ms:
+                    client_id, principal, type_name = row.author
+                    for kind, key, old, new in draft.changes:
+                        if asked is None or asked.has(kind, key):
+                            yield Changed(
+                                offset, kind, key, epoch, timestamp_ms, principal, client_id,
+                                sequence, type_name, *(_json(old), _json(new)),
+                            )  # fmt: skip
+                draft.changes.clear()
 
 
 def _json(value: Any) -> str | None:

@@ -147,7 +147,12 @@ def test_configs_altered_and_described(
         "configs", "describe", "broker", "2", "--key", "log.retention.ms", *server, "--json"
     ).json
     assert described["configs"] == [
-        {"name": "log.retention.ms", "value": "77", "source": "dynamic broker"}
+        {
+            "name": "log.retention.ms",
+            "value": "77",
+            "source": "dynamic broker",
+            "without_effect": None,
+        }
     ]
     assert (
         raftlog(

@@ -16,6 +16,7 @@ from command_lines import Raftlog
 from typer.testing import CliRunner
 
 from raftlog.cli.client_security import TOKEN_VARIABLE
+from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.main import GROUP, build, build_for
 from raftlog.config.sources import CLI_VARIABLES
 
@@ -197,4 +198,4 @@ def variables(command: Any) -> Iterator[str]:
 
 def test_a_configuration_knows_the_variables_of_the_command_line() -> None:
     options = {*variables(typer.main.get_command(build()))}
-    assert {*options, TOKEN_VARIABLE} == CLI_VARIABLES
+    assert {*options, TOKEN_VARIABLE, LOCAL_DIRECTORY} == CLI_VARIABLES

@@ -225,7 +225,12 @@ def test_lists_and_warnings(
         "configs", "describe", "topic", "listed", "--key", "retention.ms", *through, "--json"
     )
     assert described.json["configs"] == [
-        {"name": "retention.ms", "value": "4711", "source": "dynamic default"}
+        {
+            "name": "retention.ms",
+            "value": "4711",
+            "source": "dynamic default",
+            "without_effect": None,
+        }
     ]
     ran = raftlog("features", "downgrade", "lao.version=0", "--validate-only", *at, "--json")
     assert ran.code == 0, ran

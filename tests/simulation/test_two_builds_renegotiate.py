@@ -38,8 +38,8 @@ CONFIG = SwarmConfig(voters=1, brokers=2, clients=0, release_version=2, session_
 WITHOUT_THE_GATE = (
     Edit(
         "broker.service.api_versions:ApiVersions.moved",
-        "image = self._view.repeatable",
-        "image = self._view.tip",
+        "image = view.repeatable",
+        "image = view.tip",
     ),
 )
 
