@@ -294,6 +294,7 @@ class ImageDraft:
 
         Its base can be folded forward again at once: nothing is left that is newer.
         """
+        del self._base
         if isinstance(self.configs, FlatMutation):
             self.configs.abandon()
 

@@ -66,6 +66,7 @@ class FakeSnapshots:
     def __init__(self) -> None:
         self.ids: tuple[SnapshotId, ...] = ()
         self.content: dict[SnapshotId, bytes] = {}
+        self.asked_for: list[SnapshotId] = []
         self.writing: (
             tuple[SnapshotHeader, Iterator[bytes], Callable[[SnapshotId, int], None]] | None
         ) = None
@@ -73,6 +74,9 @@ class FakeSnapshots:
     @property
     def newest(self) -> SnapshotId | None:
         return self.ids[-1] if self.ids else None
+
+    def fetched(self) -> list[SnapshotId]:
+        return self.asked_for
 
     def write(self, header: SnapshotHeader, content: Iterator[bytes], done: Any) -> None:
         assert self.writing is None
@@ -229,6 +233,21 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
     stage.replica.used = 1 << 40
     stage.tick(now + 5 * RETENTION_EVERY_S, 39)
     assert stage.replica.snapshots.ids == (SnapshotId(40, 1),)
+
+
+def test_a_snapshot_that_somebody_fetches_stays_and_the_log_behind_it() -> None:
+    stage = Stage()
+    for end in (10, 20, 30):
+        stage.snapshots.applied(1000)
+        assert stage.tick(end / 10, end - 1, timestamp_ms=end)
+        stage.replica.snapshots.finish()
+    stage.replica.used = 5001
+    stage.replica.snapshots.asked_for = [SnapshotId(10, 1)]
+    stage.tick(3 + RETENTION_EVERY_S, 29)
+    assert stage.replica.advanced == []
+    stage.replica.snapshots.asked_for = []
+    stage.tick(3 + 2 * RETENTION_EVERY_S, 29)
+    assert stage.replica.advanced == [20]
 
 
 def test_retention_asks_the_committed_image_for_export_cursors() -> None:
