@@ -191,7 +191,7 @@ MUTANTS = (
             Edit(
                 LAO,
                 UNKNOWN,
-                "if not by_applied:\n            return self._high_watermark - 1\n"
+                "if not self._registrations.by_applied:\n            return self._high_watermark - 1\n"
                 "        unknown = silent",
             ),
         ),
