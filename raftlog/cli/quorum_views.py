@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raftlog.cli.output import known, print_table, print_text
-from raftlog.doctor.words import nodes
+from raftlog.words import nodes
 
 COLUMNS = (
     "NODE",

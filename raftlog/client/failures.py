@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from raftlog.doctor.words import named
+from raftlog.words import named
 
 
 def with_reasons(failures: Mapping[str, str]) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from raftlog.config.settings import Settings
 from raftlog.doctor.evidence import Evidence
 from raftlog.doctor.finding import Finding, Severity
-from raftlog.doctor.words import brokers, span
 from raftlog.metadata.causes import Cause
 from raftlog.plural import counted
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.words import brokers, span
 
 _START_IT = ("Start it, or look at its log.", "raftlog broker run -c FILE")
 _BY_CAUSE: dict[int, tuple[str, str]] = {

@@ -8,8 +8,8 @@ from statistics import median_low
 
 from raftlog.doctor.evidence import About, Evidence, NodeSeen
 from raftlog.doctor.finding import Finding, Severity
-from raftlog.doctor.words import named, nodes, span
 from raftlog.transport.tls_look import TlsTrouble
+from raftlog.words import named, nodes, span
 
 CLOCKS_MS = 1_000
 """An answer takes a tenth of that at most."""

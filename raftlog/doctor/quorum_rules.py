@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.doctor.finding import Finding, Severity
 from raftlog.doctor.node_rules import room
-from raftlog.doctor.words import clock, named, nodes, span
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from raftlog.words import clock, named, nodes, span
 
 BEHIND_MS = 10_000
 """A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""

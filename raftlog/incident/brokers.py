@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from raftlog.doctor.words import brokers as broker_list
 from raftlog.incident.evidence import Evidence, decoded
 from raftlog.incident.line import Line, Weight, took
 from raftlog.journal.event import Kind, NodeEvent
 from raftlog.metadata.causes import PLANNED, cause_of
 from raftlog.metadata.changes import Changed
+from raftlog.words import brokers as broker_list
 
 AROUND_MS = 15_000
 """Longer than a session: what a broker met so long before it was fenced may be the cause."""
