@@ -9,15 +9,17 @@ from raftlog.library.async_client import AsyncClient
 from raftlog.library.changes import AsyncChanges
 from raftlog.library.enums import ReadModeLike
 
-ID_DIGITS = 20
-"""Of a lease's id, the last segment of the keys of a queue."""
+
+def place_key(prefix: str, lease_id: int) -> str:
+    """The key of a place in a queue. Ids grow, so lists show the queue in its order."""
+    return f"{prefix}{lease_id:020d}"
 
 
 def checked_name(what: str, name: str, prefix: str) -> str:
     """The name of a lock or the like. ``prefix``: what it makes of the key. Raises ValueError."""
     from raftlog.limits.fields import KEY
 
-    if not name or (wrong := KEY.error(f"{prefix}{0:0{ID_DIGITS}d}")):
+    if not name or (wrong := KEY.error(place_key(prefix, 0))):
         raise ValueError(f"{name!r:.80} is no name of a {what}: {wrong if name else 'it is empty'}")
     return name
 

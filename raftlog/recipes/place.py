@@ -19,7 +19,7 @@ from raftlog.library.async_client import AsyncClient
 from raftlog.library.key_values import ABSENT, Expect, KeyValue
 from raftlog.library.leases import AsyncLease
 from raftlog.outcome import Token
-from raftlog.recipes.keys import checked_name, until_gone
+from raftlog.recipes.keys import checked_name, place_key, until_gone
 
 T = TypeVar("T")
 LEASE_NAME_MAX_CHARS = 249
@@ -106,8 +106,7 @@ class Place:
             )
         lease = await self._client.leases.grant(self._ttl_s, name=self._name)
         try:
-            # Ids grow, so lists show the queue in its order.
-            key = f"{self._prefix}{lease.id:020d}"
+            key = place_key(self._prefix, lease.id)
             written = await self._client.kv.put(key, value, lease_id=lease.id, expected=ABSENT)
         except ApiError as error:
             if error.outcome_unknown:
