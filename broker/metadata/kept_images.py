@@ -86,7 +86,7 @@ class KeptImages:
         self._folded_bytes = 0
         """Of the chunks between ``folded`` and the image before it."""
         self._chunks: list[_Chunk] = []
-        """Those behind ``_oldest``."""
+        """From the first that is not in ``_oldest`` to the one that ends at ``applied``."""
         self._between: list[_Between] = []
         self.bytes = 0
         """Of the chunks and images above the oldest image; images are estimated."""
@@ -95,7 +95,7 @@ class KeptImages:
 
     @property
     def tip(self) -> Image:
-        """The newest image."""
+        """The image at ``applied``; what waits is folded for it."""
         if self._waiting:
             self._fold(len(self._waiting))
         return self.folded
@@ -161,13 +161,13 @@ class KeptImages:
             passed = bisect_right(self._between, offset, key=_image_offset)
             if passed:
                 self._give_up_below(self._between[passed - 1].image)
-        if self.full:
-            self._make_room()
+        self.make_room()
 
-    def thin_out(self) -> None:
-        """Make what is kept fit, if that is possible."""
+    def make_room(self) -> None:
+        """If the bound is passed, give up the chunks that an image can stand for, then images."""
         if self.full:
-            self._make_room()
+            self._settle()
+            self._thin_out()
 
     # --- how it is kept --------------------------------------------------------------------------
 
@@ -226,11 +226,6 @@ class KeptImages:
         done = bisect_right(self._chunks, image.offset, key=_last_offset)
         self.bytes -= sum(len(chunk.data) for chunk in self._chunks[:done])
         del self._chunks[:done]
-
-    def _make_room(self) -> None:
-        """Give up the chunks that an image can stand for, then images."""
-        self._settle()
-        self._thin_out()
 
     def _settle(self) -> None:
         """Make the oldest image that is to be shown."""

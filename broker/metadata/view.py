@@ -323,6 +323,6 @@ class View:
         images altogether, rather than stop reading before it has caught up.
         """
         images = self._images
-        images.thin_out()
+        images.make_room()
         if images.full and self._unfenced_epoch is None:
             images.raise_oldest(images.applied)
