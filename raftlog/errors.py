@@ -380,7 +380,7 @@ class OtherServerError(NetworkError):
 
     @property
     def retriable(self) -> bool:
-        """False."""
+        """False: the same address answers the same again."""
         return False
 
 

@@ -221,8 +221,8 @@ class WatchHub:
         any.
 
         ``resumable`` false: the log is another one. No place in the one before is a place in this
-        [it would be named with the new generation, and taken by every broker: whoever goes on from
-        the last token it was given is told half of one log, and half of the other].
+        [it would be named with the new generation, and taken by every broker: a client that goes on
+        from the last token it was given is told half of one log, and half of the other].
         """
         self._deliveries.clear()
         return [

@@ -9,9 +9,9 @@ that was passed holds nothing back: what its export needs next is gone here.
 
 A snapshot that somebody fetches stays for as long as pieces of it are asked for, and the log above
 it: a broker or a node that begins with it needs both. Counter-example to dropping it: a snapshot
-that takes longer to fetch than the next one takes to come is never fetched to its end, and whoever
-needs one never begins. The same bound in bytes holds for that, and nothing is kept for it on a disk
-below its reserve.
+that takes longer to fetch than the next one takes to come is never fetched to its end, and a node
+that needs one never begins. The same bound in bytes holds for that, and nothing is kept for it on a
+disk below its reserve.
 
 Why: docs/decisions/007-snapshots.md
 """

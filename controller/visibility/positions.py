@@ -12,7 +12,7 @@ from collections.abc import Iterator
 Position = tuple[int, int, int]
 """(offset, broker id, broker epoch): how far a broker is known to be."""
 NOWHERE = 1 << 63
-"""Above every offset."""
+"""In the place of an offset where there is no broker: above each."""
 
 
 class Positions:

@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     middle: bytes
     value_size: int
     head_text: str
-    """``head`` by character."""
+    """``head`` with a character for each byte."""
     middle_text: str
 
 

@@ -47,7 +47,7 @@ class Groups:
         self._fields: Fields = (0, 0, "", "", "")
 
     def add_message(self, request: pb.ControllerRequest) -> None:
-        """The next request."""
+        """The next request, which is taken apart if it is a plain config write."""
         changes = _changes(request)
         if changes is None:
             self._items.append(request)
@@ -75,7 +75,7 @@ class Groups:
         group.size += size
 
     def done(self) -> list[pb.ControllerRequest | ConfigWrites]:
-        """All of them."""
+        """Requests and groups in their order; each group knows whether its text is printable."""
         for item in self._items:
             if type(item) is ConfigWrites:
                 item.printable = printable(item.changes)

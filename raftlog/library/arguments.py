@@ -29,7 +29,7 @@ def keys_of(keys: Iterable[str], what: str) -> Iterable[str]:
 
 
 def mapping(given: Mapping[str, T] | None, what: str) -> Mapping[str, T]:
-    """Raises TypeError."""
+    """Keys and values; None is as an empty one. Raises TypeError, which names the argument."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
