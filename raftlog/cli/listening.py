@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.words import named
 
 if TYPE_CHECKING:
     from raftlog.transport.tls_look import TlsFiles
@@ -57,12 +58,8 @@ def require_listener(
     looking.start()
     looking.join(PATIENCE_S)
     if found:
-        said = "; ".join(what.format(_listed(where)) for what, where in found[0].items())
+        said = "; ".join(what.format(named(where)) for what, where in found[0].items())
         raise ApiError(ErrorCode.NETWORK_EXCEPTION, f"{said}; nothing was sent")
-
-
-def _listed(addresses: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(addresses[:-1]), addresses[-1])))
 
 
 def _what_is_wrong(address: str, plaintext: bool, files: TlsFiles | None) -> str:

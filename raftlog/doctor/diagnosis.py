@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from raftlog.doctor import broker_rules, node_rules, outsider_rules, quorum_rules
+from raftlog.doctor import (
+    broker_rules,
+    leader_rules,
+    node_rules,
+    outsider_rules,
+    quorum_rules,
+    voter_rules,
+)
 from raftlog.doctor.evidence import Evidence
 from raftlog.doctor.finding import Finding, Severity
 
@@ -21,7 +28,9 @@ class Verdict(StrEnum):
 def diagnose(seen: Evidence) -> list[Finding]:
     """What is wrong, the worst first."""
     rules = (
+        *leader_rules.RULES,
         *quorum_rules.RULES,
+        *voter_rules.RULES,
         *outsider_rules.RULES,
         *node_rules.RULES,
         *broker_rules.RULES,

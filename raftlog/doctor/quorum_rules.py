@@ -1,281 +1,22 @@
-"""Findings about the controllers: is there a leader, who is missing, behind, or of another mind."""
+"""Findings about the controllers together: one cluster, one state, one level; and their disks."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
-from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
+from raftlog.doctor.absence import voters_left
+from raftlog.doctor.evidence import Evidence
 from raftlog.doctor.finding import Finding, Severity
 from raftlog.doctor.node_rules import room
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from raftlog.words import clock, named, nodes, span
-
-BEHIND_MS = 10_000
-"""A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""
-HEARD_MS = 2_000
-"""A voter that the leader has heard so lately lives, whatever it says to us."""
-_NO_WRITES = (
-    "Nothing can be written. Brokers serve reads until they have been without contact for"
-    " broker.fencing.timeout.ms (12 s by default), then they fence themselves."
-)
-START = "raftlog controller run -c FILE"
-
-
-def nobody_answers(seen: Evidence) -> Iterator[Finding]:
-    """No controller says anything."""
-    unexplained = [node for node in seen.nodes if not node.fails_for_tls]
-    if seen.answers or not unexplained:
-        return
-    reasons = "; ".join(
-        f"{node.endpoint} {node.reach}" + (f" ({node.failure})" if _tells_more(node) else "")
-        for node in unexplained
-    )
-    if any(node.reach is Reach.OTHER for node in unexplained):
-        yield Finding(
-            "NOBODY_ANSWERS",
-            Severity.DOWN,
-            f"No controller answers: {reasons}.",
-            "Nothing is known of the cluster: what answers is no controller, or lets nobody in.",
-            "Give the addresses on which controllers serve gRPC (listeners in their"
-            " configuration), and the certificate or token that they ask for: raftlog certs"
-            " inspect says until when it is valid.",
-            "raftlog doctor --bootstrap-controller HOST:PORT",
-        )
-        return
-    yield Finding(
-        "NOBODY_ANSWERS",
-        Severity.DOWN,
-        f"No controller answers: {reasons}.",
-        _NO_WRITES,
-        "Check the addresses, then start the controllers.",
-        START,
-    )
-
-
-def no_leader(seen: Evidence) -> Iterator[Finding]:
-    """Controllers answer, and none of them leads."""
-    best = seen.best
-    if best is None or seen.leader is not None:
-        return
-    voters = list(seen.voters())
-    alive = [
-        voter.replica_id
-        for voter, node in voters
-        if node is not None and node.description and voter.replica_id not in seen.replaced
-    ]
-    needed = len(voters) // 2 + 1
-    if not voters:
-        yield Finding(
-            "NO_VOTERS",
-            Severity.DOWN,
-            "No leader: the nodes that answer know no voters.",
-            "Nothing can be written.",
-            "Give one controller a voter set when it is formatted, then let the others join.",
-            "raftlog storage format -c FILE --standalone",
-        )
-        return
-    count = f"{len(alive)} of {len(voters)} voters answer{'s' if len(alive) == 1 else ''}"
-    if len(alive) < needed:
-        lost = _lost(seen, [node for _, node in voters if node and not node.description])
-        missing = [voter.replica_id for voter, _ in voters if voter.replica_id not in alive]
-        short = needed - len(alive)
-        some = "one" if short == 1 else str(short)
-        whom = nodes(missing) if short == len(missing) else f"{some} of {nodes(missing)}"
-        yield Finding(
-            "NO_QUORUM",
-            Severity.DOWN,
-            f"No leader: {count}, {needed} are needed{'; ' + lost if lost else ''}.",
-            _NO_WRITES,
-            f"Start {whom}{_hang(seen, missing)}. If their disks are gone for good:"
-            " docs/operations.md, A quorum lost for good.",
-            START,
-        )
-        return
-    ask = max(one.leader_epoch for one in seen.answers)
-    yield Finding(
-        "ELECTION",
-        Severity.DOWN,
-        f"No leader: {count}, which is enough; an election is under way in epoch {ask}.",
-        "Nothing can be written until it ends, which takes a second at most.",
-        "Look again. If this stays, the voters cannot reach each other: compare the REACHES column"
-        " of each.",
-        "raftlog doctor --watch",
-    )
-
-
-def missing_voters(seen: Evidence) -> Iterator[Finding]:
-    """There is a leader, and some voter does not answer."""
-    if seen.leader is None:
-        return
-    for node, age_ms in _unanswering(seen):
-        if _heard(age_ms) and not node.fails_for_tls:
-            yield Finding(
-                "NODE_SLOW",
-                Severity.NOTICE,
-                f"Node {node.node_id} has not answered within {node.waited_ms} ms, but fetches"
-                f" from the leader (last {span(age_ms)} ago).",
-                "None: it replicates.",
-                "If this stays, look at its load, and at the network from here.",
-                f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
-            )
-    gone = _gone(seen)
-    if not gone:
-        return
-    yield Finding(
-        "VOTER_DOWN",
-        Severity.DEGRADED,
-        f"{_lost(seen, gone, capital=True)}.",
-        f"{_how_many_left(seen)}.",
-        f"{_revive(gone)} If its disk is lost: docs/operations.md, Replacing a controller's disk.",
-        _to_revive(gone),
-    )
-
-
-def _revive(gone: list[NodeSeen]) -> str:
-    """What to do about voters that are gone, by how they are gone."""
-    reaches = {node.reach for node in gone}
-    said = []
-    if Reach.REFUSES in reaches:
-        said.append("Start what does not run.")
-    if Reach.SILENT in reaches:
-        said.append(
-            "What does not answer hangs, or its machine or network is gone: look at these. End a"
-            " process that hangs (kill -9 loses nothing), and start it."
-        )
-    if Reach.OTHER in reaches:
-        said.append(
-            "Where another program answers, find it on that machine, and end it, or give the node"
-            " another port; then start the node."
-        )
-    return " ".join(said)
-
-
-def _to_revive(gone: list[NodeSeen]) -> str:
-    """The next command; who holds a port has to be known before a node can be started there."""
-    taken = [node for node in gone if node.reach is Reach.OTHER and not node.fails_for_tls]
-    if len(taken) == len(gone):
-        return f"ss -ltnp 'sport = :{taken[0].endpoint.rpartition(':')[2]}'"
-    return START
-
-
-def _unanswering(seen: Evidence) -> Iterator[tuple[NodeSeen, int]]:
-    """Voters that were asked and do not answer, and when the leader last heard of each; -1: never,
-    or nobody leads.
-    """
-    leader = seen.leader
-    states = leader.voters if leader is not None else ()
-    ages = {voter.replica_id: voter.last_fetch_age_ms for voter in states}
-    for voter, node in seen.voters():
-        leads = leader is not None and voter.replica_id == leader.node_id
-        if node is not None and node.description is None and not leads:
-            yield node, ages.get(voter.replica_id, -1)
-
-
-def _heard(age_ms: int) -> bool:
-    return 0 <= age_ms < HEARD_MS
-
-
-def _gone(seen: Evidence) -> list[NodeSeen]:
-    """Voters that say nothing, neither to us nor to the leader."""
-    return [node for node, age_ms in _unanswering(seen) if not _heard(age_ms)]
-
-
-def _left(seen: Evidence) -> tuple[int, int]:
-    """How many voters are neither gone nor replaced nor of another cluster, and how many there
-    are.
-    """
-    total = len(list(seen.voters()))
-    return total - len(_gone(seen)) - len(seen.strays) - len(seen.replaced), total
-
-
-def _how_many_left(seen: Evidence) -> str:
-    left, total = _left(seen)
-    spare = left - (total // 2 + 1)
-    count = f"{left} of {total} voters {'is' if left == 1 else 'are'} left"
-    if spare < 0:
-        return f"{count}, {total // 2 + 1} are needed"
-    return (
-        f"{count}: {spare} more may fail"
-        if spare
-        else f"{count}: one more failure stops all writes"
-    )
-
-
-def other_directories(seen: Evidence) -> Iterator[Finding]:
-    """A node has the id of a voter, and not its data directory."""
-    for node_id, voter in seen.replaced.items():
-        yield Finding(
-            "VOTER_REPLACED",
-            Severity.DEGRADED,
-            f"Node {node_id} runs with another data directory than the voter has, which is"
-            f" {voter.replica_directory_id}: it follows as an observer.",
-            f"It does not count. {_how_many_left(seen)}.",
-            "If that directory is there (a disk that is not mounted), stop the node and start it"
-            " with it. If it is lost: docs/operations.md, Replacing a controller's disk, from"
-            " step 2 on.",
-            f"raftlog quorum remove-voter --voter-id {node_id}",
-        )
-    yield from _twins(seen)
-
-
-def _twins(seen: Evidence) -> Iterator[Finding]:
-    leader = seen.leader
-    if leader is None:
-        return
-    for voter in leader.voters:
-        twins = [
-            one
-            for one in leader.observers
-            if one.replica_id == voter.replica_id
-            and voter.replica_directory_id not in ("", one.replica_directory_id)
-            and _heard(one.last_fetch_age_ms)
-        ]
-        if twins and voter.replica_id not in seen.replaced and _lives(leader, voter):
-            yield Finding(
-                "NODE_ID_TWICE",
-                Severity.DEGRADED,
-                f"Two nodes run as node {voter.replica_id}: the voter"
-                f"{f' at {voter.endpoint}' if voter.endpoint else ''}, and one"
-                f" {named([_twin(one) for one in twins])}.",
-                "The second follows as an observer, and does not count. Where it should be another"
-                " voter, that one is missing.",
-                "Stop the second, and give it a node.id and a directory of its own; on its machine"
-                " ss -tnp shows the process to which a port belongs.",
-                "raftlog quorum describe --replication",
-            )
-
-
-def _twin(one: pb.ReplicaState) -> str:
-    where = f"that connects from {one.connected_from}, " if one.connected_from else ""
-    return f"{where}with data directory {one.replica_directory_id}"
-
-
-def _lives(leader: pb.DescribeQuorumResponse, voter: pb.ReplicaState) -> bool:
-    return voter.replica_id == leader.node_id or _heard(voter.last_fetch_age_ms)
-
-
-def refusals(seen: Evidence) -> Iterator[Finding]:
-    """Something answers that is no controller, or that does not let us in."""
-    if not seen.answers:
-        return
-    known = {voter.replica_id for voter, _ in seen.voters()}
-    for node in seen.nodes:
-        if node.description is None and node.node_id not in known and not node.fails_for_tls:
-            yield Finding(
-                "ADDRESS_WRONG",
-                Severity.NOTICE,
-                f"{node.endpoint} {node.reach}: {node.failure or 'no reason'}.",
-                "None for the cluster: no voter is known under this address.",
-                "Take it from --bootstrap-controller, or correct it.",
-            )
+from raftlog.words import named, nodes
 
 
 def several_clusters(seen: Evidence) -> Iterator[Finding]:
     """Nodes of two clusters were asked at once, or a voter runs as a node of another cluster."""
     of: dict[str, list[str]] = defaultdict(list)
     best, strays = seen.best, seen.strays
-    left, total = _left(seen)
+    left, total = voters_left(seen)
     for node in seen.nodes:
         one = node.description
         if one is None or best is None:
@@ -342,34 +83,6 @@ def diverged(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def behind(seen: Evidence) -> Iterator[Finding]:
-    """A voter answers, and its log is not complete."""
-    leader = seen.leader
-    if leader is None:
-        return
-    up = {
-        voter.replica_id
-        for voter, node in seen.voters()
-        if node is not None and node.description and voter.replica_id not in seen.replaced
-    }
-    for voter in leader.voters:
-        lag = leader.log_end_offset - voter.log_end_offset
-        since = voter.last_caught_up_age_ms
-        if voter.replica_id not in up or voter.replica_id == leader.node_id:
-            continue
-        if since == -1 or since > BEHIND_MS:
-            last = "never" if since == -1 else f"{span(since)} ago"
-            yield Finding(
-                "VOTER_BEHIND",
-                Severity.DEGRADED,
-                f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; it had"
-                f" all of them {last}.",
-                "It counts for elections, but not for what is written now.",
-                "Wait if it has just been started; else look at its disk and at the network.",
-                "raftlog quorum describe --replication",
-            )
-
-
 def low_space(seen: Evidence) -> Iterator[Finding]:
     """A disk is below its reserve."""
     if low := seen.low_on_space:
@@ -392,19 +105,20 @@ def _with_room(seen: Evidence, node_id: int) -> str:
     return f"{name} ({room(about)})" if about is not None and known else name
 
 
-def fragile(seen: Evidence) -> Iterator[Finding]:
-    """The voter set bears no failure."""
-    voters = len(list(seen.voters()))
-    if seen.leader is not None and voters in (1, 2):
-        yield Finding(
-            "NO_REDUNDANCY",
-            Severity.NOTICE,
-            f"The quorum has {voters} voter{'s' if voters > 1 else ''}.",
-            "The failure of any of them stops all writes; a lost disk loses the log"
-            + (" of one voter." if voters > 1 else "."),
-            "Add voters until there are three or five.",
-            "raftlog quorum add-voter -c FILE",
-        )
+def refusals(seen: Evidence) -> Iterator[Finding]:
+    """Something answers that is no controller, or that does not let us in."""
+    if not seen.answers:
+        return
+    known = {voter.replica_id for voter, _ in seen.voters()}
+    for node in seen.nodes:
+        if node.description is None and node.node_id not in known and not node.fails_for_tls:
+            yield Finding(
+                "ADDRESS_WRONG",
+                Severity.NOTICE,
+                f"{node.endpoint} {node.reach}: {node.failure or 'no reason'}.",
+                "None for the cluster: no voter is known under this address.",
+                "Take it from --bootstrap-controller, or correct it.",
+            )
 
 
 def feature_levels(seen: Evidence) -> Iterator[Finding]:
@@ -436,57 +150,4 @@ def feature_levels(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-def _lost(seen: Evidence, lost: list[NodeSeen], *, capital: bool = False) -> str:
-    """``nodes 1 and 2 refuse connections since 04:54:25Z``, by what was found."""
-    by: dict[Reach, list[NodeSeen]] = defaultdict(list)
-    for node in lost:
-        by[node.reach].append(node)
-    said = [_found(seen, reach, several) for reach, several in by.items()]
-    text = "; ".join(said)
-    return text[0].upper() + text[1:] if capital else text
-
-
-def _found(seen: Evidence, reach: Reach, lost: list[NodeSeen]) -> str:
-    ids = [node.node_id for node in lost]
-    since_ms = max(seen.unreachable_ms(one) for one in ids)
-    since = f" since {clock(seen.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
-    why = f" ({lost[0].tls.text or lost[0].failure})" if reach is Reach.OTHER else ""
-    return f"{nodes(ids)} {str(reach) if len(ids) == 1 else _plural(reach)}{since}{why}"
-
-
-def _hang(seen: Evidence, missing: list[int]) -> str:
-    """What to do before a process can be started that is there and says nothing."""
-    silent = [
-        node.node_id
-        for node in seen.nodes
-        if node.node_id in missing and node.reach is Reach.SILENT
-    ]
-    return f" (a process that hangs has to be ended first: {nodes(silent)})" if silent else ""
-
-
-def _plural(reach: Reach) -> str:
-    return {
-        Reach.ANSWERS: "answer",
-        Reach.REFUSES: "refuse connections",
-        Reach.SILENT: "do not answer",
-        Reach.OTHER: "give another answer",
-    }[reach]
-
-
-def _tells_more(node: NodeSeen) -> bool:
-    return node.reach is Reach.OTHER and bool(node.failure)
-
-
-RULES = (
-    nobody_answers,
-    several_clusters,
-    no_leader,
-    diverged,
-    missing_voters,
-    other_directories,
-    behind,
-    low_space,
-    refusals,
-    fragile,
-    feature_levels,
-)
+RULES = (several_clusters, diverged, low_space, refusals, feature_levels)
