@@ -16,7 +16,7 @@ from raftlog.plural import counted
 if TYPE_CHECKING:
     from raftlog.segments.manifest import Manifest
     from raftlog.segments.place import Place
-    from raftlog.segments.ranges import Fault
+    from raftlog.segments.ranges import Checked, Fault
     from raftlog.segments.vouching import Vouching
 
 READ_BYTES = 1 << 20
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
+    context: typer.Context,
     target: Annotated[
         str, typer.Argument(metavar="EXPORT", help="A directory or URI written by raftlog export.")
     ],
@@ -59,8 +60,12 @@ def verify(
     """
     from raftlog.segments.errors import ExportGapError, ExportMismatchError
 
+    named = context.get_parameter_source("bootstrap_controller")
+    told = named is not None and named.name == "COMMANDLINE"
     try:
-        found = _verified(target, public_key, bootstrap_controller, timeout, as_json=as_json)
+        found = _verified(
+            target, public_key, bootstrap_controller, timeout, as_json=as_json, must_ask=told
+        )
     except (ExportGapError, ExportMismatchError) as error:
         raise FailedError(str(error), Exit.FOUND) from error
     if found:
@@ -74,21 +79,32 @@ def _verified(
     timeout: float,
     *,
     as_json: bool,
+    must_ask: bool,
 ) -> bool:
-    """Check and show; whether something is wrong."""
+    """Check and show; whether something is wrong. ``must_ask``: nodes were named for this one."""
     from raftlog.segments.checkpoint_faults import checkpoint_faults
+    from raftlog.segments.claims import claim_faults, silent_columns
     from raftlog.segments.manifest import read_signed
     from raftlog.segments.place import open_place
 
     place = open_place(target)
     manifest, message = read_signed(place)
+    if must_ask and manifest.origin:
+        raise FailedError(
+            f"{place} is of a log of {manifest.origin}, and the nodes of raftlog know nothing of"
+            " it: they can't vouch for it (leave out --bootstrap-controller)",
+            Exit.FOUND,
+        )
     signed_by, faults = _signature(manifest, message, public_key)
-    checked, more = _files(place, manifest)
+    found, more = _files(place, manifest)
+    checked = sum(one.batches for one in found), sum(one.records for one in found)
     faults += more
     faults += checkpoint_faults(place, manifest, manifest.end_offset - 1)
     vouching = None
     if not more:
+        faults += claim_faults(manifest, found)
         vouching = _vouching(place, manifest, signed_by, bootstrap_controller, timeout)
+        vouching.warnings.extend(silent_columns(found))
         faults += vouching.faults
     faults.sort()
     if as_json:
@@ -116,15 +132,14 @@ def _signature(
     return "", [Fault(manifest.history_begin, last, "SIGNATURE", MANIFEST_NAME, why)]
 
 
-def _files(place: Place, manifest: Manifest) -> tuple[tuple[int, int], list[Fault]]:
-    """Batches and records, and every fault."""
+def _files(place: Place, manifest: Manifest) -> tuple[list[Checked], list[Fault]]:
+    """What is in each range, and every fault."""
     from raftlog.segments.manifest import RAW
     from raftlog.segments.ranges import between, check_range
 
     raw = manifest.of_kind(RAW)
     found = [check_range(place, manifest, one) for one in raw]
-    faults = between(raw) + [fault for one in found for fault in one.faults]
-    return (sum(one.batches for one in found), sum(one.records for one in found)), faults
+    return found, between(raw) + [fault for one in found for fault in one.faults]
 
 
 def _vouching(

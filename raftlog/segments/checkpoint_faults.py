@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from raftlog.errors import WrongDataError
 from raftlog.segments.checkpoints import load_checkpoint, names
-from raftlog.segments.errors import ExportDiskError, ExportError
 from raftlog.segments.manifest import CHECKPOINTS, MANIFEST_NAME, Manifest
 from raftlog.segments.place import Place
 from raftlog.segments.ranges import Fault
@@ -25,9 +25,7 @@ def checkpoint_faults(place: Place, manifest: Manifest, last_offset: int) -> Ite
             break
         try:
             load_checkpoint(place, manifest.owner, one)
-        except ExportDiskError:
-            raise
-        except ExportError as error:
+        except WrongDataError as error:
             yield Fault(one.offset, one.offset, CHECK, one.file, str(error))
     yield from _unnamed(place, manifest)
 

@@ -47,7 +47,7 @@ Columns are added, never changed: a file from before a column was there reads as
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -422,6 +422,17 @@ _TYPED: dict[int, Callable[[Any], Typed]] = {
 
 _FEATURE_LEVEL = int(RecordType.FEATURE_LEVEL)
 _TYPE_NAMES = {int(each): each.name for each in RecordType}
+
+
+def odd_columns(names: Sequence[str]) -> str:
+    """Why a file with these columns is none of an export's; empty if it may be one."""
+    if len(set(names)) != len(names):
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        return f"it has the column {twice} twice"
+    for field in SCHEMA:
+        if not field.nullable and field.name not in names:
+            return f"it has no column {field.name}"
+    return ""
 
 
 class RowBuffer:

@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 
 from raftlog import batch
 from raftlog.segments.bucket_rule import shares
-from raftlog.segments.columns import SCHEMA, RowBuffer
+from raftlog.segments.columns import SCHEMA, RowBuffer, odd_columns
+from raftlog.segments.denied import Denied
 from raftlog.segments.errors import CorruptExportError
-from raftlog.segments.manifest import Segment
+from raftlog.segments.manifest import RECORDS, Segment
 from raftlog.segments.place import Place
 from raftlog.segments.reading import read_segment, reading, says_content
+from raftlog.segments.said import Listening, Said
 from raftlog.segments.told import Told
 
 ROWS = 16_384
@@ -37,6 +39,7 @@ class Facts(NamedTuple):
     batches: int
     records: int
     ends: dict[int, int]
+    said: Said
 
 
 def check_forms(
@@ -49,7 +52,8 @@ def check_forms(
     manifest's hashes: see ``check_segment``.
     """
     asked, ends = frozenset(offsets), {}
-    rows, written = RowBuffer(), _ParquetRows(place, raw, records)
+    listening = Listening()
+    rows, written = RowBuffer(), _ParquetRows(place, raw, records, listening)
     chain = _Chain(raw)
     for data in read_segment(place, raw):
         for header in batch.headers(data, verify=False):
@@ -58,12 +62,19 @@ def check_forms(
             if header.last_offset in asked:
                 ends[header.last_offset] = header.epoch
             if rows.rows >= ROWS:
-                written.require(rows.take())
+                written.require(_heard(rows, listening))
     if rows.rows:
-        written.require(rows.take())
+        written.require(_heard(rows, listening))
     chain.finish()
     written.finish()
-    return Facts(raw.batches, raw.records, ends)
+    return Facts(raw.batches, raw.records, ends, listening.said())
+
+
+def _heard(rows: RowBuffer, listening: Listening) -> pa.Table:
+    levels = dict(rows.features)
+    table = rows.take()
+    listening.take(table, levels)
+    return table
 
 
 def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) -> None:
@@ -71,12 +82,30 @@ def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) ->
 
     Raises as ``check_forms`` does.
     """
-    written = [_ParquetRows(place, records, [one]) for one in buckets]
+    for one in buckets:
+        _require_range(one, records)
+    listening = Listening()
+    written = [_ParquetRows(place, records, [one], listening) for one in buckets]
     for table in read_rows(place, records):
         for rows, expected in zip(written, shares(table, len(buckets)), strict=True):
             rows.require(_complete(expected))
     for rows in written:
         rows.finish()
+
+
+def _require_range(bucket: Segment, records: Segment) -> None:
+    """What the manifest says of the batches of a bucket is what it says of its range's."""
+    for name in (
+        "first_epoch",
+        "last_epoch",
+        "min_timestamp_ms",
+        "max_timestamp_ms",
+        "batches",
+    ):
+        said, known = getattr(bucket, name), getattr(records, name)
+        if said != known:
+            why = f"the manifest says {name} {said} of it, and {known} of {records.file}"
+            raise corrupt(bucket, bucket.base_offset, why)
 
 
 def _complete(rows: pa.Table) -> pa.Table:
@@ -146,8 +175,10 @@ class _Chain:
 class _ParquetRows:
     """The rows of Parquet files within a raw segment's offsets, taken in order."""
 
-    def __init__(self, place: Place, raw: Segment, records: Sequence[Segment]) -> None:
-        self._raw = raw
+    def __init__(
+        self, place: Place, raw: Segment, records: Sequence[Segment], listening: Listening
+    ) -> None:
+        self._raw, self._listening = raw, listening
         covering = [
             one
             for one in records
@@ -165,8 +196,12 @@ class _ParquetRows:
                 segment.base_offset >= self._raw.base_offset
                 and segment.last_offset <= self._raw.last_offset
             )
+            batches = _Batches(segment)
             for table in read_rows(place, segment):
+                batches.take(table)
                 yield segment, table if inside else self._within(table)
+            if segment.kind == RECORDS and segment.base_offset >= self._raw.base_offset:
+                batches.finish()
 
     def _within(self, table: pa.Table) -> pa.Table:
         offset = table["offset"]
@@ -215,23 +250,73 @@ class _ParquetRows:
                 # A nullable column that is newer than the file: whoever reads it gets nulls, and
                 # knows from the documents.
                 if field.nullable:
+                    self._note_lack(name, expected)
                     continue
                 raise corrupt(self._segment, self._segment.base_offset, f"it has no column {name}")
             wanted, column = expected[name], found[name]
             if column.equals(wanted):
                 continue
+            if column.type != wanted.type:
+                raise corrupt(
+                    self._segment,
+                    self._segment.base_offset,
+                    f"column {name} is of type {column.type}, not {wanted.type}",
+                )
             pairs = zip(
                 expected["offset"].to_pylist(), wanted.to_pylist(), column.to_pylist(), strict=True
             )
-            offset, said, is_there = next(
-                (row for row in pairs if row[1] != row[2]), (-1, wanted.type, column.type)
-            )
+            offset, said, is_there = next(row for row in pairs if row[1] != row[2])
             raise corrupt(
                 self._segment,
                 offset,
                 f"column {name} has {_brief(is_there)} at offset {offset}, and {self._raw.file}"
                 f" says {_brief(said)}",
             )
+
+    def _note_lack(self, name: str, expected: pa.Table) -> None:
+        assert self._segment is not None
+        if expected[name].null_count < expected.num_rows:
+            at = pc.index(pc.is_valid(expected[name]), value=True).as_py()
+            self._listening.lacks(self._segment.file, name, expected["offset"][at].as_py())
+
+
+class _Batches:
+    """What the manifest says of a Parquet file's batches, held against its rows."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._first: tuple[int, int] | None = None
+        self._last, self._count = (0, 0), 0
+
+    def take(self, rows: pa.Table) -> None:
+        """The next rows."""
+        if not rows.num_rows:
+            return
+        if self._first is None:
+            self._first = _stamp(rows, 0)
+        self._last = _stamp(rows, rows.num_rows - 1)
+        ends = pc.equal(rows["offset"], rows["batch_last_offset"])
+        self._count += pc.sum(ends).as_py()
+
+    def finish(self) -> None:
+        """Those were all. Raises CorruptExportError."""
+        one = self._segment
+        said = {
+            "first epoch": (one.first_epoch, (self._first or (-1, -1))[0]),
+            "first timestamp": (one.min_timestamp_ms, (self._first or (-1, -1))[1]),
+            "last epoch": (one.last_epoch, self._last[0]),
+            "last timestamp": (one.max_timestamp_ms, self._last[1]),
+            "batches": (one.batches, self._count),
+        }
+        for name, (claimed, found) in said.items():
+            if claimed != found:
+                raise corrupt(
+                    one, one.base_offset, f"it has {name} {found}, and the manifest says {claimed}"
+                )
+
+
+def _stamp(rows: pa.Table, index: int) -> tuple[int, int]:
+    return rows["epoch"][index].as_py(), rows["timestamp_ms"][index].as_py()
 
 
 def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
@@ -242,14 +327,19 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
     with reading(place, segment), place.open(segment.file) as file:
         try:
             parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            if wrong := odd_columns(parquet.schema_arrow.names):
+                raise corrupt(segment, segment.base_offset, wrong)
             told = Told(parquet.metadata, imported=False)
             for group in range(parquet.metadata.num_row_groups):
+                # Jobs skip what the statistics say to be null, or to lie elsewhere.
+                denied = Denied(parquet.metadata, group)
                 for rows in parquet.iter_batches(ROWS, row_groups=[group]):
-                    # Jobs skip what the statistics say to be null, or to lie elsewhere.
-                    if wrong := told.contradicted(group, rows):
+                    if wrong := told.contradicted(group, rows) or denied.by(rows):
                         why = f"the statistics of its row group {group} deny what {wrong} says"
                         raise corrupt(segment, segment.base_offset, why)
                     yield pa.table(rows)
+                if wrong := denied.at_end():
+                    raise corrupt(segment, segment.base_offset, wrong)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:

@@ -39,6 +39,12 @@ BUCKETS = "buckets"
 """The kind, and the directory, of the records by group."""
 BY_GROUP = "crc32(group_id)"
 """The only rule for buckets so far (raftlog/segments/buckets.py)."""
+KAFKA = "kafka"
+"""The only other system so far whose logs are imported (replay/kafka)."""
+ORIGINS = ("", KAFKA)
+"""Empty: raftlog's own log."""
+MAX_BYTES = 512 << 20
+"""Of a manifest: more than any that names a million files."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,9 +139,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.file} (the state at offset {self.offset})"
 
 
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of all fields of the manifest but itself and the checksum (raftlog/segments/signing.py), in
-    hexadecimal.
+    hexadecimal. It has no other fields: nothing would sign those.
     """
 
     algorithm: str
@@ -257,16 +263,20 @@ def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
     path = f"{place}/{MANIFEST_NAME}"
     try:
         with files.named_errors("read", path), place.open(MANIFEST_NAME) as file:
-            data = file.read()
+            data = file.read(MAX_BYTES + 1)
     except ExportError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             gone = isinstance(place, LocalPlace) and not place.directory.exists()
             why = "it does not exist" if gone else f"it has no {MANIFEST_NAME}"
             raise NoExportError(f"{place} is no export: {why}") from error
         raise
+    if len(data) > MAX_BYTES:
+        raise CorruptExportError(
+            f"{path} is corrupt: it has more than {MAX_BYTES >> 20} MiB", file=MANIFEST_NAME
+        )
     try:
         manifest, message = _decode(data, path)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptExportError(f"{path} is corrupt: {error}", file=MANIFEST_NAME) from error
     _check_ranges(manifest, path)
     return manifest, message
@@ -288,7 +298,23 @@ def _decode(data: bytes, path: str) -> tuple[Manifest, bytes]:
             f"{path} is corrupt: its checksum is {actual}, and it says {expected}",
             file=MANIFEST_NAME,
         )
-    return msgspec.convert(document, Manifest), _message(document)
+    manifest = msgspec.convert(document, Manifest)
+    if manifest.format_version < 1:
+        raise CorruptExportError(
+            f"{path} is corrupt: format_version is {manifest.format_version}", file=MANIFEST_NAME
+        )
+    if manifest.origin not in ORIGINS:
+        raise UnsupportedExportError(
+            f"{path} is of a log of {manifest.origin!r}, which this build does not know: use a"
+            " newer raftlog"
+        )
+    if manifest.state_from is not None and not manifest.origin:
+        raise CorruptExportError(
+            f"{path} is corrupt: it has state_from {manifest.state_from}, and only the log of"
+            " another system begins with a state",
+            file=MANIFEST_NAME,
+        )
+    return manifest, _message(document)
 
 
 def _is_inside(file: str) -> bool:
@@ -351,11 +377,11 @@ def _check_buckets(manifest: Manifest, path: str) -> None:
     found: dict[tuple[int, int], list[int]] = {}
     for one in manifest.buckets:
         found.setdefault((one.base_offset, one.last_offset), []).append(one.bucket)
-    every = list(range(manifest.bucketing.count))
+    count = manifest.bucketing.count
     for span, buckets in found.items():
-        if span not in ranges or buckets != every:
+        if span not in ranges or len(buckets) != count or buckets != list(range(len(buckets))):
             raise CorruptExportError(
                 f"{path} names buckets {buckets} of offsets {span[0]} to {span[1]}, of"
-                f" {len(every)} that there must be of a range of records",
+                f" {count} that there must be of a range of records",
                 file=MANIFEST_NAME,
             )

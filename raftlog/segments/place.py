@@ -71,7 +71,10 @@ class LocalPlace:
 
     def open(self, name: str) -> BinaryIO:
         """See Place."""
-        return (self.directory / name).open("rb")
+        try:
+            return (self.directory / name).open("rb")
+        except IsADirectoryError as error:
+            raise FileNotFoundError(name) from error
 
     def size(self, name: str) -> int:
         """See Place."""

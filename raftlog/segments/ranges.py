@@ -9,12 +9,13 @@ from itertools import pairwise
 
 import msgspec
 
-from raftlog.errors import CorruptLogError, RaftlogError, StorageError
+from raftlog.errors import CorruptLogError, RaftlogError, WrongDataError
 from raftlog.segments.bucket_rule import of_range
 from raftlog.segments.compare import check_buckets, check_forms
-from raftlog.segments.errors import CorruptExportError, ExportMismatchError
+from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.manifest import RECORDS, Manifest, Segment
 from raftlog.segments.place import Place
+from raftlog.segments.said import Said
 from raftlog.segments.verify import check_segment
 
 
@@ -39,6 +40,7 @@ class Checked(msgspec.Struct, frozen=True):
     batches: int = 0
     records: int = 0
     ends: dict[int, int] = {}
+    said: Said = Said()
 
 
 def check_range(
@@ -60,9 +62,7 @@ def check_range(
     for segment in (raw, *own, *(one for one in manifest.buckets if one.base_offset in begins)):
         try:
             check_segment(place, segment, *manifest.owner)
-        except StorageError:
-            raise
-        except RaftlogError as error:
+        except WrongDataError as error:
             faults.append(
                 Fault(segment.base_offset, segment.last_offset, "FILE", segment.file, str(error))
             )
@@ -79,12 +79,14 @@ def check_range(
         return Checked(
             [Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))]
         )
-    except StorageError:
+    except (ExportMismatchError, CorruptLogError) as error:
+        return Checked([Fault(raw.base_offset, raw.last_offset, "CHAIN", raw.file, str(error))])
+    except ExportError:
+        # Nothing could be read: that says nothing of what is there.
         raise
     except RaftlogError as error:
-        check = "CHAIN" if isinstance(error, ExportMismatchError | CorruptLogError) else "FILE"
-        return Checked([Fault(raw.base_offset, raw.last_offset, check, raw.file, str(error))])
-    return Checked([], facts.batches, facts.records, facts.ends)
+        return Checked([Fault(raw.base_offset, raw.last_offset, "FILE", raw.file, str(error))])
+    return Checked([], facts.batches, facts.records, facts.ends, facts.said)
 
 
 def between(raw: tuple[Segment, ...]) -> list[Fault]:

@@ -101,7 +101,13 @@ def read_header(file: BinaryIO, name: str) -> RawHeader:
         raise CorruptExportError(
             f"{name} has format version {version}, not {FORMAT_VERSION}", file=name
         )
-    return RawHeader(rest[:length].decode(), generation, base_offset)
+    try:
+        cluster_id = rest[:length].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptExportError(
+            f"{name} is corrupt: its cluster id is not UTF-8", file=name
+        ) from error
+    return RawHeader(cluster_id, generation, base_offset)
 
 
 def read_batches(path: Path, name: str = "") -> Iterator[bytes]:

@@ -82,7 +82,9 @@ def why_not_signed(message: bytes, signature: Signature | None, public_key: str)
 
     if signature is None:
         return "the manifest is not signed"
-    if signature.algorithm != ED25519 or signature.public_key != public_key:
+    if signature.algorithm != ED25519:
+        return f"the manifest is signed by {signature.algorithm}, and only {ED25519} is known"
+    if signature.public_key != public_key:
         return (
             f"the manifest says that it is signed with the key {signature.public_key}, not with"
             f" {public_key}"

@@ -6,6 +6,7 @@ nodes had.
 * ``CHAIN``: a batch has a wrong CRC32C, or does not follow the one before in offset, epoch and
   time; between files, too.
 * ``FORMS``: a row of Parquet is not what the raw batch says, in any column.
+* ``MANIFEST``: the manifest says of whose log this is, or of feature levels, what the log denies.
 * ``LOG_HASH``: the log hash of the bytes is not the one that a node, the log or the manifest says.
 * ``CHECKPOINT``: a checkpoint is damaged, another log's or not in the manifest, or not the state
   that the log comes to.
@@ -32,6 +33,7 @@ from rich.table import Column, Table
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
 from raftlog.segments.checkpoint_faults import checkpoint_faults
+from raftlog.segments.claims import claim_faults, silent_columns
 from raftlog.segments.log_hashes import vouched
 from raftlog.segments.manifest import RAW, Checkpoint, Segment, StateHash
 from raftlog.segments.place import open_place
@@ -213,7 +215,10 @@ def _verify(export: Export, request: JobRequest, engine: _Engine) -> VerifyResul
     not_folded, end = "", None
     vouching = None if faults else _vouching(export, raw)
     if vouching is not None:
+        vouching.warnings.extend(silent_columns(checked))
         faults += vouching.faults
+        if raw == manifest.of_kind(RAW):
+            faults += claim_faults(manifest, checked)
     place, last = open_place(export.target), raw[-1].last_offset
     damaged = list(checkpoint_faults(place, manifest, last))
     faults += damaged

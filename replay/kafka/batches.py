@@ -20,9 +20,10 @@ _HEAD = struct.Struct(">qi")
 _REST = struct.Struct(">ibIhiqqqhii")
 _CRC_FROM = _HEAD.size + 9
 _COMPRESSION, _CONTROL = 0x07, 0x20
-MAX_BATCH_BYTES = 64 << 20
+MAX_BATCH_BYTES = 16 << 20
 """More than any batch of a metadata log: Kafka bounds them by 8 MiB."""
-_MAX_EXPANDED_BYTES = 256 << 20
+_MAX_EXPANDED_BYTES = 32 << 20
+_FIRST_EXPANDED_BYTES = 64 << 10
 
 
 class RawRecord(NamedTuple):
@@ -106,6 +107,14 @@ def _frame(data: bytes, position: int) -> Frame:
     )
 
 
+def is_head_of(data: bytes, base_offset: int, epoch: int, crc32c: int) -> bool:
+    """Whether a batch begins with these bytes that has this offset, epoch and checksum."""
+    if len(data) < _HEAD.size + _REST.size:
+        return False
+    there, _, checksum, *_ = _REST.unpack_from(data, _HEAD.size)
+    return (_HEAD.unpack_from(data)[0], there, checksum) == (base_offset, epoch, crc32c)
+
+
 def _where(base_offset: int, position: int) -> str:
     return f"at byte {position}: the batch at offset {base_offset}"
 
@@ -171,14 +180,29 @@ def _expanded(data: bytes, compression: int) -> bytes:
         if compression == 2:
             content = _snappy(cramjam.snappy, data)
         elif compression in codecs:
-            content = bytes(codecs[compression].decompress(data))
+            content = _decompressed(codecs[compression], data, cramjam.DecompressionError)
         else:
             raise MalformedRecordError(f"it has the unknown compression {compression}")
     except cramjam.DecompressionError as error:
-        raise MalformedRecordError(f"it cannot be decompressed: {error}") from None
-    if len(content) > _MAX_EXPANDED_BYTES:
-        raise MalformedRecordError(f"it has {len(content)} bytes decompressed")
+        raise MalformedRecordError(
+            f"it cannot be decompressed into {_MAX_EXPANDED_BYTES >> 20} MiB: {error}"
+        ) from None
     return content
+
+
+def _decompressed(codec: Any, data: bytes, failed: type[Exception]) -> bytes:
+    """Into a buffer of a size that nothing in the data decides, so that a few bytes can't ask for
+    all memory.
+    """
+    size = max(_FIRST_EXPANDED_BYTES, len(data))
+    while True:
+        size = min(8 * size, _MAX_EXPANDED_BYTES)
+        buffer = bytearray(size)
+        try:
+            return bytes(memoryview(buffer)[: codec.decompress_into(data, buffer)])
+        except failed:
+            if size == _MAX_EXPANDED_BYTES:
+                raise
 
 
 _XERIAL = b"\x82SNAPPY\0"
@@ -187,10 +211,18 @@ _XERIAL = b"\x82SNAPPY\0"
 def _snappy(snappy: Any, data: bytes) -> bytes:
     """Raw snappy, or the blocks that Kafka's Java clients frame in their own way."""
     if not data.startswith(_XERIAL):
-        return bytes(snappy.decompress_raw(data))
-    reader, parts = Reader(data, 16), []
+        return _raw_snappy(snappy, data, _MAX_EXPANDED_BYTES)
+    reader, parts, left = Reader(data, 16), list[bytes](), _MAX_EXPANDED_BYTES
     while reader.left:
-        parts.append(
-            bytes(snappy.decompress_raw(reader.take(int.from_bytes(reader.take(4), "big"))))
-        )
+        block = reader.take(int.from_bytes(reader.take(4), "big"))
+        parts.append(_raw_snappy(snappy, block, left))
+        left -= len(parts[-1])
     return b"".join(parts)
+
+
+def _raw_snappy(snappy: Any, data: bytes, most: int) -> bytes:
+    """A block, which says how large it is."""
+    size = snappy.decompress_raw_len(data)
+    if size > most:
+        raise MalformedRecordError(f"it is said to have {size} bytes decompressed")
+    return bytes(snappy.decompress_raw(data))

@@ -22,14 +22,19 @@ _HEADER, _FOOTER = "SnapshotHeaderRecord", "SnapshotFooterRecord"
 _NOT_IN_THEM = {"leader", "progress"}
 """Kinds of entities that Kafka's snapshots do not have."""
 _MAX_DIFFERENCES = 20
+MAX_BYTES = 1 << 30
+"""Of a snapshot: more than any of a million partitions."""
 
 
 def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
     """The records between header and footer. Raises KafkaLogError if one of those is not there."""
     try:
-        data = checkpoint.path.read_bytes()
+        with checkpoint.path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise unreadable(checkpoint.path, error) from None
+    if len(data) > MAX_BYTES:
+        raise KafkaLogError(f"{checkpoint.path} has more than {MAX_BYTES >> 20} MiB")
     try:
         found = [one for _, source in batches(data) for one in decoded(source)]
     except KafkaLogError as error:

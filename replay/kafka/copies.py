@@ -11,9 +11,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from replay.kafka.batches import Frame, KafkaBatch, frames, opened
+from replay.kafka.batches import Frame, KafkaBatch, frames, is_head_of, opened
 from replay.kafka.errors import KafkaLogError, NoKafkaLogError, unreadable
 
 DIRECTORY = "__cluster_metadata-0"
@@ -22,6 +22,10 @@ _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _READ_BYTES = 4 << 20
 _DAMAGED = -1
 """In the place of the position that a file is read to: nothing more of it is."""
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_HEADER_BYTES = 61
+"""What a batch begins with: enough to know it again."""
+_PROPERTIES_BYTES = 64 << 10
 _PROPERTY = re.compile(r"^\s*([\w.]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 
 
@@ -45,6 +49,15 @@ class Place(NamedTuple):
     fingerprint: int
     """Of its bytes (the CRC32C that it carries)."""
 
+    def is_like(self, other: Place) -> bool:
+        """Whether it is the same batch, of another file perhaps. The epoch is not in the CRC32C."""
+        return (self.base_offset, self.last_offset, self.epoch, self.fingerprint) == (
+            other.base_offset,
+            other.last_offset,
+            other.epoch,
+            other.fingerprint,
+        )
+
 
 class Copy:
     """One node's copy. Files are looked at again by ``refresh``."""
@@ -52,7 +65,8 @@ class Copy:
     def __init__(self, paths: Sequence[Path], directory: Path) -> None:
         properties = _properties(directory)
         self.directory = directory
-        self.node_id = int(properties["node.id"]) if "node.id" in properties else -1
+        node_id = properties.get("node.id", "")
+        self.node_id = int(node_id) if _NUMBER.fullmatch(node_id) else -1
         self.cluster_id = properties.get("cluster.id", "")
         self.places: list[Place] = []
         """Of its whole batches, by offset; not those behind a damage in the same file."""
@@ -61,6 +75,8 @@ class Copy:
         self._cut_off: dict[Path, str] = {}
         self._expected: dict[Path, int] = {}
         """The lowest offset that may come next in a file; at first what its name says."""
+        self._ends: dict[Path, Place] = {}
+        """The last batch that was found in a file."""
         self._paths, self._read_to = tuple(paths), dict[Path, int]()
         self.refresh()
 
@@ -91,24 +107,51 @@ class Copy:
         return (last[0].epoch, last[0].last_offset) if last else (-1, -1)
 
     def _files(self) -> Iterable[Path]:
-        return self._paths or sorted(self.directory.iterdir())
+        return self._paths or _listed(self.directory)
 
     def refresh(self) -> bool:
         """Look for what has been added; whether there was anything."""
         before = len(self.places)
         logs = sorted(path for path in self._files() if _LOG.fullmatch(path.name))
+        for path in self._read_to.keys() - set(logs):
+            # Kafka has deleted it: what was not read of it is not there.
+            self._forget(path)
         for path in logs:
-            position = self._read_to.get(path, 0)
-            if position == _DAMAGED:
-                continue
             try:
-                size = path.stat().st_size
-                if size > position:
-                    self._index(path, position)
+                self._look_again(path)
+            except FileNotFoundError:
+                self._forget(path)
             except OSError as error:
                 raise unreadable(path, error) from None
         self.places.sort()
         return len(self.places) > before
+
+    def _look_again(self, path: Path) -> None:
+        position, size = self._read_to.get(path, 0), path.stat().st_size
+        if position == _DAMAGED:
+            return
+        if size < position or not self._same_end(path):
+            # Kafka cuts off what was never committed, and writes on from there.
+            self._forget(path)
+            position = 0
+        if size > position:
+            self._index(path, position)
+
+    def _same_end(self, path: Path) -> bool:
+        """Whether the last batch that was found in a file still stands there."""
+        last = self._ends.get(path)
+        if last is None:
+            return True
+        with path.open("rb") as file:
+            file.seek(last.position)
+            head = file.read(_HEADER_BYTES)
+        return is_head_of(head, last.base_offset, last.epoch, last.fingerprint)
+
+    def _forget(self, path: Path) -> None:
+        self.places = [one for one in self.places if one.path != path]
+        known: dict[Path, Any]
+        for known in (self._read_to, self._expected, self._cut_off, self._ends):
+            known.pop(path, None)
 
     def _index(self, path: Path, position: int) -> None:
         """Find the batches from a position on. Their records are looked at when they are needed."""
@@ -123,19 +166,23 @@ class Copy:
                     for end, one in frames(data, at=position):
                         _require_from(expected, one, position + at)
                         expected = one.last_offset + 1
-                        self.places.append(
-                            Place(
-                                one.base_offset,
-                                one.last_offset,
-                                one.epoch,
-                                path,
-                                position + at,
-                                position + end,
-                                one.crc32c,
-                            )
+                        found = Place(
+                            one.base_offset,
+                            one.last_offset,
+                            one.epoch,
+                            path,
+                            position + at,
+                            position + end,
+                            one.crc32c,
                         )
+                        self.places.append(found)
+                        self._ends[path] = found
                         at = end
                     data, position = data[at:], position + at
+                    if len(data) >= _READ_BYTES and not data.strip(b"\0"):
+                        # Zeros, of a file that was made larger in advance: no more is kept of them.
+                        data = b""
+                        break
             except KafkaLogError as error:
                 self.damages.append(f"{path}: {error}")
                 position, data = _DAMAGED, b""
@@ -157,9 +204,14 @@ class Copy:
 
     def at(self, offset: int) -> Place | None:
         """The batch that begins at an offset, if there is one."""
+        found = self.over(offset)
+        return found if found is not None and found.base_offset == offset else None
+
+    def over(self, offset: int) -> Place | None:
+        """The batch that an offset is in, if there is one."""
         index = bisect_right(self.places, offset, key=lambda one: one.base_offset) - 1
         found = self.places[index] if index >= 0 else None
-        return found if found is not None and found.base_offset == offset else None
+        return found if found is not None and offset <= found.last_offset else None
 
 
 def _require_from(expected: int, one: Frame, position: int) -> None:
@@ -233,7 +285,7 @@ def find_copies(paths: Sequence[Path]) -> list[Copy]:
 
 
 def _log_directories(path: Path) -> list[Path]:
-    if any(_LOG.fullmatch(one.name) or _CHECKPOINT.fullmatch(one.name) for one in path.iterdir()):
+    if any(_LOG.fullmatch(one.name) or _CHECKPOINT.fullmatch(one.name) for one in _listed(path)):
         return [path]
     return sorted(one for one in path.rglob(DIRECTORY) if one.is_dir())
 
@@ -242,7 +294,15 @@ def _properties(directory: Path) -> dict[str, str]:
     """What the node says of itself, beside its logs."""
     for path in (directory.parent / "meta.properties", directory / "meta.properties"):
         try:
-            return dict(_PROPERTY.findall(path.read_text(errors="replace")))
+            with path.open(errors="replace") as file:
+                return dict(_PROPERTY.findall(file.read(_PROPERTIES_BYTES)))
         except OSError:
             continue
     return {}
+
+
+def _listed(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError as error:
+        raise unreadable(directory, error) from None

@@ -16,14 +16,14 @@ from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import FoldError, Image
 from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
-from raftlog.segments.manifest import StateHash
+from raftlog.segments.manifest import KAFKA, StateHash
 from raftlog.segments.writer import ExportWriter
 from replay.kafka.checkpoints import differences, image_of, state_of
 from replay.kafka.conversion import Conversion, Converted
 from replay.kafka.copies import Checkpoint, Copy, Place, PlaceReader
 from replay.kafka.errors import KafkaLogError, NoKafkaLogError
 
-ORIGIN = "kafka"
+ORIGIN = KAFKA
 """As the manifest says it."""
 UNKNOWN = "unknown"
 """A cluster whose id nobody says."""
@@ -109,6 +109,8 @@ class Importer:
         self.broken = ""
         """Why nothing can be imported any more; empty: it can."""
         self._reader = PlaceReader()
+        self._last: Place | None = None
+        """What was imported last."""
         self._new = 0
         self._no_log = not any(copy.places for copy in self._copies)
         self._next, begin = self._begin()
@@ -187,6 +189,7 @@ class Importer:
             for snapshot in copy.checkpoints:
                 self._snapshots.setdefault(snapshot.end_offset, []).append((copy, snapshot))
         self._reader.forget()
+        self._require_same()
         while not self.broken and (found := self._place()) is not None:
             self._take(*found)
         self._writer.commit(self._writer.next_offset)
@@ -206,7 +209,22 @@ class Importer:
             self.broken = self._stopped = f"{place.path}: at byte {place.position}: {error}"
             return
         self._agree(place)
-        self._next = place.last_offset + 1
+        self._next, self._last = place.last_offset + 1, place
+
+    def _require_same(self) -> None:
+        """Whether what was imported last still stands in the copy that is right."""
+        if self._last is None or self.broken:
+            return
+        copy = max(self._copies, key=lambda one: one.ends_with)
+        there = copy.over(self._last.last_offset)
+        if there is None or there.is_like(self._last):
+            return
+        self.broken = self._stopped = (
+            f"{there.path}: at byte {there.position}: another batch stands there now than was"
+            f" imported at offset {self._last.base_offset}: the log was cut off and written anew,"
+            " so that batch, and maybe others before it, was never committed; import into an empty"
+            " directory"
+        )
 
     def _converted(self, place: Place) -> Iterator[Converted]:
         source = self._reader.read(place)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raftlog.metadata.records import RecordType
-from raftlog.segments.columns import SCHEMA
+from raftlog.segments.columns import SCHEMA, odd_columns
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import open_place
 from raftlog.segments.reading import corrupt, reading, says_content
@@ -136,12 +136,14 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
                 pre_buffer=False,
                 read_dictionary=[name for name in DICTIONARIES if name in columns],
             )
+            if wrong := odd_columns(file.schema_arrow.names):
+                raise corrupt(segment, wrong)
             told = Told(file.metadata, imported=bool(export.manifest.origin))
             for groups, names in told.runs(_groups(export, file.metadata), columns):
                 for rows in file.iter_batches(
                     SLICE_ROWS, row_groups=groups, columns=names, use_threads=False
                 ):
-                    yield _complete(rows, columns)
+                    yield _complete(segment, rows, columns)
         except (pa.ArrowException, OSError) as error:
             if not says_content(error):
                 raise
@@ -169,15 +171,18 @@ def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
     return chosen
 
 
-def _complete(rows: pa.RecordBatch, columns: list[str]) -> pa.Table:
-    """With null in the columns that were not read."""
+def _complete(segment: Segment, rows: pa.RecordBatch, columns: list[str]) -> pa.Table:
+    """With null in the columns that were not read. Raises CorruptExportError."""
     found = {}
     for name in columns:
-        if name in rows.schema.names:
-            found[name] = rows.column(name)
-        else:
-            kind = SCHEMA.field(name).type
-            if name in DICTIONARIES:
-                kind = pa.dictionary(pa.int32(), kind)
+        kind = SCHEMA.field(name).type
+        if name in DICTIONARIES:
+            kind = pa.dictionary(pa.int32(), kind)
+        if name not in rows.schema.names:
             found[name] = pa.nulls(rows.num_rows, kind)
+            continue
+        found[name] = rows.column(name)
+        if found[name].type != kind:
+            why = f"column {name} is of type {found[name].type}, not {kind}"
+            raise corrupt(segment, why)
     return pa.table(found)

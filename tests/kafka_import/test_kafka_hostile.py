@@ -1,0 +1,200 @@
+"""Logs that are made to take all memory, and logs that change while they are read."""
+
+from __future__ import annotations
+
+import resource
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import kafka_writer as kafka
+import pytest
+
+from replay.errors import ReplayError
+from replay.kafka.batches import batches
+from replay.kafka.copies import Copy, find_copies
+from replay.kafka.errors import KafkaLogError
+from replay.kafka.importing import Imported, Importer
+
+NOOP = kafka.metadata("NoOpRecord")
+LOG = "00000000000000000000.log"
+GIB = 1 << 30
+
+
+def bomb(codec: Any) -> bytes:
+    """Half a gibibyte of zeros, made piece by piece: the test must not need it at once."""
+    made = codec.Compressor()
+    for _ in range(512):
+        made.compress(bytes(1 << 20))
+    return bytes(made.finish())
+
+
+def snappy_block(size: int) -> bytes:
+    """A block that says to have so many bytes."""
+    return kafka.unsigned_varint(size) + b"\0" * 20
+
+
+@pytest.mark.parametrize(
+    ("compression", "compress"),
+    [
+        (1, lambda _: bomb(cramjam.gzip)),
+        (3, lambda _: bomb(cramjam.lz4)),
+        (4, lambda _: bomb(cramjam.zstd)),
+        (2, lambda _: snappy_block(4 * GIB - 1)),
+        (2, lambda _: b"\x82SNAPPY\0" + bytes(8) + struct.pack(">i", 25) + snappy_block(GIB)),
+    ],
+    ids=["gzip", "lz4", "zstd", "snappy", "xerial"],
+)
+def test_a_batch_that_expands_without_end_is_refused_in_bounded_memory(
+    compression: int, compress: Any
+) -> None:
+    data = kafka.batch(0, [NOOP], compression=compression, compress=compress)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(KafkaLogError, match="at byte 0: the batch at offset 0 is malformed"):
+        list(batches(data))
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown_kib < 200 << 10
+
+
+@pytest.mark.parametrize("compression", [1, 3, 4])
+def test_what_expands_a_thousandfold_within_the_bound_is_read(compression: int) -> None:
+    codec = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}[compression]
+    large = kafka.config("key", "x" * 5_000_000)
+    data = kafka.batch(
+        0, [large], compression=compression, compress=lambda one: bytes(codec.compress(one))
+    )
+    ((_, found),) = batches(data)
+    assert found.records[0].value == large
+
+
+def test_zeros_behind_the_log_cost_no_memory(tmp_path: Path) -> None:
+    """A file that was made larger in advance: by a terabyte, of which the disk holds nothing."""
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
+    with (node / LOG).open("r+b") as file:
+        file.truncate(1 << 40)
+    script = (
+        "import resource, sys; from pathlib import Path;"
+        " from replay.kafka.copies import find_copies;"
+        " (one,) = find_copies([Path(sys.argv[1])]);"
+        " print(len(one.places), one.damages, one.cut_off)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(node)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "1 [] []\n", done.stderr
+
+
+def test_an_absurd_snapshot_is_refused(tmp_path: Path) -> None:
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP, NOOP]))
+    with (node / "00000000000000000002-0000000001.checkpoint").open("wb") as file:
+        file.truncate(1 << 40)
+    with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
+        imported = importer.run()
+    assert imported.end_offset == 2
+    assert not imported.sound
+
+
+@pytest.mark.parametrize(
+    "said", ["node.id=abc", "node.id=" + "9" * 5000, "node.id", "\0\xff", "x" * 300_000]
+)
+def test_properties_that_say_nothing_name_no_node(tmp_path: Path, said: str) -> None:
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
+    (tmp_path / "node/meta.properties").write_text(said)
+    (copy,) = find_copies([node])
+    assert (copy.node_id, copy.cluster_id, copy.name) == (-1, "", str(node))
+
+
+# --- logs that change while they are followed ---------------------------------------------------
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    return kafka.write_node(
+        tmp_path / "node", kafka.batch(0, [NOOP]) + kafka.batch(1, [kafka.topic()])
+    )
+
+
+@pytest.fixture
+def importer(node: Path, tmp_path: Path) -> Iterator[Importer]:
+    with Importer(find_copies([node]), str(tmp_path / "exported")) as one:
+        yield one
+
+
+def test_a_log_that_was_cut_off_and_grows_as_it_was_goes_on(node: Path, importer: Importer) -> None:
+    whole = (node / LOG).read_bytes()
+    importer.run()
+    (node / LOG).write_bytes(whole[:70])
+    assert importer.run().sound
+    (node / LOG).write_bytes(whole + kafka.batch(2, [NOOP]))
+    imported = importer.run()
+    assert (imported.end_offset, imported.sound, imported.damages) == (3, True, [])
+
+
+@pytest.mark.parametrize("more", [0, 1, 5], ids=["shorter or as long", "longer", "much longer"])
+def test_what_was_imported_and_then_written_anew_ends_the_import(
+    node: Path, importer: Importer, more: int
+) -> None:
+    """A follower cuts off what was never committed, and another leader's batches follow."""
+    importer.run()
+    begin = kafka.batch(0, [NOOP])
+    other = kafka.batch(1, [kafka.topic("others")], epoch=2)
+    later = b"".join(kafka.batch(2 + each, [NOOP], epoch=2) for each in range(more))
+    (node / LOG).write_bytes(begin + other + later)
+    imported: Imported = importer.run()
+    assert not imported.sound
+    assert "was never committed" in imported.stopped
+    assert "at offset 1" in imported.stopped
+    assert imported.end_offset == 2
+    assert imported.damages == []
+
+
+def test_the_same_records_of_another_epoch_are_another_batch(
+    node: Path, importer: Importer
+) -> None:
+    """The leader's epoch is not in the checksum."""
+    importer.run()
+    (node / LOG).write_bytes(
+        kafka.batch(0, [NOOP])
+        + kafka.batch(1, [kafka.topic()], epoch=2)
+        + kafka.batch(2, [NOOP], epoch=2)
+    )
+    assert "was never committed" in importer.run().stopped
+
+
+def test_a_segment_that_kafka_deletes_is_not_missed(node: Path, importer: Importer) -> None:
+    importer.run()
+    (node / "00000000000000000002.log").write_bytes(kafka.batch(2, [NOOP]))
+    assert importer.run().end_offset == 3
+    (node / LOG).unlink()
+    (node / "00000000000000000003.log").write_bytes(kafka.batch(3, [NOOP]))
+    imported = importer.run()
+    assert (imported.end_offset, imported.sound) == (4, True)
+
+
+def test_a_segment_that_is_deleted_unread_is_a_hole(node: Path, importer: Importer) -> None:
+    importer.run()
+    (node / LOG).unlink()
+    (node / "00000000000000000007.log").write_bytes(kafka.batch(7, [NOOP]))
+    imported = importer.run()
+    assert imported.end_offset == 2
+    assert "no copy holds a good batch at offset 2" in imported.stopped
+
+
+def test_a_directory_that_goes_away_is_named(node: Path, importer: Importer) -> None:
+    importer.run()
+    node.rename(node.with_name("elsewhere"))
+    with pytest.raises(ReplayError, match=f"cannot read {node}"):
+        importer.run()
+
+
+def test_a_snapshot_in_the_making_does_not_count(node: Path) -> None:
+    (node / "00000000000000000001-0000000001.checkpoint.part").write_bytes(b"half")
+    assert Copy((), node).checkpoints == []

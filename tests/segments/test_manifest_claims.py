@@ -1,0 +1,330 @@
+"""What a manifest or a Parquet file says beside the log itself: of each forgery that leaves every
+checksum right, `raftlog verify` says what it denies, and at which offset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from log_history import CLUSTER_ID, LogHistory
+from msgspec.structs import replace
+
+from raftlog.cli.main import main
+from raftlog.segments import manifest as manifests
+from raftlog.segments.errors import CorruptExportError, ExportError, UnsupportedExportError
+from raftlog.segments.manifest import read_manifest
+from raftlog.segments.place import open_place
+from raftlog.segments.ranges import check_range
+from raftlog.segments.writer import ExportWriter
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An export of a log at level 8, in some pairs of files, with checkpoints."""
+    where = tmp_path_factory.mktemp("honest") / "exported"
+    history = LogHistory(5, metadata_version=8).run(300)
+    with ExportWriter(where, CLUSTER_ID, 0, max_segment_records=100) as writer:
+        writer.append_chunk(b"".join(history.batches))
+        writer.commit(writer.next_offset)
+    return where
+
+
+@pytest.fixture
+def forged(honest: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(honest, tmp_path / "forged"))
+
+
+def sealed(where: Path, document: Document) -> None:
+    """With hashes of the files as they are, and the checksum that fits."""
+    buckets = (document.get("bucketing") or {}).get("segments") or []
+    for one in (*document["segments"], *buckets):
+        data = (where / one["file"]).read_bytes()
+        one["bytes"], one["sha256"] = len(data), hashlib.sha256(data).hexdigest()
+    document.pop("checksum", None)
+    document["checksum"] = hashlib.sha256(msgspec.json.encode(document, order="sorted")).hexdigest()
+    (where / "manifest.json").write_text(json.dumps(document))
+
+
+def changed(where: Path, **fields: Any) -> Path:
+    document = json.loads((where / "manifest.json").read_text())
+    sealed(where, document | fields)
+    return where
+
+
+def rewritten(where: Path, edit: Callable[[pa.Table], pa.Table], **options: Any) -> Path:
+    for path in (where / "records").glob("*.parquet"):
+        file = pq.ParquetFile(path)
+        pq.write_table(edit(file.read()), path, write_page_checksum=True, **options)
+    return changed(where)
+
+
+def verified(where: Path, *more: str) -> tuple[int, str]:
+    """Exit code and all that it prints, on one line."""
+    out, err = StringIO(), StringIO()
+    code = 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main(["verify", str(where), *more])
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+    return code, " ".join((out.getvalue() + err.getvalue()).split())
+
+
+def test_an_honest_export_denies_nothing(honest: Path) -> None:
+    code, said = verified(honest)
+    assert code == 0
+    assert "lacks" not in said
+    assert "MANIFEST" not in said
+
+
+def test_another_origin_would_switch_rules_off_and_is_found(forged: Path) -> None:
+    code, said = verified(changed(forged, origin="kafka"))
+    assert code == 3
+    assert (
+        "MANIFEST: manifest.json is not of this log: it says that this is the log of kafka" in said
+    )
+
+
+def test_an_imported_log_is_not_raftlogs_own(forged: Path) -> None:
+    manifest = read_manifest(forged)
+    place = open_place(forged)
+    (checked, *_) = [check_range(place, manifest, one) for one in manifest.of_kind("raw")]
+    from raftlog.segments.claims import claim_faults
+
+    other = replace(checked, said=replace(checked.said, imported=17))
+    assert [
+        (one.check, one.first_offset)
+        for one in claim_faults(manifest, [other])
+        if "system" in one.message
+    ] == [("MANIFEST", 17)]
+
+
+def test_nodes_that_were_named_are_never_left_out_silently(forged: Path) -> None:
+    code, said = verified(changed(forged, origin="kafka"), "--bootstrap-controller", "127.0.0.1:1")
+    assert code == 3
+    assert "can't vouch for it" in said
+
+
+@pytest.mark.parametrize(
+    "fields", [{"origin": "zookeeper"}, {"state_from": 30}, {"format_version": 0}]
+)
+def test_what_no_writer_writes_is_refused(forged: Path, fields: Document) -> None:
+    with pytest.raises(
+        (UnsupportedExportError, CorruptExportError), match=r"zookeeper|state_from|format"
+    ):
+        read_manifest(changed(forged, **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"metadata_version": 7}, "another one than among its features"),
+        (
+            {"features": {"metadata.version": 3}},
+            "says level 3 of metadata.version at the end, and the log 8",
+        ),
+        ({"features": None, "metadata_version": None}, "says level 0 of metadata.version"),
+    ],
+)
+def test_levels_are_those_of_the_log(forged: Path, fields: Document, why: str) -> None:
+    code, said = verified(changed(forged, **fields))
+    assert (code, why in said) == (3, True), said
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("min_timestamp_ms", 1),
+        ("max_timestamp_ms", 2),
+        ("first_epoch", 0),
+        ("last_epoch", 77),
+        ("batches", 1),
+    ],
+)
+def test_what_is_said_of_a_parquet_files_batches_is_held_against_its_rows(
+    forged: Path, field: str, value: int
+) -> None:
+    document = json.loads((forged / "manifest.json").read_text())
+    first = next(one for one in document["segments"] if one["kind"] == "records")
+    first[field] = value
+    sealed(forged, document)
+    code, said = verified(forged)
+    assert code == 3
+    assert f"{first['file']} (offsets 0 to {first['last_offset']}) is corrupt: it has" in said
+    assert f"and the manifest says {value}" in said
+
+
+def test_a_column_that_was_taken_away_is_named_with_its_first_offset(forged: Path) -> None:
+    rows = pa.concat_tables(
+        pq.read_table(one) for one in sorted((forged / "records").glob("*.parquet"))
+    )
+    first = next(
+        offset
+        for offset, value in zip(
+            rows["offset"].to_pylist(), rows["proposer_id"].to_pylist(), strict=True
+        )
+        if value is not None
+    )
+    code, said = verified(rewritten(forged, lambda table: table.drop_columns(["proposer_id"])))
+    assert code == 0
+    assert (
+        f"lacks the column proposer_id, of which the log says something from offset {first} on"
+        in " ".join(said.split())
+    )
+
+
+def test_a_column_that_says_nothing_may_be_missing(forged: Path) -> None:
+    code, said = verified(rewritten(forged, lambda table: table.drop_columns(["last_known_elr"])))
+    assert (code, "lacks" in said) == (0, False)
+
+
+def twice(table: pa.Table) -> pa.Table:
+    return pa.Table.from_arrays(
+        [*table.columns, table["offset"]], names=[*table.column_names, "leader"]
+    )
+
+
+def of_another_type(table: pa.Table) -> pa.Table:
+    index = table.column_names.index("leader")
+    return table.set_column(index, "leader", table["leader"].cast(pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (twice, "it has the column leader twice"),
+        (of_another_type, "column leader is of type int64, not int32"),
+        (lambda table: table.drop_columns(["principal"]), "it has no column principal"),
+        (lambda table: table.drop_columns(["offset"]), "it has no column offset"),
+    ],
+)
+def test_columns_that_no_writer_writes_are_damage(
+    forged: Path, edit: Callable[[pa.Table], pa.Table], why: str
+) -> None:
+    code, said = verified(rewritten(forged, edit))
+    assert (code, why in said) == (3, True), said
+
+
+def test_an_index_of_pages_is_not_believed(forged: Path) -> None:
+    code, said = verified(rewritten(forged, lambda table: table, write_page_index=True))
+    assert code == 3
+    assert "index of pages" in said
+
+
+def with_footer(where: Path, edit: Callable[[bytes], bytes]) -> Path:
+    for path in (where / "records").glob("*.parquet"):
+        data = path.read_bytes()
+        size = int.from_bytes(data[-8:-4], "little")
+        footer = edit(data[-8 - size : -8])
+        assert len(footer) == size
+        path.write_bytes(data[: -8 - size] + footer + data[-8:])
+    return changed(where)
+
+
+def test_statistics_that_deny_a_value_are_found(forged: Path) -> None:
+    """Spark would skip the row group for a condition on that column."""
+    most = {
+        group.column(index).statistics.max
+        for path in (forged / "records").glob("*.parquet")
+        for group in [pq.ParquetFile(path).metadata.row_group(0)]
+        for index in range(group.num_columns)
+        if group.column(index).path_in_schema == "type_name"
+    }
+    (last,) = most
+
+    def lower(footer: bytes) -> bytes:
+        return footer.replace(last.encode(), b"C" + last.encode()[1:])
+
+    code, said = verified(with_footer(forged, lower))
+    assert code == 3
+    assert "deny what type_name says" in said
+
+
+def test_nulls_that_are_miscounted_are_found(honest: Path) -> None:
+    from raftlog.segments.denied import Denied
+
+    path = min((honest / "records").glob("*.parquet"))
+    file = pq.ParquetFile(path)
+    rows = pa.RecordBatch.from_struct_array(file.read().to_struct_array().combine_chunks())
+    denied = Denied(file.metadata, 0)
+    assert denied.by(rows) == ""
+    assert denied.at_end() == ""
+    some = Denied(file.metadata, 0)
+    some.by(rows.slice(1))
+    assert "nulls of" in some.at_end()
+
+
+@pytest.mark.parametrize("count", [10**12, 2**63 - 1, -1])
+def test_a_count_of_buckets_takes_no_memory(forged: Path, count: int) -> None:
+    document = json.loads((forged / "manifest.json").read_text())
+    first = next(one for one in document["segments"] if one["kind"] == "records")
+    bucket = first | {"kind": "buckets", "bucket": 0}
+    bucketing = {"by": "crc32(group_id)", "count": count, "segments": [bucket]}
+    with pytest.raises(CorruptExportError, match="buckets"):
+        read_manifest(changed(forged, bucketing=bucketing))
+
+
+def test_lists_in_lists_are_damage(forged: Path) -> None:
+    (forged / "manifest.json").write_bytes(b'{"a":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}")
+    with pytest.raises(CorruptExportError, match="corrupt"):
+        read_manifest(forged)
+
+
+def test_a_manifest_is_read_up_to_a_bound(forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MAX_BYTES", 1 << 20)
+    with (forged / "manifest.json").open("r+b") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CorruptExportError, match="more than 1 MiB"):
+        read_manifest(forged)
+
+
+def test_a_cluster_id_that_is_no_text_is_damage(forged: Path) -> None:
+    path = min((forged / "raw").iterdir())
+    data = bytearray(path.read_bytes())
+    (length,) = struct.unpack(">H", data[10:12])
+    data[28:30] = b"\xff\xfe"
+    data[28 + length : 32 + length] = google_crc32c.value(bytes(data[: 28 + length])).to_bytes(
+        4, "big"
+    )
+    data[-32:] = hashlib.sha256(data[:-32]).digest()
+    path.write_bytes(data)
+    code, said = verified(changed(forged))
+    assert (code, "its cluster id is not UTF-8" in said) == (3, True), said
+
+
+def test_what_cannot_be_read_is_no_finding(forged: Path) -> None:
+    """A link that leads to itself: the operating system reads nothing there, and who asks again
+    elsewhere may find all of it whole.
+    """
+    path = min((forged / "records").iterdir())
+    path.unlink()
+    path.symlink_to(path.name)
+    manifest = read_manifest(forged)
+    with pytest.raises(ExportError, match="cannot read") as raised:
+        check_range(open_place(forged), manifest, manifest.of_kind("raw")[0])
+    assert type(raised.value) is ExportError
+    code, said = verified(forged)
+    assert (code, "cannot read" in said) == (1, True), said
+
+
+def test_a_directory_in_the_place_of_a_file_is_a_missing_file(forged: Path) -> None:
+    path = min((forged / "raw").iterdir())
+    path.unlink()
+    path.mkdir()
+    code, said = verified(forged)
+    assert (code, "it is missing" in said) == (3, True), said
