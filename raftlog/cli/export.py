@@ -14,7 +14,14 @@ import typer
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.cli.log_sources import DataDirectory, DirectoryLog, RunningLog, begins_late, open_log
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Checkpoints, Json, Timeout
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    Checkpoints,
+    Json,
+    Sign,
+    Timeout,
+)
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.errors import ConfigError
@@ -109,17 +116,7 @@ def export_(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read everything back and check it.")
     ] = False,
-    sign: Annotated[
-        Path | None,
-        typer.Option(
-            "--sign",
-            metavar="KEY",
-            help=(
-                "Sign each publish with this Ed25519 private key in PEM: who has the public key can"
-                " check the export (see `raftlog verify`)."
-            ),
-        ),
-    ] = None,
+    sign: Sign = None,
     bootstrap_controller: BootstrapController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,

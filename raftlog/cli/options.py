@@ -99,6 +99,18 @@ Checkpoints = Annotated[
     ),
 ]
 
+Sign = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign",
+        metavar="KEY",
+        help=(
+            "Sign each publish with this Ed25519 private key in PEM: who has the public key can"
+            " check the export (see `raftlog verify`)."
+        ),
+    ),
+]
+
 
 def controllers(value: str) -> list[str]:
     """The addresses of ``BootstrapController``, as host:port.

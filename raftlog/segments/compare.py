@@ -179,6 +179,7 @@ class _ParquetRows:
         self, place: Place, raw: Segment, records: Sequence[Segment], listening: Listening
     ) -> None:
         self._raw, self._listening = raw, listening
+        self._read_whole: list[_Batches] = []
         covering = [
             one
             for one in records
@@ -201,7 +202,7 @@ class _ParquetRows:
                 batches.take(table)
                 yield segment, table if inside else self._within(table)
             if segment.kind == RECORDS and segment.base_offset >= self._raw.base_offset:
-                batches.finish()
+                self._read_whole.append(batches)
 
     def _within(self, table: pa.Table) -> pa.Table:
         offset = table["offset"]
@@ -226,10 +227,17 @@ class _ParquetRows:
         while self._rest is None or not self._rest.num_rows:
             self._segment, self._rest = next(self._coming, (self._segment, None))
             if self._rest is None:
-                return
+                break
+        else:
+            raise self._goes_on()
+        for one in self._read_whole:
+            one.finish()
+
+    def _goes_on(self) -> CorruptExportError:
+        assert self._rest is not None
         assert self._segment is not None
         offset = self._rest["offset"][0].as_py()
-        raise corrupt(
+        return corrupt(
             self._segment,
             offset,
             f"it goes on at offset {offset}, behind the end of {self._raw.file}",

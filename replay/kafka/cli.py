@@ -10,7 +10,7 @@ import typer
 
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.interrupts import INTERRUPTED
-from raftlog.cli.options import Checkpoints, Json
+from raftlog.cli.options import Checkpoints, Json, Sign
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.plural import counted
@@ -63,6 +63,7 @@ def kafka(
         typer.Option(metavar="ID", help="Of the cluster, where no meta.properties says it."),
     ] = "",
     checkpoints: Checkpoints = None,
+    sign: Sign = None,
     as_json: Json = False,
 ) -> None:
     """Read the metadata log of a Kafka cluster (KRaft, 3.3 to 4.x), so that `raftlog replay` and
@@ -82,9 +83,18 @@ def kafka(
     from replay.kafka.importing import Importer
 
     every = CHECKPOINT_RECORDS if checkpoints is None else checkpoints
+    signer = None
+    if sign is not None:
+        from raftlog.segments.signing import load_signer
+
+        signer = load_signer(sign)
     stop = StopOnSignal()
     with Importer(
-        find_copies(paths), output, cluster_id=cluster_id, checkpoint_records=every
+        find_copies(paths),
+        output,
+        cluster_id=cluster_id,
+        checkpoint_records=every,
+        signer=signer,
     ) as importer:
         imported = importer.run()
         if follow:

@@ -16,7 +16,7 @@ from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import FoldError, Image
 from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
-from raftlog.segments.manifest import KAFKA, StateHash
+from raftlog.segments.manifest import KAFKA, ManifestSigner, StateHash
 from raftlog.segments.writer import ExportWriter
 from replay.kafka.checkpoints import differences, image_of, state_of
 from replay.kafka.conversion import Conversion, Converted
@@ -94,9 +94,10 @@ class Importer:
         *,
         cluster_id: str = "",
         checkpoint_records: int = CHECKPOINT_RECORDS,
+        signer: ManifestSigner | None = None,
     ) -> None:
-        """``checkpoint_records``: see ExportWriter. Raises KafkaLogError, ExportError and its
-        kinds.
+        """``checkpoint_records``, ``signer``: see ExportWriter. Raises KafkaLogError, ExportError
+        and its kinds.
         """
         self._copies = list(copies)
         self.cluster_id = _cluster_id(copies, cluster_id)
@@ -129,6 +130,7 @@ class Importer:
             start_offset=self._first,
             checkpoint_records=checkpoint_records,
             draft=self._fold,
+            signer=signer,
         )
         try:
             self._claim(target)

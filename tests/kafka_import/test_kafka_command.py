@@ -14,6 +14,13 @@ from typing import Any
 
 import kafka_writer as kafka
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from raftlog.cli.exits import Exit, exit_code
 from raftlog.errors import RaftlogError
@@ -113,6 +120,32 @@ def test_what_is_no_log_is_refused_in_a_line(tmp_path: Path) -> None:
     done = run(tmp_path, "-o", tmp_path / "exported")
     assert done.returncode == 2
     assert done.stderr == f"raftlog: there is no metadata log in {tmp_path}\n"
+
+
+def test_an_import_can_be_signed(tmp_path: Path) -> None:
+    """No node of raftlog can vouch for it: a signature is all there is."""
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP]))
+    key, public, target = tmp_path / "key.pem", tmp_path / "public.pem", tmp_path / "exported"
+    made = Ed25519PrivateKey.generate()
+    key.write_bytes(made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    key.chmod(0o600)
+    public.write_bytes(
+        made.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    assert run(node, "-o", target, "--sign", key).returncode == 0
+
+    def verify(*more: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [*COMMAND[:-2], "verify", str(target), *map(str, more)]
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+    assert "has signed" in verify("--public-key", public).stdout
+    refused = verify("--bootstrap-controller", "127.0.0.1:1")
+    assert (refused.returncode, "know nothing of it" in refused.stderr) == (3, True)
+    (node / "00000000000000000000.log").write_bytes(kafka.batch(0, [NOOP]) + kafka.batch(1, [NOOP]))
+    without = run(node, "-o", target)
+    assert (without.returncode, "signed" in without.stderr) == (1, True)
+    assert run(node, "-o", target, "--sign", key).returncode == 0
+    assert verify("--public-key", public).returncode == 0
 
 
 def test_following_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
