@@ -161,7 +161,8 @@ class KeptImages:
             passed = bisect_right(self._between, offset, key=_image_offset)
             if passed:
                 self._give_up_below(self._between[passed - 1].image)
-        self.make_room()
+        if self.bytes > self._max_bytes:
+            self.make_room()
 
     def make_room(self) -> None:
         """If the bound is passed, give up the chunks that an image can stand for, then images."""

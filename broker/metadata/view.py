@@ -64,16 +64,15 @@ class View:
         """What was touched since it was last taken: for who looks at the tip only."""
         self.moves = 0
         """Counts the changes of the newest image."""
+        self.other_moves = 0
+        """Those of them that were more than config values."""
         self._clear(generation=-1)
 
     def _clear(self, generation: int) -> None:
         self.generation = generation
         self.high_watermark = UNKNOWN
         self._images.begin(Image())
-        self.moves += 1
-        self.changes.everything()
-        if self.onlooker is not None:
-            self.onlooker.replaced(self._images.folded)
+        self._replaced()
         self._known_lao = self._known_lao_epoch = self._received_lao = UNKNOWN
         self._received_lao_epoch = UNKNOWN
         self._unfenced_epoch: int | None = None
@@ -196,8 +195,17 @@ class View:
             if received != (self._received_lao, self._received_lao_epoch):
                 self._received_lao, self._received_lao_epoch = received
                 self._adopt()
-        self._moved()
+        if self._on_moved is not None:
+            self._on_moved()
         return True
+
+    def _replaced(self) -> None:
+        """The newest image was not made of the one before."""
+        self.moves += 1
+        self.other_moves += 1
+        self.changes.everything()
+        if self.onlooker is not None:
+            self.onlooker.replaced(self._images.folded)
 
     def apply(self, chunk: bytes, *, high_watermark: int) -> None:
         """Fold a chunk that follows the tip and ends at or below the high watermark.
@@ -207,7 +215,12 @@ class View:
         the view must not be used any more.
         """
         batches, images = self._decode(chunk, high_watermark), self._images
-        only_configs = all(one.configs is not None for one in batches)
+        only_configs = True
+        for one in batches:
+            if one.configs is None:
+                only_configs = False
+            else:
+                self.changes.note_configs(one.configs)
         before = None
         onlooker = self.onlooker
         needed = onlooker is not None and onlooker.needs_image(len(chunk))
@@ -217,16 +230,17 @@ class View:
             before = images.tip
             self._fold(batches)
             images.add(chunk, only_configs=only_configs)
-        for one in batches:
-            if one.configs is not None:
-                self.changes.note_configs(one.configs)
         self.moves += 1
+        self.other_moves += not only_configs
         if onlooker is not None:
-            last = batches[-1].header
-            onlooker.applied(before, chunk, last.last_offset, last.epoch)
-        self._adopt()
-        self._shrink()
-        self._moved()
+            onlooker.applied(before, chunk, images.applied, batches[-1].header.epoch)
+        # A broker that keeps up has adopted what it was told.
+        if self._received_lao != self._known_lao:
+            self._adopt()
+        if images.full:
+            self._shrink()
+        if self._on_moved is not None:
+            self._on_moved()
 
     def install(self, image: Image) -> bool:
         """Go on from a snapshot's image, which is committed; False, and nothing has changed, if it
@@ -239,10 +253,7 @@ class View:
         if image.offset <= self._images.applied:
             return False
         self._images.begin(image)
-        self.moves += 1
-        self.changes.everything()
-        if self.onlooker is not None:
-            self.onlooker.replaced(image)
+        self._replaced()
         self.high_watermark = max(self.high_watermark, image.offset + 1)
         self._unfenced_epoch = None
         self._note_membership(image.epoch)

@@ -344,6 +344,15 @@ class Lifecycle:
         if reached or self._unfenced != was_unfenced:
             self.hasten(now)
 
+    def passed(self, image_offset: int) -> bool:
+        """Take a new image that has the same brokers and levels as the one before; False, and
+        nothing was taken: it may be the first to tell about this registration.
+        """
+        if self._image_offset < self.shown_from:
+            return False
+        self._image_offset = image_offset
+        return True
+
     def generation_seen(self, generation: int, now: float) -> None:
         """Take a new generation of the log, or the first that is known.
 

@@ -32,8 +32,8 @@ class News:
         self._view, self._lifecycle, self._now = view, lifecycle, now
         self._shown: Image | None = None
         """By the partition replicas."""
-        self._seen = -1
-        """``moves`` of the view, when its newest image was looked at."""
+        self._seen = self._others_seen = -1
+        """``moves`` and ``other_moves`` of the view, when its newest image was looked at."""
 
     def connect(
         self,
@@ -56,11 +56,17 @@ class News:
             self._watches.moved()
             return
         self._seen = view.moves
-        self._lifecycle.metadata_applied(
-            view.applied, view.registration, self._now(), heartbeats=view.heartbeats
-        )
+        # Config values alone change nothing that the registration depends on.
+        others = view.other_moves
+        looks = others != self._others_seen or not self._lifecycle.passed(view.applied)
+        if looks:
+            self._others_seen = others
+            self._lifecycle.metadata_applied(
+                view.applied, view.registration, self._now(), heartbeats=view.heartbeats
+            )
         self._requests.released()
-        self._registration.pump()
+        if looks:
+            self._registration.pump()
         if self._data is not None and view.tip is not self._shown:
             self._show_image()
         self._watches.moved()

@@ -116,9 +116,12 @@ class Watches:
 
     def moved(self) -> None:
         """The view shows more, or LAO was received."""
+        hub = self.hub
+        if hub.rests:
+            return
         # Without a LAO of its own nothing above the tip is needed.
-        self.hub.moved(self._view.repeatable_from)
-        if len(self.hub):
+        hub.moved(self._view.repeatable_from)
+        if len(hub):
             self.go_on()
 
     def generation_changed(self) -> None:

@@ -81,6 +81,11 @@ class History:
         entries = self._entries
         return entries[len(entries) // 2].last_offset if entries else self.start
 
+    @property
+    def full(self) -> bool:
+        """Whether the bound is passed."""
+        return self.bytes > self._max_bytes
+
     def newest(self, count: int) -> list[bytes]:
         """The newest chunks, at most so many, ascending."""
         return [one.chunk for one in self._entries[-count:]]

@@ -168,6 +168,11 @@ class WatchHub:
         self._heads.clear()
         self.history.clear(image)
 
+    @property
+    def rests(self) -> bool:
+        """Whether nobody watches, and nothing is to be dropped: ``moved`` would do nothing."""
+        return not self._watchers and not self.history.full
+
     def moved(self, floor: int) -> None:
         """Images may show more now. ``floor``: changes above it are still needed by somebody."""
         self.history.trim(floor)
