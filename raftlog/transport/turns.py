@@ -68,6 +68,8 @@ class Turns:
         self._turn_s = self._left_s = turn_ms / 1000
         self._enough_s = self._turn_s * (1 - SHORT)
         self._begun_at = 0.0
+        self._cpu_at = -math.inf
+        """Of the CPU's clock, when this turn began; -inf: not to be asked."""
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._begin_due = self._paused = False
 
@@ -91,30 +93,30 @@ class Turns:
 
     def spent(self, seconds: float) -> None:
         """So much of this turn has been used."""
-        self._left_s -= seconds
-        if self._left_s < self._enough_s and not self._begin_due:
-            self._begin_soon(seconds)
+        left_s = self._left_s = self._left_s - seconds
+        if left_s < self._enough_s and (left_s <= 0 or not self._begin_due):
+            self._look(seconds)
 
     def used(self, seconds: float) -> None:
         """As ``spent``, and then the next one may work: on the way of every small message."""
         left_s = self._left_s = self._left_s - seconds
-        if left_s < self._enough_s and not self._begin_due:
-            self._begin_soon(seconds)
+        if left_s < self._enough_s and (left_s <= 0 or not self._begin_due):
+            left_s = self._look(seconds)
         if self._waiting.length and left_s > 0:
             self.pass_on()
 
     def begin_last(self) -> None:
         """All that is left of this turn goes to what begins now."""
-        self._left_s = 0.0
+        self._left_s, self._cpu_at = 0.0, -math.inf
         if not self._begin_due:
-            self._begin_soon(0.0)
+            self._begin_soon(thread_time())
 
     async def next(self, peer: str) -> None:
         """Wait for a turn: one for each peer that waits, then the next one for each."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.push(peer, waiter)
         if not self._begin_due:
-            self._begin_soon(0.0)
+            self._begin_soon(thread_time())
         try:
             await waiter
         except asyncio.CancelledError:
@@ -129,15 +131,32 @@ class Turns:
                 waiter.set_result(None)
                 return
 
-    def _begin_soon(self, seconds: float) -> None:
-        """The next turn of the loop is one here, too. So much of this one was used just now."""
+    def _look(self, seconds: float) -> float:
+        """So much was used just now, and by the clock it is worth a turn: what is left of it.
+
+        By the clock of the CPU it may be less: on a busy machine others have had the rest, and a
+        message that takes nothing looks like a whole turn.
+        """
+        now = thread_time()
+        used_s = now - self._cpu_at
+        self._left_s = max(self._left_s, self._turn_s - used_s)
+        if self._left_s < self._enough_s and not self._begin_due:
+            self._begin_soon(now - min(seconds, used_s))
+        return self._left_s
+
+    def _begin_soon(self, begun_at: float) -> None:
+        """The next turn of the loop is one here, too.
+
+        Its work began at that time of the CPU's clock.
+        """
         self._begin_due = True
-        self._begun_at = thread_time() - seconds
+        self._begun_at = begun_at
         self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         # Of the CPU, not of the clock: a busy machine makes every turn look long.
-        took_s = thread_time() - self._begun_at
+        now = thread_time()
+        took_s = now - self._begun_at
         if took_s > self._long_turn_s and not self._paused:
             # One message took that long. gRPC hands over one new call in each turn of the loop:
             # without a pause, whoever calls now would be met only when as many such messages are
@@ -149,7 +168,7 @@ class Turns:
             return
         self._paused = False
         self._begin_due = False
-        self._left_s = self._turn_s
+        self._left_s, self._cpu_at = self._turn_s, now
         self.pass_on()
 
     def _meets_newcomers(self, took_s: float) -> bool:

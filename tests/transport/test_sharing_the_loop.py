@@ -222,3 +222,30 @@ def test_others_go_while_there_is_time_left(loop: Loop, turns: Turns, cpu: Cpu) 
 
 def _done(tasks: list[asyncio.Task[Any]]) -> list[bool]:
     return [task.done() for task in tasks]
+
+
+def test_time_that_others_had_is_not_used_here(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    cpu.work(TURN_MS)
+    assert bool(turns.over)
+    meet(loop)
+    # Taken from the CPU in the middle of a short message, for longer than a turn takes.
+    for _ in range(3):
+        cpu.now += TURN_MS * SHORT / 4 / 1000
+        turns.used(2 * TURN_MS / 1000)
+        assert not bool(turns.busy)
+        assert loop.soon == [], "no turn begins for so little"
+    cpu.now += TURN_MS * SHORT / 1000
+    turns.used(2 * LONG_MS / 1000)
+    assert len(loop.soon) == 1
+    assert not bool(turns.busy)
+    assert meet(loop) == [], "nothing was long"
+    cpu.work(TURN_MS * 1.01)
+    assert bool(turns.busy), "what the CPU has done counts in full"
+
+
+def test_who_begins_last_is_the_last_on_a_busy_machine(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    cpu.work(TURN_MS)
+    meet(loop)
+    turns.begin_last()
+    turns.used(TURN_MS / 1000)
+    assert turns.busy
