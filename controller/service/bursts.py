@@ -73,12 +73,14 @@ class Bursts:
             # Whoever is left is looked at in another turn of the loop, which may be a while away:
             # not to be waited for by looking.
             return
+        begun = self._begun
+        took_s = 0.0 if begun is None else self._cpu_clock() - begun
         if self._again:
             self._again = False
-            self.go_on()
-            return
-        begun, self._begun = self._begun, None
-        took_s = 0.0 if begun is None else self._cpu_clock() - begun
+            if took_s - self._rested_s <= SHORT_S:
+                self.go_on()
+                return
+        self._begun = None
         self._ended = self._now()
         owed_s, self._rested_s = took_s - self._rested_s, max(0.0, self._rested_s - took_s)
         if owed_s > SHORT_S:

@@ -295,6 +295,21 @@ def test_unregistered_exits() -> None:
     assert not life.it.exit.clean
 
 
+def test_an_image_that_differs_in_nothing_else_may_be_the_first_that_counts() -> None:
+    life = Life()
+    assert isinstance(life.poll(), Register)
+    life.it.registered(EPOCH, life.now, metadata_offset=EPOCH + 5)
+    life.image(EPOCH, fenced=False)
+    assert not life.it.passed(EPOCH + 6), "it is to be looked at"
+    assert life.state() is State.INACTIVE
+    life.image(EPOCH + 6, fenced=False)
+    assert life.state() is State.ACTIVE
+    assert life.it.passed(EPOCH + 9)
+    assert life.state() is State.ACTIVE
+    life.it.registered(EPOCH, life.now, metadata_offset=EPOCH + 8)
+    assert life.state() is State.ACTIVE, "the offset was taken"
+
+
 def test_an_image_older_than_the_registration_decides_nothing() -> None:
     life = Life().registered()
     life.image(EPOCH - 2, gone=True)

@@ -485,6 +485,30 @@ def test_a_burst_does_not_look_for_those_whose_turn_is_a_while_away() -> None:
     assert turns.due == [], "there is no burst"
 
 
+def test_brokers_that_ask_without_end_are_made_to_wait() -> None:
+    turns, over = Turns(), list[float]()
+    bursts = Bursts(
+        turns.soon,
+        lambda: turns.time_s,
+        lambda: turns.cpu_s,
+        bool,
+        lambda: over.append(turns.cpu_s),
+    )
+    turns.time_s = REST_MAX_S
+    bursts.begin()
+    for _ in range(100):
+        # Others ask before each look.
+        turns.cpu_s += REST_MAX_S / 10
+        if bursts.pausing:
+            break
+        bursts.begin()
+        turns.take()
+    assert REST_MAX_S + SHORT_S < turns.cpu_s < 2 * REST_MAX_S, "what they take has a bound"
+    assert turns.pauses_s[-1] == pytest.approx(turns.cpu_s - REST_MAX_S, abs=REST_MAX_S / 9)
+    turns.take()
+    assert over and not bursts.pausing
+
+
 def test_brokers_are_served_before_strangers() -> None:
     source, turns = FakeSource(registered=frozenset({7})), Turns()
     observers = observers_of(source, turns)
