@@ -44,6 +44,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 MAX_WAIT_MS = 5_000
 ANSWER_BYTES = 256
 """What an answer without records counts for: many small ones are work, too."""
+SHARED_MAX_BYTES = 256 << 10
+"""Of answers that are kept for those who come later and are as far; or one, if it is larger."""
 TURN_ANSWERS = 32
 """To registered brokers, in a turn of the loop: sending one takes longer than deciding what, and is
 in no stopwatch here. In between, the loop hears followers and clients.
@@ -175,6 +177,11 @@ class Observers:
         """
         self._spent_bytes, self._spent_s = 0, 0.0
         self._turn_begun = False
+        self._shared: dict[Any, pb.MetadataFetchResponse] = {}
+        """Answers, by what they answer,"""
+        self._shared_known: _Known | None = None
+        """as long as this is all there is to tell."""
+        self._shared_bytes = 0
         self._turn_cpu_at = 0.0
         """Of the CPU's clock, when this turn of the loop began here."""
         self._bursts = Bursts(soon, source.now, cpu_clock, lambda: bool(self._due), self._serve)
@@ -345,7 +352,6 @@ class Observers:
         if not self._more:
             return
         source, now = self._source, self._source.now()
-        shared: dict[Any, pb.MetadataFetchResponse] = {}
         error = source.not_controller()
         known = _Known(
             source.committed_end,
@@ -353,6 +359,9 @@ class Observers:
             source.controller_epoch,
             source.log_start_offset,
         )
+        if known != self._shared_known:
+            self._shared_known = known
+            self._forget_answers()
         begun = self._stopwatch()
         if not self._turn_begun:
             # Not for each fetch that comes in this turn: the kernel is asked for it.
@@ -370,7 +379,7 @@ class Observers:
                     sent_bytes = ANSWER_BYTES
                 else:
                     due = stream.deadline <= now
-                    sent_bytes = self._answer(stream, stream.fetch, known, shared, due=due)
+                    sent_bytes = self._answer(stream, stream.fetch, known, due=due)
                 left_bytes -= sent_bytes
                 if not stream.stranger:
                     to_brokers += sent_bytes > 0
@@ -406,7 +415,6 @@ class Observers:
         stream: MetadataStream,
         fetch: pb.MetadataFetchRequest,
         known: _Known,
-        shared: dict[Any, pb.MetadataFetchResponse],
         *,
         due: bool,
     ) -> int:
@@ -424,12 +432,13 @@ class Observers:
             return 0
         stands = not answers and fetch.takes_lao_alone and not self._must_report(fetch.replica_id)
         key = (offset if has_data else -1, fetch.max_bytes, stands)
-        response = shared.get(key)
+        response = self._shared.get(key)
         if response is None:
             made = self._response(stream, fetch, known, has_data=has_data, stands=stands)
             if made is None:
                 return ANSWER_BYTES
-            response = shared[key] = made
+            response = made
+            self._keep_answer(key, response)
         stream.sent_lao, stream.sent_epoch = lao, epoch
         if stands:
             self.unreported = True
@@ -437,6 +446,18 @@ class Observers:
             stream.fetch = None
         self._send(stream, response)
         return ANSWER_BYTES + (len(response.records) if has_data else 0)
+
+    def _keep_answer(self, key: Any, response: pb.MetadataFetchResponse) -> None:
+        """For all who are equally far: brokers that are asked one by one are told the same."""
+        size = ANSWER_BYTES + len(response.records)
+        if self._shared_bytes + size > SHARED_MAX_BYTES:
+            self._forget_answers()
+        self._shared[key] = response
+        self._shared_bytes += size
+
+    def _forget_answers(self) -> None:
+        self._shared.clear()
+        self._shared_bytes = 0
 
     def _response(
         self,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.service.bursts import REST_MAX_S, SHORT_S, Bursts
-from controller.service.observers import TURN_ANSWERS, Observers
+from controller.service.observers import SHARED_MAX_BYTES, TURN_ANSWERS, Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
@@ -485,6 +485,53 @@ def test_a_burst_does_not_look_for_those_whose_turn_is_a_while_away() -> None:
     assert turns.due == [], "there is no burst"
 
 
+def test_who_comes_later_and_is_as_far_gets_the_same_answer() -> None:
+    source, turns = FakeSource(registered=frozenset(range(3))), Turns()
+    observers = observers_of(source, turns)
+    links = [FakeLink() for _ in range(3)]
+    for broker_id, link in enumerate(links):
+        observers.accept(link)
+        observers.received(link, [fetch(8, replica_id=broker_id, broker_epoch=3)])
+        turns.take(3)
+    assert all(link.sent[0] is links[0].sent[0] for link in links)
+    assert source.reads == 1
+    for change in ("committed_end", "lowest_acknowledged_offset", "controller_epoch"):
+        setattr(source, change, getattr(source, change) + 1)
+        observers.received(links[0], [fetch(8, replica_id=0, broker_epoch=3)])
+        turns.take(3)
+        answer = links[0].sent[-1]
+        assert (answer.records, answer.lowest_acknowledged_offset, answer.controller_epoch) == (
+            f"8..{source.committed_end}".encode(),
+            source.lowest_acknowledged_offset,
+            source.controller_epoch,
+        )
+
+
+def test_answers_are_kept_within_a_bound() -> None:
+    source, turns = FakeSource(registered=frozenset({0})), Turns()
+    observers = observers_of(source, turns)
+    link, many = FakeLink(), 4 * SHARED_MAX_BYTES // 1000
+    observers.accept(link)
+
+    def ask(which: int) -> bool:
+        """Whether the log was not read for it."""
+        before = source.reads
+        observers.received(link, [fetch(8, replica_id=0, broker_epoch=3, max_bytes=1000 + which)])
+        turns.take(3)
+        return source.reads == before
+
+    def read(offset: int, until: int, max_bytes: int) -> bytes:
+        source.reads += 1
+        return b"x" * 1000
+
+    source.read = read  # type: ignore[method-assign]
+    assert not any(ask(which) for which in range(many))
+    kept = 0
+    while ask(many - 1 - kept):
+        kept += 1
+    assert 1 <= kept <= SHARED_MAX_BYTES // 1000
+
+
 def test_brokers_that_ask_without_end_are_made_to_wait() -> None:
     turns, over = Turns(), list[float]()
     bursts = Bursts(
@@ -506,7 +553,8 @@ def test_brokers_that_ask_without_end_are_made_to_wait() -> None:
     assert REST_MAX_S + SHORT_S < turns.cpu_s < 2 * REST_MAX_S, "what they take has a bound"
     assert turns.pauses_s[-1] == pytest.approx(turns.cpu_s - REST_MAX_S, abs=REST_MAX_S / 9)
     turns.take()
-    assert over and not bursts.pausing
+    assert over
+    assert not bursts.pausing
 
 
 def test_brokers_are_served_before_strangers() -> None:
