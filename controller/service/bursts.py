@@ -16,6 +16,10 @@ from collections.abc import Callable
 
 SHORT_S = 0.0005
 """A burst that took no more needs no pause: a few brokers are answered whenever there is news."""
+LONG_S = 0.005
+"""A burst that took more ends, whoever is left: on a busy machine others ask while some are
+answered, and there is always somebody left.
+"""
 REST_MAX_S = 0.005
 """So much of a rest counts: no more of the loop's time is taken at once without a pause."""
 
@@ -69,17 +73,16 @@ class Bursts:
 
     def _look(self) -> None:
         self._looks = False
-        if self._more():
+        again, self._again = self._again, False
+        begun = self._begun
+        took_s = 0.0 if begun is None else self._cpu_clock() - begun
+        if self._more() and took_s - self._rested_s <= LONG_S:
             # Whoever is left is looked at in another turn of the loop, which may be a while away:
             # not to be waited for by looking.
             return
-        begun = self._begun
-        took_s = 0.0 if begun is None else self._cpu_clock() - begun
-        if self._again:
-            self._again = False
-            if took_s - self._rested_s <= SHORT_S:
-                self.go_on()
-                return
+        if again and took_s - self._rested_s <= SHORT_S:
+            self.go_on()
+            return
         self._begun = None
         self._ended = self._now()
         owed_s, self._rested_s = took_s - self._rested_s, max(0.0, self._rested_s - took_s)

@@ -248,7 +248,9 @@ class Observers:
         # Nearly every fetch acknowledges the newest records, and waits.
         if stream.stranger or wait_ms == 0 or self._is_news(stream):
             self._line_up(stream)
-            self._serve()
+            # Others were served in this turn of the loop: with who else comes in it, in the next.
+            if stream.stranger or not self._turn_begun:
+                self._serve()
 
     def _is_news(self, stream: MetadataStream) -> bool:
         """Whether there may be something to say at once: ``_answer`` looks closely."""
