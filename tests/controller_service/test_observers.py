@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.service.bursts import LONG_S, REST_MAX_S, SHORT_S, Bursts
+from controller.service.bursts import LONG_S, PAUSES, REST_MAX_S, SHORT_S, Bursts
 from controller.service.observers import SHARED_MAX_BYTES, TURN_ANSWERS, Observers
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.identity import ANONYMOUS
@@ -553,7 +553,9 @@ def test_brokers_that_ask_without_end_are_made_to_wait(left: bool) -> None:
         turns.take()
     assert turns.cpu_s > REST_MAX_S + SHORT_S, "a round is finished"
     assert turns.cpu_s < 2 * REST_MAX_S + LONG_S * left, "what they take has a bound"
-    assert turns.pauses_s[-1] == pytest.approx(turns.cpu_s - REST_MAX_S, abs=REST_MAX_S / 9)
+    assert turns.pauses_s[-1] == pytest.approx(
+        PAUSES * (turns.cpu_s - REST_MAX_S), abs=REST_MAX_S / 4
+    )
     turns.take()
     assert over
     assert not bursts.pausing
@@ -629,7 +631,7 @@ def test_many_brokers_are_answered_in_several_turns_of_the_loop() -> None:
     assert set(turns.pauses_s) == {0.0}
 
 
-def test_a_burst_is_followed_by_as_long_a_pause_and_what_comes_in_it_goes_together() -> None:
+def test_a_burst_is_followed_by_a_pause_and_what_comes_in_it_goes_together() -> None:
     source, turns = FakeSource(), Turns()
     observers = observers_of(source, turns)
     links = parked_brokers(source, observers, turns, 40, 0.0001)
@@ -638,7 +640,7 @@ def test_a_burst_is_followed_by_as_long_a_pause_and_what_comes_in_it_goes_togeth
     while max(turns.pauses_s) == 0:
         turns.take()
     assert all(len(link.sent) == 1 for link in links), "the burst is not cut"
-    assert turns.pauses_s[-1] == pytest.approx(40 * 0.0001)
+    assert turns.pauses_s[-1] == pytest.approx(PAUSES * 40 * 0.0001)
     # Two more commits and a late fetch, in the pause: nobody is answered before it is over.
     due, turns.due = turns.due, []
     for end in (12, 13):
@@ -677,8 +679,8 @@ def test_a_rest_before_a_burst_is_as_good_as_a_pause_after_it() -> None:
     turns.time_s = 0.004
     assert burst(turns, bursts, 0.003) == 0
     # A millisecond of the rest is left, and none was taken since.
-    assert burst(turns, bursts, 0.003) == pytest.approx(0.002)
-    assert burst(turns, bursts, 0.003) == pytest.approx(0.003), "a pause counts once"
+    assert burst(turns, bursts, 0.003) == pytest.approx(PAUSES * 0.002)
+    assert burst(turns, bursts, 0.003) == pytest.approx(PAUSES * 0.003), "a pause counts once"
 
 
 def test_a_long_rest_is_worth_no_more_than_a_short_one() -> None:
@@ -686,7 +688,7 @@ def test_a_long_rest_is_worth_no_more_than_a_short_one() -> None:
     bursts = bursts_of(turns)
     turns.time_s = 3600.0
     assert burst(turns, bursts, REST_MAX_S) == 0
-    assert burst(turns, bursts, 0.002) == pytest.approx(0.002)
+    assert burst(turns, bursts, 0.002) == pytest.approx(PAUSES * 0.002)
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.01), st.floats(0, 0.02)), max_size=40))
