@@ -424,13 +424,24 @@ _FEATURE_LEVEL = int(RecordType.FEATURE_LEVEL)
 _TYPE_NAMES = {int(each): each.name for each in RecordType}
 
 
+_SINCE_THE_FIRST = {
+    *("group_kind", "group_id", "broker_id", "broker_epoch", "incarnation_id", "rack", "fenced"),
+    *("in_controlled_shutdown", "reason", "topic_id", "topic_name", "partition_id", "leader"),
+    *("replicas", "isr", "isr_with_epochs", "proposer_id", "proposer_epoch", "resource_type"),
+    *("resource_name", "config_name", "config_value", "feature_name", "feature_level", "leader_id"),
+    *("lowest_acknowledged_offset", "high_watermark", "applied"),
+}
+"""Columns that may be null and that no file is from before of."""
+
+
 def odd_columns(names: Sequence[str]) -> str:
     """Why a file with these columns is none of an export's; empty if it may be one."""
     if len(set(names)) != len(names):
         twice = next(name for index, name in enumerate(names) if name in names[:index])
         return f"it has the column {twice} twice"
     for field in SCHEMA:
-        if not field.nullable and field.name not in names:
+        needed = not field.nullable or field.name in _SINCE_THE_FIRST
+        if needed and field.name not in names:
             return f"it has no column {field.name}"
     return ""
 

@@ -263,17 +263,19 @@ def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
     path = f"{place}/{MANIFEST_NAME}"
     try:
         with files.named_errors("read", path), place.open(MANIFEST_NAME) as file:
-            data = file.read(MAX_BYTES + 1)
+            if (size := place.size(MANIFEST_NAME)) > MAX_BYTES:
+                raise CorruptExportError(
+                    f"{path} is corrupt: it has {size} bytes, and no manifest has more than"
+                    f" {MAX_BYTES}",
+                    file=MANIFEST_NAME,
+                )
+            data = file.read()
     except ExportError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             gone = isinstance(place, LocalPlace) and not place.directory.exists()
             why = "it does not exist" if gone else f"it has no {MANIFEST_NAME}"
             raise NoExportError(f"{place} is no export: {why}") from error
         raise
-    if len(data) > MAX_BYTES:
-        raise CorruptExportError(
-            f"{path} is corrupt: it has more than {MAX_BYTES >> 20} MiB", file=MANIFEST_NAME
-        )
     try:
         manifest, message = _decode(data, path)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,11 +31,12 @@ def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
     """The records between header and footer. Raises KafkaLogError if one of those is not there."""
     try:
         with checkpoint.path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
+            data = file.read() if size <= MAX_BYTES else b""
     except OSError as error:
         raise unreadable(checkpoint.path, error) from None
-    if len(data) > MAX_BYTES:
-        raise KafkaLogError(f"{checkpoint.path} has more than {MAX_BYTES >> 20} MiB")
+    if size > MAX_BYTES:
+        raise KafkaLogError(f"{checkpoint.path} has {size} bytes: no snapshot has so many")
     try:
         found = [one for _, source in batches(data) for one in decoded(source)]
     except KafkaLogError as error:
