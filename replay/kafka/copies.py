@@ -202,6 +202,14 @@ class Copy:
             one for one in self.places if one.path != place.path or one.position < place.position
         ]
 
+    def look_at(self, snapshot: Checkpoint) -> None:
+        """Whether a snapshot can be of this log: Kafka takes one where a batch ends."""
+        last = snapshot.end_offset - 1
+        place = self.over(last)
+        why = f"{snapshot.path} is the state at offset {last}, and no batch of the log ends there"
+        if place is not None and place.last_offset != last and why not in self.damages:
+            self.damages.append(why)
+
     def at(self, offset: int) -> Place | None:
         """The batch that begins at an offset, if there is one."""
         found = self.over(offset)

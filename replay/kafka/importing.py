@@ -189,6 +189,7 @@ class Importer:
         for copy in self._copies:
             copy.refresh()
             for snapshot in copy.checkpoints:
+                copy.look_at(snapshot)
                 self._snapshots.setdefault(snapshot.end_offset, []).append((copy, snapshot))
         self._reader.forget()
         self._require_same()

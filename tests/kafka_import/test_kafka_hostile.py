@@ -102,6 +102,20 @@ def test_an_absurd_snapshot_is_refused(tmp_path: Path) -> None:
     assert not imported.sound
 
 
+def test_a_snapshot_within_a_batch_is_of_another_log(tmp_path: Path) -> None:
+    """Nothing would be held against it."""
+    node = kafka.write_node(tmp_path / "node", kafka.batch(0, [NOOP, NOOP, NOOP]))
+    path = node / "00000000000000000002-0000000001.checkpoint"
+    path.write_bytes(b"")
+    with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
+        importer.run()
+        imported = importer.run()
+    assert imported.damages == [
+        f"{path} is the state at offset 1, and no batch of the log ends there"
+    ]
+    assert not imported.sound
+
+
 @pytest.mark.parametrize(
     "said", ["node.id=abc", "node.id=" + "9" * 5000, "node.id", "\0\xff", "x" * 300_000]
 )
