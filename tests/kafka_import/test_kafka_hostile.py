@@ -193,6 +193,14 @@ def test_a_segment_that_kafka_deletes_is_not_missed(node: Path, importer: Import
     assert (imported.end_offset, imported.sound) == (4, True)
 
 
+def test_what_stood_in_a_deleted_segment_is_not_looked_for_there(node: Path) -> None:
+    (copy,) = find_copies([node])
+    assert copy.at(1) is not None
+    (node / LOG).unlink()
+    copy.refresh()
+    assert copy.at(1) is None
+
+
 def test_a_segment_that_is_deleted_unread_is_a_hole(node: Path, importer: Importer) -> None:
     importer.run()
     (node / LOG).unlink()
