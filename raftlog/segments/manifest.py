@@ -305,6 +305,10 @@ def _decode(data: bytes, path: str) -> tuple[Manifest, bytes]:
         raise CorruptExportError(
             f"{path} is corrupt: format_version is {manifest.format_version}", file=MANIFEST_NAME
         )
+    if manifest.history_begin < 0:
+        raise CorruptExportError(
+            f"{path} is corrupt: history_begin is {manifest.history_begin}", file=MANIFEST_NAME
+        )
     if manifest.origin not in ORIGINS:
         raise UnsupportedExportError(
             f"{path} is of a log of {manifest.origin!r}, which this build does not know: use a"

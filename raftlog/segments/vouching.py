@@ -167,10 +167,12 @@ def _warnings(
     manifest: Manifest, found: Vouched, witnesses: Sequence[Witness], *, asked: bool
 ) -> Iterable[str]:
     last, begin = found.end.end_offset - 1, manifest.history_begin
+    if begin and manifest.state_from is None:
+        yield f"This export begins at offset {begin}: what came before is not in it."
     if not found.end.is_known:
         if manifest.origin:
             why = f"a log of {manifest.origin} has no log hash; sign the export"
-        elif found.end.level >= LOG_HASH:
+        elif max(found.end.level, manifest.metadata_version or 0) >= LOG_HASH:
             why = "the chain of log hashes that it needs begins before this export"
         else:
             why = f"controllers keep the log hash from metadata.version {LOG_HASH} on"

@@ -121,11 +121,13 @@ def test_nodes_that_were_named_are_never_left_out_silently(forged: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "fields", [{"origin": "zookeeper"}, {"state_from": 30}, {"format_version": 0}]
+    "fields",
+    [{"origin": "zookeeper"}, {"state_from": 30}, {"format_version": 0}, {"history_begin": -5}],
 )
 def test_what_no_writer_writes_is_refused(forged: Path, fields: Document) -> None:
     with pytest.raises(
-        (UnsupportedExportError, CorruptExportError), match=r"zookeeper|state_from|format"
+        (UnsupportedExportError, CorruptExportError),
+        match=r"zookeeper|state_from|format|history_begin",
     ):
         read_manifest(changed(forged, **fields))
 
@@ -331,3 +333,20 @@ def test_a_directory_in_the_place_of_a_file_is_a_missing_file(forged: Path) -> N
     path.mkdir()
     code, said = verified(forged)
     assert (code, "it is missing" in said) == (3, True), said
+
+
+def test_a_beginning_that_was_cut_off_is_told(forged: Path) -> None:
+    """With the level that the manifest says, nobody need believe that there were no hashes."""
+    document = json.loads((forged / "manifest.json").read_text())
+    begin = sorted({one["base_offset"] for one in document["segments"]})[1]
+    document |= {
+        "segments": [one for one in document["segments"] if one["base_offset"] >= begin],
+        "history_begin": begin,
+        "log_hash": "",
+        "log_hash_begin_offset": -1,
+    }
+    sealed(forged, document)
+    code, said = verified(forged)
+    assert code == 0
+    assert f"This export begins at offset {begin}: what came before is not in it." in said
+    assert "the chain of log hashes that it needs begins before this export" in said
