@@ -13,10 +13,12 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from controller.service.hand_over import CONNECT_S
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.faults_nodes import start_again
 from simulation.hosts import ControllerHost
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 Fault = Callable[["World", random.Random], Awaitable[None]]
 VOTER_FAULTS = frozenset(("change_voters", "lose_disk", "removed_campaigns"))
+
+KILLED_IN_TRANSFER = 0.3
+"""The share of transfers in which one or two die."""
 
 _TIMEOUT_S = 5.0
 _AGAIN_S = 0.3
@@ -142,10 +147,35 @@ async def lose_disk(world: World, rng: random.Random) -> None:
 
 
 async def transfer(world: World, rng: random.Random) -> None:
-    """The leadership is handed to a voter that is named, or to whoever is most complete."""
+    """The leadership is handed to a voter that is named, or to whoever is most complete; some die
+    on the way, when votes are stored ahead, or given.
+    """
     target_id = rng.choice([-1, *(host.id for host in world.fleet.voters())])
-    if await world.operator.ask(pb.TransferLeadershipRequest(target_id=target_id)) is None:
+    asked = world.operator.ask(pb.TransferLeadershipRequest(target_id=target_id))
+    killed: list[Awaitable[None]] = []
+    if rng.random() < KILLED_IN_TRANSFER:
+        hosts = list(world.fleet.voters())
+        killed = [
+            _killed_in_transfer(world, host, rng.uniform(0.0, 2 * CONNECT_S), rng.uniform(0.0, 0.3))
+            for host in rng.sample(hosts, min(len(hosts), rng.choice((1, 1, 2))))
+        ]
+    error, *_ = await asyncio.gather(asked, *killed)
+    if error is None:
         world.happened("transfer")
+
+
+async def _killed_in_transfer(
+    world: World, host: ControllerHost, after_s: float, away_s: float
+) -> None:
+    """Kill -9 of one, and a start soon after."""
+    await asyncio.sleep(after_s)
+    if host.service is None:
+        return
+    world.note(host.name, "killed in a transfer")
+    world.happened("kill_in_transfer")
+    host.kill()
+    await asyncio.sleep(away_s)
+    start_again(world, host)
 
 
 async def raise_features(world: World, rng: random.Random) -> None:

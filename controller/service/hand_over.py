@@ -4,11 +4,15 @@ that wait for the successor.
 It begins with a notice to all clients of who is to lead. While they connect there this node leads
 on: a connection costs both ends milliseconds, which are not to be those in which nobody leads.
 
-Nothing polls: while a transfer is under way, a look follows each event of the quorum's state
-machine. Once the successor has heard that it is to campaign, the waiting requests are sent there.
-They wait there until it leads, so that their way and the election pass at the same time.
+Meanwhile, too, the voters store their votes for the successor ahead, so that none of them waits for
+its disk when it is asked.
 
-Why: docs/decisions/023-leadership-transfer.md
+Nothing polls: while a transfer is under way, a look follows each event of the quorum's state
+machine. As soon as this node has resigned, the waiting requests are sent to the successor. They
+wait there until it leads, so that their way and the election pass at the same time. It knows that
+it is the successor before it hears that it is to campaign: one that comes before that waits, too.
+
+Why: docs/decisions/023-leadership-transfer.md, docs/decisions/031-prepared-vote.md
 """
 
 from __future__ import annotations
@@ -27,8 +31,8 @@ log = structlog.get_logger(__name__)
 CONNECT_S = 0.05
 """How long clients have to connect to the successor, before anything waits for it."""
 HOLD_S = 0.25
-"""How long requests wait at a node that handed over, for the successor to hear of it, and at one
-that has lost its leader: asking round would take longer.
+"""How long requests wait at a node that is to succeed the leader, that campaigns, or that has lost
+its leader: asking round would take longer.
 """
 
 _WITHOUT_LEADER = ("unattached", "prospective", "candidate")
@@ -62,7 +66,6 @@ class HandOver:
         self._answers: list[Answer] = []
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
-        self._successor_id = -1
         self._has_held = False
         """Whether requests have waited since the last leader was known: not again, if that was in
         vain.
@@ -72,25 +75,26 @@ class HandOver:
         """Whether it resigns right now, its transfer complete."""
 
     def holds(self, now: float) -> bool:
-        """Whether requests wait here although this node does not lead: it handed over, or began to
-        campaign, a moment ago; or its leader is gone, and nobody has waited for the next one yet.
+        """Whether requests wait here although this node does not lead: it resigns, or began to
+        campaign, a moment ago; or it is to succeed the leader, or its leader is gone, and nobody
+        has waited for the next one yet.
         """
-        if now >= self._held_until and not self._has_held and self._is_without_leader():
-            self._hold(-1)
+        if now >= self._held_until and not self._has_held and self._awaits_leader():
+            self._hold()
             self._has_held = True
         return now < self._held_until and self._node.directory.successor_id == -1
 
-    def _is_without_leader(self) -> bool:
-        return self._node.replica.core.role in _WITHOUT_LEADER
+    def _awaits_leader(self) -> bool:
+        core = self._node.replica.core
+        return core.role in _WITHOUT_LEADER or core.is_successor
 
     def campaigning(self) -> None:
         """This node asks for votes: what comes waits for the outcome."""
-        self._hold(-1)
+        self._hold()
 
-    def _hold(self, successor_id: int) -> None:
+    def _hold(self) -> None:
         self.stop_holding()
-        self._successor_id, now = successor_id, self._loop.time()
-        self._held_until = now + HOLD_S
+        self._held_until = self._loop.time() + HOLD_S
         self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
 
     def begin(self, target_id: int, reason: str, answer: Answer | None = None) -> None:
@@ -108,6 +112,7 @@ class HandOver:
             self._stop_deciding(target_id, reason)
             return
         self._announce(target_id)
+        self._node.replica.choose_successor(target_id)
         self._connecting = self._loop.call_later(CONNECT_S, self._stop_deciding, target_id, reason)
 
     def _stop_deciding(self, target_id: int, reason: str) -> None:
@@ -142,16 +147,24 @@ class HandOver:
         seen = node.replica.describe(now)
         if transfer.may_resign(seen):
             self.resigning = True
-            self._hold(transfer.target_id)
+            self._hold()
             node.replica.resign(transfer.reason, transfer.target_id)
             self.resigning = False
+            self._name_successor(transfer.target_id)
             if node.leadership is not None:
                 raise InvariantError("a leader that is asked to resign leads on")
         elif now >= transfer.deadline:
             why = transfer.why_not(seen)
             log.warning("not handed over", to=transfer.target_id, why=why)
+            node.replica.choose_successor(-1)
             self._end(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"not handed over in time: {why}"))
             self._wake()
+
+    def _name_successor(self, node_id: int) -> None:
+        """What waits goes there, and waits there."""
+        if node_id >= 0:
+            self._node.directory.successor_id = node_id
+            self._refuse_waiting()
 
     def lost(self) -> None:
         """This node leads no more, on purpose or not."""
@@ -163,14 +176,6 @@ class HandOver:
                     ErrorCode.NOT_CONTROLLER, "the leadership was lost before it was handed over"
                 )
             )
-
-    def end_heard(self, peer_id: int) -> None:
-        """A voter knows that this node has resigned. The successor campaigns then: what was held
-        goes there, and waits there.
-        """
-        if peer_id == self._successor_id:
-            self._node.directory.successor_id = peer_id
-            self._refuse_waiting()
 
     def successor_known(self) -> None:
         """Somebody leads: what was held may go there."""
@@ -185,7 +190,7 @@ class HandOver:
 
     def stop_holding(self) -> None:
         """Hold nothing any more. What waits stays: the caller decides or refuses it."""
-        self._held_until = self._successor_id = self._node.directory.successor_id = -1
+        self._held_until = self._node.directory.successor_id = -1
         self._cancel()
 
     def _give_up_holding(self) -> None:

@@ -308,9 +308,6 @@ class ControllerService:
             self.hand_over.successor_known()
         elif self.replica.campaigns:
             self.hand_over.campaigning()
-        else:
-            # Whoever has this node's vote campaigns, so has heard that it has resigned.
-            self.end_heard(self.replica.core.voted_id)
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Begin to claim."""
@@ -326,10 +323,6 @@ class ControllerService:
         tail.
         """
         return self._intake.next_kind() == KIND
-
-    def end_heard(self, peer_id: int) -> None:
-        """Send who waits to the successor, if it is that voter."""
-        self.hand_over.end_heard(peer_id)
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
         """Drop the pending image, and answer every waiting request."""
@@ -392,13 +385,17 @@ class ControllerService:
             return
         leadership = self.node.leadership
         try:
-            if leadership is not None and leadership.decider is not None and self.node.load is None:
-                if self.hand_over.transfer is None and not self._farewell.begun:
-                    self.turns.decide_all(leadership, leadership.decider)
-                    if self._announcements.observers.unreported:
-                        self._announcements.ask_reports()
-            else:
+            if leadership is None or leadership.decider is None or self.node.load is not None:
                 self._catch_up.step()
+                # What waits for the claim waits no longer.
+                leadership = self.node.leadership
+            decider = leadership.decider if leadership is not None else None
+            if leadership is None or decider is None or self.node.load is not None:
+                return
+            if self.hand_over.transfer is None and not self._farewell.begun:
+                self.turns.decide_all(leadership, decider)
+                if self._announcements.observers.unreported:
+                    self._announcements.ask_reports()
         except FatalError as error:
             log.critical("the controller stops", error=str(error))
             self.failed(error)

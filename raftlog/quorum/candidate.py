@@ -39,6 +39,8 @@ class Candidate(Campaign):
     @override
     def enter(self) -> None:
         self.ask_all()
+        # Its own vote may have been stored ahead.
+        self.on_vote_persisted()
 
     @override
     def on_vote_persisted(self) -> None:

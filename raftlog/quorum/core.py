@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from raftlog.quorum import membership, requests
+from raftlog.quorum import membership, prepared_vote, requests
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.description import QuorumDescription, describe
 from raftlog.quorum.events import (
@@ -31,8 +31,10 @@ from raftlog.quorum.events import (
     SnapshotFrozen,
     SnapshotStored,
     SpaceChanged,
+    SuccessorChosen,
     Tick,
     VotePersisted,
+    VotePrepared,
 )
 from raftlog.quorum.heard import Heard
 from raftlog.quorum.invariants import Invariants
@@ -77,8 +79,10 @@ class QuorumCore:
             Proposed: self._proposed,
             Flushed: self._flushed,
             VotePersisted: self._vote_persisted,
+            VotePrepared: self._vote_prepared,
             ReadIndexRequested: self._read_index_requested,
             ResignRequested: self._resign_requested,
+            SuccessorChosen: self._successor_chosen,
             SnapshotFrozen: self._snapshot_frozen,
             LogStartAdvanced: self._log_start_advanced,
             SnapshotStored: self._snapshot_stored,
@@ -105,7 +109,7 @@ class QuorumCore:
         elif not node.halted:
             self._invariants.check_constant()
         self.deadline_nearer = node.role.nearer
-        if node.leader_unsaved or node.halted:
+        if node.leader_unsaved or node.halted or node.prepared is not None:
             return node.finish_step()
         # As that does: three steps follow from each write.
         out, node.out = node.out, []
@@ -173,6 +177,17 @@ class QuorumCore:
     def voted_id(self) -> int:
         """Who got this node's vote in this epoch, -1 for nobody."""
         return self._node.vote.voted_id
+
+    @property
+    def is_successor(self) -> bool:
+        """Whether the leader of this epoch has said that this node is to succeed it."""
+        prepared = self._node.prepared
+        return prepared is not None and prepared.vote.voted_id == self._node.config.node_id
+
+    @property
+    def was_chosen(self) -> bool:
+        """Of a leader: whether the one before has handed over to it."""
+        return self._node.chosen
 
     @property
     def high_watermark(self) -> int:
@@ -271,11 +286,17 @@ class QuorumCore:
         self._node.durable_vote = event.vote
         self._node.role.on_vote_persisted()
 
+    def _vote_prepared(self, event: VotePrepared) -> None:
+        prepared_vote.stored(self._node, event.number)
+
     def _read_index_requested(self, _event: ReadIndexRequested) -> None:
         self._node.role.on_read_index_requested()
 
     def _resign_requested(self, event: ResignRequested) -> None:
         self._node.role.on_resign_requested(event.reason, event.successor)
+
+    def _successor_chosen(self, event: SuccessorChosen) -> None:
+        self._node.role.on_successor_chosen(event.successor)
 
     def _snapshot_frozen(self, event: SnapshotFrozen) -> None:
         node = self._node

@@ -132,6 +132,12 @@ class VotePersisted(msgspec.Struct, frozen=True):
     vote: VoteState
 
 
+class VotePrepared(msgspec.Struct, frozen=True):
+    """The vote of the PrepareVote with this number is durable."""
+
+    number: int
+
+
 class ReadIndexRequested(msgspec.Struct, frozen=True):
     """Somebody waits for proof that this node leads *now*: a round begun at or after this event
     must be confirmed.
@@ -148,6 +154,16 @@ class ResignRequested(msgspec.Struct, frozen=True):
 
     reason: str
     successor: int = -1
+
+
+class SuccessorChosen(msgspec.Struct, frozen=True):
+    """This leader is about to resign for ``successor``: all voters may prepare their votes. -1: it
+    leads on.
+
+    A node that does not lead ignores it.
+    """
+
+    successor: int
 
 
 class SnapshotFrozen(msgspec.Struct, frozen=True):
@@ -193,8 +209,10 @@ Event = (
     | Proposed
     | Flushed
     | VotePersisted
+    | VotePrepared
     | ReadIndexRequested
     | ResignRequested
+    | SuccessorChosen
     | SnapshotFrozen
     | LogStartAdvanced
     | SnapshotStored
@@ -208,6 +226,17 @@ class PersistVote(msgspec.Struct, frozen=True):
     """Make this vote durable, then step VotePersisted. Sends behind it wait."""
 
     vote: VoteState
+
+
+class PrepareVote(msgspec.Struct, frozen=True):
+    """Make this vote of the next epoch durable, then step VotePrepared.
+
+    Nothing waits for it: the node acts on it only when it is durable, and the last that was handed
+    out. A SaveLeader before it that is not yet written is void.
+    """
+
+    vote: VoteState
+    number: int
 
 
 class SaveLeader(msgspec.Struct, frozen=True):
@@ -414,6 +443,7 @@ class Fatal(msgspec.Struct, frozen=True):
 
 Effect = (
     PersistVote
+    | PrepareVote
     | SaveLeader
     | Send
     | SendFetch

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from raftlog.quorum.admission import is_directory_id
 from raftlog.quorum.events import ResponseReceived
 from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict
 from raftlog.quorum.heard import Heard
+from raftlog.quorum.prepared_vote import prepare, withdraw
 from raftlog.quorum.role import Role
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
     from raftlog.quorum.node import Node
@@ -105,6 +108,7 @@ class Follower(Role):
             self._fetch_deadline = self.node.now + self._fetch_timeout_s
             self.node.heard = Heard(self.epoch, self.node.now, leading_ms=self._fetcher.leading_ms)
             self._fetcher.pump()
+            self._heed_successor(response)
         elif verdict is Verdict.REFUSED:
             self._fetcher.back_off()
         else:
@@ -118,6 +122,15 @@ class Follower(Role):
             self.node.begin_hurry()
             self._fetcher.stop()
             self._expect_end(self.node.backoff_s())
+
+    def _heed_successor(self, response: pb.FetchResponse | pb.FetchSnapshotResponse) -> None:
+        """The leader says in each answer who is to succeed it, while that is so."""
+        if type(response) is pb.FetchResponse and response.HasField("successor"):
+            chosen = response.successor
+            if is_directory_id(chosen.candidate_directory_id):
+                prepare(self.node, chosen.candidate_id, chosen.candidate_directory_id)
+        elif self.node.prepared is not None:
+            withdraw(self.node)
 
     @override
     def on_request_failed(self, peer_id: int, correlation_id: int) -> None:

@@ -25,6 +25,7 @@ from raftlog.quorum.events import (
     ResponseReceived,
 )
 from raftlog.quorum.heard import Heard
+from raftlog.quorum.prepared_vote import prepare, withdraw
 from raftlog.quorum.progress import Progress, ReplicaProgress
 from raftlog.quorum.role import Role
 from raftlog.quorum.rounds import Rounds
@@ -78,6 +79,7 @@ class Leader(Role):
         self._granting_voters = granting_voters
         self._early = early
         self._preferred: tuple[int, ...] = ()
+        self._successor: pb.PreferredCandidate | None = None
         self._parked: dict[tuple[int, str], ParkedFetch] = {}
         self._parked_until = NEVER
         self._more_until = 0.0
@@ -208,6 +210,19 @@ class Leader(Role):
     def on_resign_requested(self, reason: str, successor: int) -> None:
         self._resign(reason, successor)
 
+    @override
+    def on_successor_chosen(self, successor: int) -> None:
+        chosen = self.progress.voters.get(successor)
+        if chosen is None or not chosen.directory_id:
+            self._successor = None
+            withdraw(self.node)
+            return
+        self._successor = pb.PreferredCandidate(
+            candidate_id=successor, candidate_directory_id=chosen.directory_id
+        )
+        self._release_voters()
+        prepare(self.node, successor, chosen.directory_id)
+
     def _resign(self, reason: str, successor: int = -1) -> None:
         self._lost_reason = reason
         # A chosen successor is alone on the list: it campaigns at once, and all others wait for the
@@ -307,6 +322,8 @@ class Leader(Role):
             correlation_id=fetch.correlation_id,
             leading_ms=int((node.now - self._since) * 1000),
         )
+        if fetch.is_voter and self._successor is not None:
+            response.successor.CopyFrom(self._successor)
         if not fetch.is_voter:
             # An observer may know this node only as a bootstrap server.
             response.leader_endpoint = node.endpoint

@@ -54,6 +54,7 @@ from raftlog.quorum.follower import Follower
 from raftlog.quorum.leader import Leader
 from raftlog.quorum.node_state import NodeState
 from raftlog.quorum.observer import Observer
+from raftlog.quorum.prepared_vote import withdraw
 from raftlog.quorum.prospective import Prospective
 from raftlog.quorum.resigned import Resigned
 from raftlog.quorum.role import Role
@@ -174,6 +175,8 @@ class Node(NodeState):
         """Take the role that fits the new voter set."""
         self.role_stale = False
         self.announce_peers()
+        if not self.is_voter:
+            withdraw(self)
         name, me = self.role.name, self.config.node_id
         if self.takes_part and name == "observer":
             if self.leader_id != -1:
@@ -241,8 +244,11 @@ class Node(NodeState):
         silent_id, self.leader_id = self.leader_id, -1
         vote = VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id)
         self.take_vote(vote)
+        self.chosen = self.prepared is not None and self.prepared.vote == vote
+        stored_ahead = self.is_stored_ahead(vote)
         self.enter(Candidate(self, silent_id))
-        self.out.append(PersistVote(vote))
+        if not stored_ahead:
+            self.out.append(PersistVote(vote))
 
     def become_leader(
         self, granting_voters: tuple[int, ...], early: Sequence[tuple[pb.FetchRequest, Any]] = ()

@@ -108,6 +108,9 @@ class Role:
     def on_resign_requested(self, reason: str, successor: int) -> None:
         """Stop leading, if this is a leader; ``successor`` is to go first, -1: whoever has most."""
 
+    def on_successor_chosen(self, successor: int) -> None:
+        """Tell the voters who is to lead next; only a leader does."""
+
     def on_vote_granted(self) -> None:
         """This node has just given its vote of this epoch to another."""
 

@@ -31,9 +31,6 @@ class ReplicaListener(Protocol):
         outcome.
         """
 
-    def end_heard(self, peer_id: int) -> None:
-        """A voter has heard that this node resigned: if it is the one to campaign, it does."""
-
     def committed(self, high_watermark: int) -> None:
         """Everything below ``high_watermark`` is committed, for ever."""
 

@@ -42,7 +42,7 @@ class LocalLog:
         # In the log, and not yet handed to the store.
         self._unwritten: list[ev.LogSpan] = []
         self._disk_turn: asyncio.Handle | None = None
-        self._inline = False
+        self._inline = self._is_put_off = False
         self.start_offset = 0
         """The first offset there is."""
         self.durable_end_offset = 0
@@ -152,13 +152,19 @@ class LocalLog:
 
     # --- the disk --------------------------------------------------------------------------------
 
-    def flush_soon(self, *, inline: bool) -> None:
-        """Flush in the next turn of the loop; of several calls until then the last one says whether
-        ``inline``.
+    def flush_soon(self, *, inline: bool, within_s: float = 0.0) -> None:
+        """Flush in the next turn of the loop, or ``within_s``: then the next call comes before. Of
+        several calls until then the last one says which, and whether ``inline``.
         """
         self._inline = inline
+        if self._disk_turn is not None and self._is_put_off:
+            self.cancel_flush()
         if self._disk_turn is None:
-            self._disk_turn = self._loop.call_soon(self._flush_now)
+            self._is_put_off = within_s > 0
+            if self._is_put_off:
+                self._disk_turn = self._loop.call_later(within_s, self._flush_now)
+            else:
+                self._disk_turn = self._loop.call_soon(self._flush_now)
 
     def flush(self, *, inline: bool) -> None:
         """Make the log durable, then step Flushed.

@@ -140,7 +140,7 @@ class PeerLink:
                     self._refused(error)
                 # Nearly every answer has records, and nothing that has a limit here.
                 plain = type(body) is pb.FetchResponse and not (
-                    body.leader_endpoint or body.preferred_candidates
+                    body.leader_endpoint or body.preferred_candidates or body.HasField("successor")
                 )
                 if plain or (within_limits(link, body) and not (self._control and kind is None)):
                     self._peer.listener.answered(self._peer.node_id, message.correlation_id, body)

@@ -30,7 +30,6 @@ from raftlog import batch
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import (
     CorruptLogError,
-    ErrorCode,
     FatalError,
     InvariantError,
     StorageError,
@@ -42,6 +41,7 @@ from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.leader import MORE_WITHIN_S
 from raftlog.replica.backlog import ReplicaBacklog
 from raftlog.replica.dialed_peers import DialedPeers
 from raftlog.replica.listener import ReplicaListener
@@ -64,8 +64,6 @@ log = get_logger(__name__)
 SAVE_LEADER_AFTER_S = 0.1
 """A restarted node of an older vote only has to look for the leader."""
 
-_END_HEARD = (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
-"""The epoch is over for whoever says so; fenced: it has begun the next one meanwhile."""
 LINE_AFTER_S = 0.005
 """How long a line about an election waits for it."""
 
@@ -113,7 +111,11 @@ class Replica(PeerListener):
         # begins.
         self._held: deque[Any] = deque()
         self._leader_save: asyncio.TimerHandle | None = None
-        self._flush_inline = False
+        self._preparing: ev.PrepareVote | None = None
+        """What was handed to the disk last of all votes, while it is being written."""
+        self._preparing_is_due = False
+        """Whether the node has given that vote meanwhile: what is held waits for it."""
+        self._flush_inline, self._flush_within_s = False, 0.0
         self._round = 0
         self._proposed: deque[tuple[int, float]] = deque()
         self.sync_latency = self._log.sync_latency
@@ -238,7 +240,7 @@ class Replica(PeerListener):
 
         ``voters``: the VotersRecords among them.
         """
-        self._flush_inline = idle
+        self._flush_inline, self._flush_within_s = idle, MORE_WITHIN_S if more_follows else 0.0
         self._proposed.append((end_offset, self._loop.time()))
         self._step(
             ev.Proposed(
@@ -264,6 +266,12 @@ class Replica(PeerListener):
         ``successor``: who is to campaign first, -1 for the most complete voter.
         """
         self._step(ev.ResignRequested(reason, successor))
+
+    def choose_successor(self, successor: int) -> None:
+        """Have the voters store their votes for ``successor`` ahead, if this node leads and it is a
+        voter; -1: it leads on.
+        """
+        self._step(ev.SuccessorChosen(successor))
 
     def space_changed(self, *, low: bool) -> None:
         """The free space of the disk fell below the reserve, or rose above it again."""
@@ -334,9 +342,6 @@ class Replica(PeerListener):
                 self._step(ev.RequestFailed(peer_id, correlation_id))
                 return
         self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
-        if type(response) is pb.EndQuorumEpochResponse and response.error_code in _END_HEARD:
-            # No decision of the quorum: it says where to send those who wait.
-            self._listener.end_heard(peer_id)
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
         """No answer comes."""
@@ -445,6 +450,10 @@ class Replica(PeerListener):
         if self._closed:
             return
         vote = self._held[0].vote
+        if self._preparing is not None and vote == self._preparing.vote:
+            self._preparing_is_due = True
+            return
+        self._preparing = None
         try:
             self._store.write_vote(vote, lambda error: self._persisted(vote, error), inline=True)
         except Exception as error:
@@ -472,6 +481,28 @@ class Replica(PeerListener):
             self._stepping = False
         self._step(ev.VotePersisted(vote))
 
+    def _prepare_vote(self, effect: ev.PrepareVote) -> None:
+        """Not here: this node leads, or follows. Votes are written in the order of these calls."""
+        self._forget_leader_save()
+        if self._held:
+            return  # It would overtake them.
+        self._preparing = effect
+        try:
+            self._store.write_vote(effect.vote, lambda error: self._prepared(effect, error))
+        except Exception as error:
+            self._fail(error)
+
+    def _prepared(self, effect: ev.PrepareVote, error: StorageError | None) -> None:
+        if self._preparing is effect:
+            self._preparing = None
+            due, self._preparing_is_due = self._preparing_is_due, False
+            if due:
+                self._persisted(effect.vote, error)
+                return
+        if error is not None:
+            self._fail(error)
+        self._step(ev.VotePrepared(effect.number))
+
     def _save_leader(self, effect: ev.SaveLeader) -> None:
         self._forget_leader_save()
         self._leader_save = self._loop.call_later(SAVE_LEADER_AFTER_S, self._write_leader, effect)
@@ -487,6 +518,7 @@ class Replica(PeerListener):
             self._save_leader(effect)
             return
         self._leader_save, vote = None, effect.vote
+        self._preparing = None
         try:
             self._store.write_vote(vote, lambda error: self._leader_saved(vote, error))
         except Exception as error:
@@ -502,7 +534,7 @@ class Replica(PeerListener):
 
     def _flush(self, effect: ev.Flush) -> None:
         if self.core.role == "leader":
-            self._log.flush_soon(inline=self._flush_inline)
+            self._log.flush_soon(inline=self._flush_inline, within_s=self._flush_within_s)
         else:
             # A follower has nothing else to do until its next fetch, which is the acknowledgement.
             self._log.flush(inline=True)
@@ -555,8 +587,9 @@ class Replica(PeerListener):
             timestamp_ms=self.next_timestamp_ms(),
             control=True,
         )
-        # What waits here already goes with it: one sync instead of two.
-        more_follows = self._listener.writes_wait()
+        # What waits here already goes with it, or is being sent here by the leader before: one sync
+        # instead of two.
+        more_follows = self.core.was_chosen or self._listener.writes_wait()
         self.propose(chunk, start, start + 1, effect.epoch, idle=True, more_follows=more_follows)
         self._say(log.info, "became leader", epoch=effect.epoch, start_offset=start)
         self._listener.became_leader(effect.epoch, start)
@@ -600,6 +633,7 @@ class Replica(PeerListener):
 
 
 _EFFECTS: dict[Any, Callable[[Replica, Any], None]] = {
+    ev.PrepareVote: Replica._prepare_vote,
     ev.SaveLeader: Replica._save_leader,
     ev.Send: Replica._send,
     ev.SendFetch: Replica._send,

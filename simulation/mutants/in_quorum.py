@@ -180,7 +180,7 @@ MUTANTS = (
         ),
         ELECTIONS,
         "restarts",
-        known=5,
+        known=1,
     ),
     Mutant(
         "late-vote-counts",
@@ -390,7 +390,7 @@ MUTANTS = (
         DIVERGED,
         "answers to Fetches that come late, to followers that differ",
         seeds=200,
-        known=52,
+        known=3,
     ),
     Mutant(
         "timestamp-of-the-clock",

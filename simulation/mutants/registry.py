@@ -19,6 +19,7 @@ from simulation.mutants import (
     in_recovery,
     in_security,
     in_snapshots,
+    in_transfers,
     in_watches,
 )
 from simulation.mutants.mutant import Mutant
@@ -27,6 +28,7 @@ MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant
     for module in (
         in_quorum,
+        in_transfers,
         in_controller,
         in_data,
         in_partitions,

@@ -306,6 +306,10 @@ def put(message: Any, descriptor: Any, value: Any, rng: random.Random) -> None:
         )
     elif value is None:
         message.ClearField(descriptor.name)
+    elif descriptor.name == "successor":
+        part = message.successor
+        part.candidate_id = rng.choice((1, 2, 3, *INT32))
+        part.candidate_directory_id = rng.choice(("dir1", "dir2", "dir3", *STRINGS))
     else:
         part = getattr(message, descriptor.name)
         # Half of them such as a leader could send: then they reach what it may do to the log.

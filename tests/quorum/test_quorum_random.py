@@ -16,6 +16,7 @@ from raftlog.quorum.events import (
     ReadIndexRequested,
     RequestFailed,
     ResignRequested,
+    SuccessorChosen,
     Tick,
     VotersChanged,
 )
@@ -101,8 +102,20 @@ class Chaos:
             leader.propose([cluster.new_value() for _ in range(rng.randint(1, 4))])
         elif kind < 0.95:
             leader.step(ReadIndexRequested())
+        elif kind < 0.97:
+            self.hand_over(leader)
         else:
             leader.step(ResignRequested("chaos"))
+
+    def hand_over(self, leader: SimNode) -> None:
+        """As a transfer does it, but whatever is on its way meanwhile may come to nothing."""
+        rng = self.rng
+        chosen = rng.choice(list(self.cluster.nodes))
+        leader.step(SuccessorChosen(chosen))
+        for _ in range(rng.choice((0, 10, 60))):
+            self.move()
+        if leader.alive and rng.random() < 0.7:
+            leader.step(ResignRequested("transfer", chosen))
 
     def change(self, leader: SimNode) -> None:
         rng, cluster = self.rng, self.cluster
@@ -117,6 +130,8 @@ class Chaos:
             self.replace_disk()
         elif kind < 0.5:
             leader.step(ResignRequested("transfer", rng.choice(list(cluster.nodes))))
+        elif kind < 0.55:
+            leader.step(SuccessorChosen(rng.choice([-1, *cluster.nodes])))
         elif not leader.up.membership_obstacle():
             self.change_voters(leader)
 

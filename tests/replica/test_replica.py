@@ -60,9 +60,6 @@ class Recorder:
     def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
         self.loaded = snapshot_id
 
-    def end_heard(self, peer_id: int) -> None:
-        pass
-
     def read_index_confirmed(self, number: int) -> None:
         self.rounds.append(number)
 
