@@ -141,7 +141,7 @@ MUTANTS = (
         ),
         "brokers that lag while they are fenced",
         seeds=100,
-        known=47,
+        known=30,
     ),
     Mutant(
         "joins-below-epoch-start",
