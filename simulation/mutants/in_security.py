@@ -121,7 +121,7 @@ MUTANTS = (
         "a listing shows everything",
         (Edit(AUTHORIZED, "if type(row) is Listed and type(decision) is Reply:", "if False:"),),
         RIGHTS,
-        known=1,
+        known=33,
     ),
     Mutant(
         "metadata-leaks",

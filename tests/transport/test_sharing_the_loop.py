@@ -12,7 +12,15 @@ import pytest
 
 from raftlog.resource_limits import TransportLimits
 from raftlog.transport import turns as module
-from raftlog.transport.turns import MEETING_S, MEETINGS, SHORT, WORTH_MEETING_S, Newcomers, Turns
+from raftlog.transport.turns import (
+    MEETING_S,
+    MEETINGS,
+    OTHERS_MAX_S,
+    SHORT,
+    WORTH_MEETING_S,
+    Newcomers,
+    Turns,
+)
 
 TURN_MS, LONG_MS = TransportLimits().turn_ms, TransportLimits().long_turn_ms
 
@@ -241,6 +249,23 @@ def test_time_that_others_had_is_not_used_here(loop: Loop, turns: Turns, cpu: Cp
     assert meet(loop) == [], "nothing was long"
     cpu.work(TURN_MS * 1.01)
     assert bool(turns.busy), "what the CPU has done counts in full"
+
+
+def test_a_long_wait_is_a_turn_though_the_cpu_did_nothing(
+    loop: Loop, turns: Turns, cpu: Cpu
+) -> None:
+    """[each message waits for the disk: a hundred of them held up the loop in one turn]"""
+    cpu.work(TURN_MS)
+    meet(loop)
+    waits = 0
+    while not turns.over:
+        waits += 1
+        turns.used(2 * TURN_MS / 1000)
+    assert waits * 2 * TURN_MS / 1000 == pytest.approx(OTHERS_MAX_S, abs=3 * TURN_MS / 1000)
+    assert len(loop.soon) == 1
+    meet(loop)
+    turns.used(2 * TURN_MS / 1000)
+    assert not turns.over, "each turn has its own bound"
 
 
 def test_who_begins_last_is_the_last_on_a_busy_machine(loop: Loop, turns: Turns, cpu: Cpu) -> None:
