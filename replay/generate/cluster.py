@@ -189,13 +189,19 @@ class Cluster:
         self, broker_id: int, at_ms: int, *, keys: Iterable[PartitionKey] | None = None
     ) -> None:
         """Leaders take a broker that has caught up back into their ISRs; ``keys``: of these
-        partitions, else of all that it holds.
+        partitions, as far as it still holds them, else of all that it holds.
         """
         broker = self.broker(broker_id)
         if broker is None or not broker.active:
             return
         held = self.held(broker_id) if keys is None else filter(None, map(self.partition, keys))
-        wanted = [(each, [*each.isr, broker_id]) for each in held if broker_id not in each.isr]
+        # One that was moved away meanwhile has it no more: [a disk was slow, and its partitions were
+        # reassigned before it caught up].
+        wanted = [
+            (each, [*each.isr, broker_id])
+            for each in held
+            if broker_id in each.replicas and broker_id not in each.isr
+        ]
         self._propose(wanted, at_ms)
 
     def _propose(self, wanted: list[tuple[Partition, list[int]]], at_ms: int) -> None:

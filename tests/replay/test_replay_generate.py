@@ -29,8 +29,12 @@ from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
 from replay.cli import app
 from replay.errors import EXIT_INPUT, ReplayError
-from replay.generate.history import GeneratedHistory, generate
+from replay.generate.cluster import Cluster
+from replay.generate.history import GeneratedHistory, _begin, generate
+from replay.generate.log import GeneratedLog
 from replay.generate.profile import Profile, Rates
+from replay.generate.schedule import Schedule
+from replay.generate.workload import Workload
 from replay.generate.write import write_export
 
 SMALL = Profile(seed=3, brokers=6, topics=12, partitions=4)
@@ -205,6 +209,31 @@ def test_spark_finds_the_same_state_and_nothing_wrong(
 
 
 # --- the command --------------------------------------------------------------------------------
+
+
+def test_a_broker_whose_partition_was_moved_away_while_it_was_slow_does_not_come_back() -> None:
+    """[an audit of ten million records: ISRs had members that were no replicas]"""
+    log = GeneratedLog(1, SMALL.begin_ms, lambda _chunk: None)
+    cluster = Cluster(log, SMALL)
+    begun_ms = _begin(cluster, Workload(cluster, Schedule(log.rng)))
+    slow, held = next(
+        (broker_id, each)
+        for broker_id in cluster.active()
+        for each in cluster.held(broker_id)
+        if each.replicas[-1] == broker_id and each.leader != broker_id
+    )
+    key = (held.topic_id, held.index)
+    to = next(one for one in cluster.active() if one not in held.replicas)
+    now_ms = max(begun_ms, log.timestamp_ms)
+    cluster.shrink(slow, [key], now_ms)
+    cluster.reassign([key], to, now_ms)
+    cluster.expand(to, now_ms, keys=[key])
+    moved = cluster.partition(key)
+    assert moved is not None
+    assert slow not in moved.replicas
+    cluster.expand(slow, now_ms, keys=[key])
+    assert cluster.partition(key) == moved
+    assert set(moved.isr) <= set(moved.replicas)
 
 
 def test_the_command_writes_an_export_and_what_happened(tmp_path: Path) -> None:
