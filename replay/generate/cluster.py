@@ -195,8 +195,8 @@ class Cluster:
         if broker is None or not broker.active:
             return
         held = self.held(broker_id) if keys is None else filter(None, map(self.partition, keys))
-        # One that was moved away meanwhile has it no more: [a disk was slow, and its partitions were
-        # reassigned before it caught up].
+        # What was moved away meanwhile is not its own any more: [a disk was slow, and its
+        # partitions were reassigned before it caught up].
         wanted = [
             (each, [*each.isr, broker_id])
             for each in held
