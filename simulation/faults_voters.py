@@ -147,7 +147,7 @@ async def lose_disk(world: World, rng: random.Random) -> None:
 
 
 async def transfer(world: World, rng: random.Random) -> None:
-    """The leadership is handed to a voter that is named, or to whoever is most complete; some die
+    """The leadership is handed to a voter that is named, or to the most complete one; some die
     on the way, when votes are stored ahead, or given.
     """
     target_id = rng.choice([-1, *(host.id for host in world.fleet.voters())])

@@ -161,14 +161,13 @@ class KeptImages:
             passed = bisect_right(self._between, offset, key=_image_offset)
             if passed:
                 self._give_up_below(self._between[passed - 1].image)
-        if self.bytes > self._max_bytes:
+        if self.full:
             self.make_room()
 
     def make_room(self) -> None:
-        """If the bound is passed, give up the chunks that an image can stand for, then images."""
-        if self.full:
-            self._settle()
-            self._thin_out()
+        """The bound is passed: give up the chunks that an image can stand for, then images."""
+        self._settle()
+        self._thin_out()
 
     # --- how it is kept --------------------------------------------------------------------------
 

@@ -195,8 +195,7 @@ class View:
             if received != (self._received_lao, self._received_lao_epoch):
                 self._received_lao, self._received_lao_epoch = received
                 self._adopt()
-        if self._on_moved is not None:
-            self._on_moved()
+        self._moved()
         return True
 
     def _replaced(self) -> None:
@@ -239,8 +238,7 @@ class View:
             self._adopt()
         if images.full:
             self._shrink()
-        if self._on_moved is not None:
-            self._on_moved()
+        self._moved()
 
     def install(self, image: Image) -> bool:
         """Go on from a snapshot's image, which is committed; False, and nothing has changed, if it

@@ -19,8 +19,8 @@ from collections.abc import Callable
 SHORT_S = 0.0005
 """A burst that took no more needs no pause: a few brokers are answered whenever there is news."""
 LONG_S = 0.005
-"""A burst that took more ends, whoever is left: on a busy machine others ask while some are
-answered, and there is always somebody left.
+"""A burst that took more ends, though some are left: on a busy machine others ask while some are
+answered, so some always are.
 """
 PAUSES = 2
 """So many times what a burst took of the CPU. [Once only: a hundred brokers on a busy machine, and
@@ -82,16 +82,17 @@ class Bursts:
         again, self._again = self._again, False
         begun = self._begun
         took_s = 0.0 if begun is None else self._cpu_clock() - begun
-        if self._more() and took_s - self._rested_s <= LONG_S:
+        owed_s = took_s - self._rested_s
+        if self._more() and owed_s <= LONG_S:
             # Whoever is left is looked at in another turn of the loop, which may be a while away:
             # not to be waited for by looking.
             return
-        if again and took_s - self._rested_s <= SHORT_S:
+        if again and owed_s <= SHORT_S:
             self.go_on()
             return
         self._begun = None
         self._ended = self._now()
-        owed_s, self._rested_s = took_s - self._rested_s, max(0.0, self._rested_s - took_s)
+        self._rested_s = max(0.0, -owed_s)
         if owed_s > SHORT_S:
             self.pausing = True
             self._soon(PAUSES * owed_s, self._end)

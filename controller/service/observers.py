@@ -436,10 +436,9 @@ class Observers:
         key = (offset if has_data else -1, fetch.max_bytes, stands)
         response = self._shared.get(key)
         if response is None:
-            made = self._response(stream, fetch, known, has_data=has_data, stands=stands)
-            if made is None:
+            response = self._response(stream, fetch, known, has_data=has_data, stands=stands)
+            if response is None:
                 return ANSWER_BYTES
-            response = made
             self._keep_answer(key, response)
         stream.sent_lao, stream.sent_epoch = lao, epoch
         if stands:

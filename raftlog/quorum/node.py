@@ -245,9 +245,9 @@ class Node(NodeState):
         vote = VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id)
         self.take_vote(vote)
         self.chosen = self.prepared is not None and self.prepared.vote == vote
-        stored_ahead = self.is_stored_ahead(vote)
+        is_durable = self.use_prepared(vote)
         self.enter(Candidate(self, silent_id))
-        if not stored_ahead:
+        if not is_durable:
             self.out.append(PersistVote(vote))
 
     def become_leader(

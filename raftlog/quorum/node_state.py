@@ -156,7 +156,7 @@ class NodeState:
         """Change epoch or vote: whatever is sent from here on waits until that is durable."""
         self._drop_superseded_vote()
         self.take_vote(vote)
-        if not self.is_stored_ahead(vote):
+        if not self.use_prepared(vote):
             self.out.append(PersistVote(vote))
 
     def take_vote(self, vote: VoteState) -> None:
@@ -167,9 +167,9 @@ class NodeState:
         self.vote, self.epoch = vote, vote.epoch
         self.leader_unsaved = False
 
-    def is_stored_ahead(self, vote: VoteState) -> bool:
-        """Whether the disk holds as much as this vote says, or more, and will when all that was
-        handed to it is done. Then it counts as any durable one.
+    def use_prepared(self, vote: VoteState) -> bool:
+        """Count this vote as durable, if the disk holds as much as it says, or more, and will when
+        all that was handed to it is done; False, and nothing has changed: it has to be stored.
         """
         prepared = self.prepared
         if (

@@ -297,7 +297,7 @@ class _Batches:
         self._last, self._count = (0, 0), 0
 
     def take(self, rows: pa.Table) -> None:
-        """The next rows."""
+        """The next rows, as they follow in the file."""
         if not rows.num_rows:
             return
         if self._first is None:

@@ -46,7 +46,7 @@ class Listening:
         self._silent.setdefault(file, {}).setdefault(column, offset)
 
     def said(self) -> Said:
-        """All of it."""
+        """What the rows taken so far say."""
         return Said(self._levels, self._own, self._imported, self._silent)
 
 

@@ -19,6 +19,8 @@ from replay.kafka.primitives import Reader
 _HEAD = struct.Struct(">qi")
 _REST = struct.Struct(">ibIhiqqqhii")
 _CRC_FROM = _HEAD.size + 9
+HEADER_BYTES = _HEAD.size + _REST.size
+"""What a batch begins with: enough to know it again."""
 _COMPRESSION, _CONTROL = 0x07, 0x20
 MAX_BATCH_BYTES = 16 << 20
 """More than any batch of a metadata log: Kafka bounds them by 8 MiB."""
@@ -109,7 +111,7 @@ def _frame(data: bytes, position: int) -> Frame:
 
 def is_head_of(data: bytes, base_offset: int, epoch: int, crc32c: int) -> bool:
     """Whether a batch begins with these bytes that has this offset, epoch and checksum."""
-    if len(data) < _HEAD.size + _REST.size:
+    if len(data) < HEADER_BYTES:
         return False
     there, _, checksum, *_ = _REST.unpack_from(data, _HEAD.size)
     return (_HEAD.unpack_from(data)[0], there, checksum) == (base_offset, epoch, crc32c)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from replay.kafka.batches import Frame, KafkaBatch, frames, is_head_of, opened
+from replay.kafka.batches import HEADER_BYTES, Frame, KafkaBatch, frames, is_head_of, opened
 from replay.kafka.errors import KafkaLogError, NoKafkaLogError, unreadable
 
 DIRECTORY = "__cluster_metadata-0"
@@ -23,8 +23,6 @@ _READ_BYTES = 4 << 20
 _DAMAGED = -1
 """In the place of the position that a file is read to: nothing more of it is."""
 _NUMBER = re.compile(r"[0-9]{1,10}")
-_HEADER_BYTES = 61
-"""What a batch begins with: enough to know it again."""
 _PROPERTIES_BYTES = 64 << 10
 _PROPERTY = re.compile(r"^\s*([\w.]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
 
@@ -144,7 +142,7 @@ class Copy:
             return True
         with path.open("rb") as file:
             file.seek(last.position)
-            head = file.read(_HEADER_BYTES)
+            head = file.read(HEADER_BYTES)
         return is_head_of(head, last.base_offset, last.epoch, last.fingerprint)
 
     def _forget(self, path: Path) -> None:

@@ -23,8 +23,6 @@ from replay.kafka.conversion import Conversion, Converted
 from replay.kafka.copies import Checkpoint, Copy, Place, PlaceReader
 from replay.kafka.errors import KafkaLogError, NoKafkaLogError
 
-ORIGIN = KAFKA
-"""As the manifest says it."""
 UNKNOWN = "unknown"
 """A cluster whose id nobody says."""
 
@@ -173,7 +171,7 @@ class Importer:
 
     def _claim(self, target: str) -> None:
         manifest = self._writer.manifest
-        if manifest.segments and manifest.origin != ORIGIN:
+        if manifest.segments and manifest.origin != KAFKA:
             raise NoKafkaLogError(f"{target} is the export of a raftlog cluster")
         if manifest.history_begin != self._first:
             raise NoKafkaLogError(
@@ -181,7 +179,7 @@ class Importer:
                 f" {self._first}: import into an empty directory"
             )
         if not manifest.segments:
-            self._writer.amend(origin=ORIGIN, state_from=self._state_from)
+            self._writer.amend(origin=KAFKA, state_from=self._state_from)
 
     def run(self) -> Imported:
         """Import all that is there, and publish it. May be called again, for what came since."""

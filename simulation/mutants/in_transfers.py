@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "prepared-vote-without-a-look-at-the-log",
-        "a vote that is stored ahead is given to whoever it is for, however short its log is",
+        "a vote that is stored ahead is given to its candidate, however short its log is",
         (
             Edit(
                 "raftlog.quorum.requests:_grants",

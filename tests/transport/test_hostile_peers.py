@@ -123,7 +123,7 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
         nonlocal worked
         for _ in messages:
             worked += 1
-            # Of the CPU: what others have had of it is no part of a turn.
+            # Of the CPU: a turn does not count what others have had of it.
             begun = time.thread_time()
             while time.thread_time() - begun < cost_s:
                 pass
