@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raftlog import batch
+from raftlog.segments.batch_claims import Chain, RowClaims, corrupt, require_same
 from raftlog.segments.bucket_rule import shares
 from raftlog.segments.columns import SCHEMA, RowBuffer, odd_columns
 from raftlog.segments.denied import Denied
@@ -54,7 +55,7 @@ def check_forms(
     asked, ends = frozenset(offsets), {}
     listening = Listening()
     rows, written = RowBuffer(), _ParquetRows(place, raw, records, listening)
-    chain = _Chain(raw)
+    chain = Chain(raw)
     for data in read_segment(place, raw):
         for header in batch.headers(data, verify=False):
             chain.take(header)
@@ -77,13 +78,13 @@ def _heard(rows: RowBuffer, listening: Listening) -> pa.Table:
     return table
 
 
-def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) -> None:
+def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) -> Said:
     """Check the buckets of a range against its records, row by row in all columns.
 
-    Raises as ``check_forms`` does.
+    Returns which columns they lack, and nothing else. Raises as ``check_forms`` does.
     """
     for one in buckets:
-        _require_range(one, records)
+        require_same(one, records)
     listening = Listening()
     written = [_ParquetRows(place, records, [one], listening) for one in buckets]
     for table in read_rows(place, records):
@@ -91,21 +92,7 @@ def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) ->
             rows.require(_complete(expected))
     for rows in written:
         rows.finish()
-
-
-def _require_range(bucket: Segment, records: Segment) -> None:
-    """What the manifest says of the batches of a bucket is what it says of its range's."""
-    for name in (
-        "first_epoch",
-        "last_epoch",
-        "min_timestamp_ms",
-        "max_timestamp_ms",
-        "batches",
-    ):
-        said, known = getattr(bucket, name), getattr(records, name)
-        if said != known:
-            why = f"the manifest says {name} {said} of it, and {known} of {records.file}"
-            raise corrupt(bucket, bucket.base_offset, why)
+    return listening.said()
 
 
 def _complete(rows: pa.Table) -> pa.Table:
@@ -121,57 +108,6 @@ def _complete(rows: pa.Table) -> pa.Table:
     )
 
 
-class _Chain:
-    """Offsets follow each other, epochs and timestamps never go back, and the manifest says the
-    same.
-    """
-
-    def __init__(self, raw: Segment) -> None:
-        self._raw = raw
-        self._next, self._batches = raw.base_offset, 0
-        self._epoch, self._timestamp_ms = raw.first_epoch, raw.min_timestamp_ms
-
-    def take(self, header: batch.BatchHeader) -> None:
-        """The next batch. Raises CorruptExportError."""
-        if header.base_offset != self._next:
-            raise self._broken(header, "offset", header.base_offset, self._next)
-        if header.epoch < self._epoch or (not self._batches and header.epoch != self._epoch):
-            raise self._broken(header, "epoch", header.epoch, self._epoch)
-        if header.timestamp_ms < self._timestamp_ms or (
-            not self._batches and header.timestamp_ms != self._timestamp_ms
-        ):
-            raise self._broken(header, "timestamp", header.timestamp_ms, self._timestamp_ms)
-        self._next, self._batches = header.end_offset, self._batches + 1
-        self._epoch, self._timestamp_ms = header.epoch, header.timestamp_ms
-
-    def _broken(
-        self, header: batch.BatchHeader, what: str, found: int, expected: int
-    ) -> CorruptExportError:
-        return corrupt(
-            self._raw,
-            self._next,
-            f"the batch at offset {self._next} has {what} {found} after {expected}",
-        )
-
-    def finish(self) -> None:
-        """That was all. Raises CorruptExportError."""
-        raw = self._raw
-        found = (
-            self._next - 1,
-            self._batches,
-            self._next - raw.base_offset,
-            self._epoch,
-            self._timestamp_ms,
-        )
-        said = (raw.last_offset, raw.batches, raw.records, raw.last_epoch, raw.max_timestamp_ms)
-        names = ("last offset", "batches", "records", "last epoch", "last timestamp")
-        for name, one, other in zip(names, found, said, strict=True):
-            if one != other:
-                raise corrupt(
-                    raw, raw.base_offset, f"it has {name} {one}, and the manifest says {other}"
-                )
-
-
 class _ParquetRows:
     """The rows of Parquet files within a raw segment's offsets, taken in order."""
 
@@ -179,7 +115,7 @@ class _ParquetRows:
         self, place: Place, raw: Segment, records: Sequence[Segment], listening: Listening
     ) -> None:
         self._raw, self._listening = raw, listening
-        self._read_whole: list[_Batches] = []
+        self._read_whole: list[RowClaims] = []
         covering = [
             one
             for one in records
@@ -197,7 +133,7 @@ class _ParquetRows:
                 segment.base_offset >= self._raw.base_offset
                 and segment.last_offset <= self._raw.last_offset
             )
-            batches = _Batches(segment)
+            batches = RowClaims(segment)
             for table in read_rows(place, segment):
                 batches.take(table)
                 yield segment, table if inside else self._within(table)
@@ -288,45 +224,6 @@ class _ParquetRows:
             self._listening.lacks(self._segment.file, name, expected["offset"][at].as_py())
 
 
-class _Batches:
-    """What the manifest says of a Parquet file's batches, held against its rows."""
-
-    def __init__(self, segment: Segment) -> None:
-        self._segment = segment
-        self._first: tuple[int, int] | None = None
-        self._last, self._count = (0, 0), 0
-
-    def take(self, rows: pa.Table) -> None:
-        """The next rows, as they follow in the file."""
-        if not rows.num_rows:
-            return
-        if self._first is None:
-            self._first = _stamp(rows, 0)
-        self._last = _stamp(rows, rows.num_rows - 1)
-        ends = pc.equal(rows["offset"], rows["batch_last_offset"])
-        self._count += pc.sum(ends).as_py()
-
-    def finish(self) -> None:
-        """Those were all. Raises CorruptExportError."""
-        one = self._segment
-        said = {
-            "first epoch": (one.first_epoch, (self._first or (-1, -1))[0]),
-            "first timestamp": (one.min_timestamp_ms, (self._first or (-1, -1))[1]),
-            "last epoch": (one.last_epoch, self._last[0]),
-            "last timestamp": (one.max_timestamp_ms, self._last[1]),
-            "batches": (one.batches, self._count),
-        }
-        for name, (claimed, found) in said.items():
-            if claimed != found:
-                raise corrupt(
-                    one, one.base_offset, f"it has {name} {found}, and the manifest says {claimed}"
-                )
-
-
-def _stamp(rows: pa.Table, index: int) -> tuple[int, int]:
-    return rows["epoch"][index].as_py(), rows["timestamp_ms"][index].as_py()
-
-
 def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
     """The rows of a Parquet file, some thousand at a time.
 
@@ -359,13 +256,3 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
 def _brief(value: object) -> str:
     text = value.hex() if isinstance(value, bytes) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def corrupt(segment: Segment, offset: int, why: str) -> CorruptExportError:
-    """A fault of a file, from ``offset`` on."""
-    return CorruptExportError(
-        f"{segment.describe()} is corrupt: {why}",
-        file=segment.file,
-        base_offset=offset,
-        last_offset=segment.last_offset,
-    )

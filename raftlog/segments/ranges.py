@@ -71,9 +71,10 @@ def check_range(
     asked = [offset for offset in offsets if raw.base_offset <= offset <= raw.last_offset]
     try:
         facts = check_forms(place, raw, covering, asked)
+        said = facts.said
         for one in own:
             if shared := of_range(manifest, one):
-                check_buckets(place, one, shared)
+                said = said.with_silent(check_buckets(place, one, shared))
     except CorruptExportError as error:
         check = "CHAIN" if error.file == raw.file else "FORMS"
         return Checked(
@@ -86,7 +87,7 @@ def check_range(
         raise
     except RaftlogError as error:
         return Checked([Fault(raw.base_offset, raw.last_offset, "FILE", raw.file, str(error))])
-    return Checked([], facts.batches, facts.records, facts.ends, facts.said)
+    return Checked([], facts.batches, facts.records, facts.ends, said)
 
 
 def between(raw: tuple[Segment, ...]) -> list[Fault]:

@@ -24,6 +24,10 @@ class Said(msgspec.Struct, frozen=True):
     imported: int = -1
     silent: dict[str, dict[str, int]] = {}
 
+    def with_silent(self, other: Said) -> Said:
+        """With the columns that other files of the range lack, too."""
+        return msgspec.structs.replace(self, silent=self.silent | other.silent)
+
 
 class Listening:
     """Collects that, slice by slice."""

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from raftlog.cli.main import main
 from raftlog.segments import manifest as manifests
+from raftlog.segments.buckets import add_buckets
 from raftlog.segments.errors import CorruptExportError, ExportError, UnsupportedExportError
 from raftlog.segments.manifest import read_manifest
 from raftlog.segments.place import open_place
@@ -272,6 +273,23 @@ def test_nulls_that_are_miscounted_are_found(honest: Path) -> None:
     some = Denied(file.metadata, 0)
     some.by(rows.slice(1))
     assert "nulls of" in some.at_end()
+
+
+def test_a_column_that_was_taken_out_of_buckets_alone_is_named(forged: Path) -> None:
+    """Jobs read buckets in place of the records."""
+    with ExportWriter(forged, CLUSTER_ID, 0, max_segment_records=100) as writer:
+        assert add_buckets(writer)
+    buckets = sorted((forged / "buckets").rglob("*.parquet"))
+    assert len(buckets) >= 2
+    code, said = verified(forged)
+    assert (code, "lacks" in said) == (0, False), said
+    for path in buckets:
+        table = pq.read_table(path).drop_columns(["supported_features"])
+        pq.write_table(table, path, write_page_checksum=True)
+    code, said = verified(changed(forged))
+    assert code == 0
+    assert "lacks the column supported_features, of which the log says something from" in said
+    assert "buckets/" in said
 
 
 @pytest.mark.parametrize("count", [10**12, 2**63 - 1, -1])

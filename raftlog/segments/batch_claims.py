@@ -1,0 +1,133 @@
+"""What the manifest claims of the batches of a file, held against what is found in it: their chain
+in a raw segment, and what the rows of a Parquet file say of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raftlog import batch
+from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.manifest import Segment
+
+_NAMES = ("first epoch", "last epoch", "first timestamp", "last timestamp", "batches")
+
+
+class _Claims(NamedTuple):
+    """In the order of ``_NAMES``."""
+
+    first_epoch: int
+    last_epoch: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    batches: int
+
+
+def _claimed(segment: Segment) -> _Claims:
+    return _Claims(*(getattr(segment, name) for name in _Claims._fields))
+
+
+class Chain:
+    """Offsets follow each other, epochs and timestamps never go back, and the manifest says the
+    same.
+    """
+
+    def __init__(self, raw: Segment) -> None:
+        self._raw = raw
+        self._next, self._batches = raw.base_offset, 0
+        self._epoch, self._timestamp_ms = raw.first_epoch, raw.min_timestamp_ms
+
+    def take(self, header: batch.BatchHeader) -> None:
+        """The next batch. Raises CorruptExportError."""
+        if header.base_offset != self._next:
+            raise self._broken(header, "offset", header.base_offset, self._next)
+        if header.epoch < self._epoch or (not self._batches and header.epoch != self._epoch):
+            raise self._broken(header, "epoch", header.epoch, self._epoch)
+        if header.timestamp_ms < self._timestamp_ms or (
+            not self._batches and header.timestamp_ms != self._timestamp_ms
+        ):
+            raise self._broken(header, "timestamp", header.timestamp_ms, self._timestamp_ms)
+        self._next, self._batches = header.end_offset, self._batches + 1
+        self._epoch, self._timestamp_ms = header.epoch, header.timestamp_ms
+
+    def _broken(
+        self, header: batch.BatchHeader, what: str, found: int, expected: int
+    ) -> CorruptExportError:
+        return corrupt(
+            self._raw,
+            self._next,
+            f"the batch at offset {self._next} has {what} {found} after {expected}",
+        )
+
+    def finish(self) -> None:
+        """That was all. Raises CorruptExportError."""
+        raw = self._raw
+        found = (
+            self._next - 1,
+            self._batches,
+            self._next - raw.base_offset,
+            self._epoch,
+            self._timestamp_ms,
+        )
+        said = (raw.last_offset, raw.batches, raw.records, raw.last_epoch, raw.max_timestamp_ms)
+        names = ("last offset", "batches", "records", "last epoch", "last timestamp")
+        for name, one, other in zip(names, found, said, strict=True):
+            if one != other:
+                raise corrupt(
+                    raw, raw.base_offset, f"it has {name} {one}, and the manifest says {other}"
+                )
+
+
+class RowClaims:
+    """What the manifest says of a Parquet file's batches, held against its rows."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._first: tuple[int, int] | None = None
+        self._last, self._count = (0, 0), 0
+
+    def take(self, rows: pa.Table) -> None:
+        """The next rows, as they follow in the file."""
+        if not rows.num_rows:
+            return
+        if self._first is None:
+            self._first = _stamp(rows, 0)
+        self._last = _stamp(rows, rows.num_rows - 1)
+        ends = pc.equal(rows["offset"], rows["batch_last_offset"])
+        self._count += pc.sum(ends).as_py()
+
+    def finish(self) -> None:
+        """Those were all. Raises CorruptExportError."""
+        first, one = self._first or (-1, -1), self._segment
+        found = _Claims(first[0], self._last[0], first[1], self._last[1], self._count)
+        for name, here, said in zip(_NAMES, found, _claimed(one), strict=True):
+            if here != said:
+                why = f"it has {name} {here}, and the manifest says {said}"
+                raise corrupt(one, one.base_offset, why)
+
+
+def _stamp(rows: pa.Table, index: int) -> tuple[int, int]:
+    return rows["epoch"][index].as_py(), rows["timestamp_ms"][index].as_py()
+
+
+def require_same(bucket: Segment, records: Segment) -> None:
+    """A bucket has no batches of its own: what is claimed of them is what is claimed of its
+    range's. Raises CorruptExportError.
+    """
+    for name, said, known in zip(_NAMES, _claimed(bucket), _claimed(records), strict=True):
+        if said != known:
+            why = f"the manifest says {name} {said} of it, and {known} of {records.file}"
+            raise corrupt(bucket, bucket.base_offset, why)
+
+
+def corrupt(segment: Segment, offset: int, why: str) -> CorruptExportError:
+    """A fault of a file, from ``offset`` on."""
+    return CorruptExportError(
+        f"{segment.describe()} is corrupt: {why}",
+        file=segment.file,
+        base_offset=offset,
+        last_offset=segment.last_offset,
+    )
