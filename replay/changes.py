@@ -12,11 +12,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import Image
 from replay.fold import by_group
-from replay.kernels.folding import STATE, apply_row
+from replay.kernels.folding import STATE, Noting, apply_row
 from replay.workers import set_aside_what_is_loaded
 
 _COLUMNS = (
@@ -66,7 +65,7 @@ def changes(
 def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     set_aside_what_is_loaded()
     current: tuple[str, str] | None = None
-    draft = ChangeRecorder(Image())
+    draft = Noting(Image())
     for batch in batches:
         rows: list[tuple[Any, ...]] = []
         columns = (batch.column(name).to_pylist() for name in _COLUMNS)
@@ -84,13 +83,12 @@ def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
                 all_below_done,
             ) = row
             if (group_kind, group_id) != current:
-                current, draft = (group_kind, group_id), ChangeRecorder(Image())
+                current, draft = (group_kind, group_id), Noting(Image())
             timestamp_ms, _, _, sequence = author
             batch_row = (timestamp_ms, sequence, all_below_done)
+            # What was there already is no change.
+            draft.listens = type_ != STATE
             apply_row(draft, group_id, offset, epoch, type_, version, body, *batch_row)
-            if type_ == STATE:
-                # What was there already is no change.
-                draft.changes.clear()
             for kind, key, old, new in draft.changes:
                 before, after = (None if value is None else to_json(value) for value in (old, new))
                 rows.append((offset, epoch, *author, type_name, kind, key, before, after))

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from raftlog.cli import built_in
 from raftlog.printable import printable
 
+_OF_NODES = {"server", "simulation"}
+"""Extras of commands that run parts of a node."""
+
 
 class _Formatter(logging.Formatter):
     """Nothing that a stranger says repaints the terminal."""
@@ -17,12 +20,12 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_quiet_logs(command: Sequence[str]) -> None:
-    """Commands of clients log with the standard library alone, and so does what is no command:
-    ``--help``. Those that run parts of a node are given structlog, which these need.
+    """Commands of clients and of analyses log with the standard library alone, and so does what is
+    no command: ``--help``. Those that run parts of a node are given structlog, which these need.
     """
     is_command = bool(command) and not command[0].startswith("-")
     known = [built_in.BY_NAME[name] for name in command if name in built_in.BY_NAME]
-    if (is_command and not known) or any(one.extras for one in known):
+    if (is_command and not known) or any(_OF_NODES & {*one.extras} for one in known):
         from raftlog.observability.logs import setup_logging
 
         setup_logging("error", "console")

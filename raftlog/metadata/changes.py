@@ -52,6 +52,12 @@ class ChangeRecorder(ImageBuilder):
     ) -> None:
         """Account a change, and note it."""
         super().replace(kind, key, old, new)
+        self.note(kind, key, old, new)
+
+    def note(
+        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
+    ) -> None:
+        """Note a change, without accounting it in the state hash."""
         if kind == "topic":
             # The state hash has the id in the key, and the name for the value.
             old, new = (

@@ -10,9 +10,6 @@ from __future__ import annotations
 import sys
 
 import msgspec
-from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.table import Column as TableColumn
 from rich.table import Table
@@ -21,18 +18,13 @@ from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
-from replay.based import base_rows, topic_there
 from replay.beginning import Began, began
-from replay.changes import changes
 from replay.errors import ReplayError
-from replay.fold import touched_groups
-from replay.jobs.state import Point, find_point
+from replay.jobs.state import Point
 from replay.local import fold as local
 from replay.local.pool import Pool
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
-from replay.selection import select
-from replay.source import records
 
 SAMPLES = ("applied", "progress")
 """Kinds that change all the time: left out of a diff of everything, and counted."""
@@ -84,51 +76,14 @@ class DiffResult(msgspec.Struct, frozen=True):
         return sum(sum(changes.values()) for changes in self.counts.values())
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
+def run_local(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
     """Fold what was touched, once.
 
     Raises ReplayError for points that are none, or in the wrong order.
     """
     require_whole_history(export)
-    rows = records(spark, export)
-    end = find_point(rows, export)
-    begin = _begin(rows, export, request, end)
-    differing = _differing(spark, export, rows, begin.offset if begin is not None else -1, request)
-    differing.persist(StorageLevel.MEMORY_AND_DISK)
-    kind = request.key[0] if request.key else ""
-    kept = differing if kind else differing.where(~sf.col("kind").isin(*SAMPLES))
-    try:
-        # A few rows: kinds by three.
-        by_kind = differing.groupBy("kind", "change").count().orderBy("kind", "change").collect()
-        first = kept.orderBy("kind", "key").limit(request.limit).collect()
-    finally:
-        differing.unpersist()
-    counts: dict[str, dict[str, int]] = {}
-    left_out: dict[str, int] = {}
-    for row in by_kind:
-        if not kind and row.kind in SAMPLES:
-            left_out[row.kind] = left_out.get(row.kind, 0) + row["count"]
-        else:
-            counts.setdefault(row.kind, {})[row.change] = row["count"]
-    shown = [
-        Difference(
-            **row.asDict()
-            | {
-                "fields": field_changes(row.before, row.after),
-                "before": raw(row.before),
-                "after": raw(row.after),
-            }
-        )
-        for row in first
-    ]
-    return DiffResult(begin, end, shown, counts, left_out, checkpoint=began(export))
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
-    """The same without Spark."""
-    require_whole_history(export)
     end = Point(*local.end_of(export))
-    _require_order(request, end)
+    require_order(request, end)
     begin = None
     if request.from_offset is not None or request.from_time_ms is not None:
         at = local.ends_at(export, until_offset=request.from_offset, until_ms=request.from_time_ms)
@@ -164,7 +119,7 @@ def _difference(net: local.Net) -> Difference:
     )
 
 
-def _require_order(request: JobRequest, end: Point) -> None:
+def require_order(request: JobRequest, end: Point) -> None:
     """Raises ReplayError for a beginning that is none, or behind the end."""
     if request.from_offset is not None:
         if request.from_offset < 0:
@@ -180,55 +135,6 @@ def _require_order(request: JobRequest, end: Point) -> None:
             f"{format_time(request.from_time_ms)} lies behind the end of the diff,"
             f" {format_time(end.timestamp_ms)}"
         )
-
-
-def _begin(rows: DataFrame, export: Export, request: JobRequest, end: Point) -> Point | None:
-    """The last whole batch at or before the first point; None: there is none, as nothing was asked
-    for or nothing was there yet.
-    """
-    _require_order(request, end)
-    if request.from_offset is not None:
-        before: Column = sf.col("batch_last_offset") <= request.from_offset
-    elif request.from_time_ms is not None:
-        before = sf.col("timestamp_ms") <= request.from_time_ms
-    else:
-        return None
-    point = rows.where(before)
-    return None if export.begin is None and point.isEmpty() else find_point(point, export)
-
-
-def _differing(
-    spark: SparkSession, export: Export, rows: DataFrame, begin_offset: int, request: JobRequest
-) -> DataFrame:
-    """One row an entity whose value at the end is not what it was behind ``begin_offset``."""
-    meanwhile = sf.col("offset") > begin_offset
-    only, entities, asked = None, None, None
-    if request.key is not None:
-        selection = select(*request.key)
-        asked, only, entities = selection.asked, selection.groups, selection.entities
-        rows = selection.narrow(rows, topic_there(export, asked.topic_name))
-    among = touched_groups(rows.where(meanwhile)) if begin_offset >= 0 else None
-    changed = changes(
-        rows,
-        partitions=request.partitions,
-        only=only,
-        among=among,
-        base=base_rows(spark, export, asked),
-    ).where(meanwhile)
-    if entities is not None:
-        changed = changed.where(entities)
-    of_each = changed.groupBy("kind", "key").agg(
-        sf.min_by("before", "offset").alias("before"),
-        sf.max_by("after", "offset").alias("after"),
-        sf.count("*").alias("changes"),
-        sf.max("offset").alias("last_offset"),
-        sf.max("timestamp_ms").alias("last_timestamp_ms"),
-        sf.max_by("principal", "offset").alias("last_principal"),
-    )
-    change = sf.when(sf.col("before").isNull(), "created").when(sf.col("after").isNull(), "deleted")
-    return of_each.where(~sf.col("before").eqNullSafe(sf.col("after"))).withColumn(
-        "change", change.otherwise("changed")
-    )
 
 
 def render(result: DiffResult, console: Console) -> None:

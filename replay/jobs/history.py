@@ -7,8 +7,6 @@ from __future__ import annotations
 import sys
 
 import msgspec
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -16,15 +14,11 @@ from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
-from replay.based import base_rows, topic_there
 from replay.beginning import Began, began, since_of
-from replay.changes import changes
 from replay.local import fold as local
 from replay.local.pool import Pool
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
-from replay.selection import select
-from replay.source import records
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -64,45 +58,11 @@ class HistoryResult(msgspec.Struct, frozen=True):
     checkpoint: Began | None = None
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResult:
+def run_local(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
     """Fold the groups that the key is in, and keep what changed.
 
     Raises ReplayError for a key of no known form.
     """
-    require_whole_history(export)
-    kind, key = request.key or ("", "")
-    selection = select(kind, key)
-    there = topic_there(export, selection.asked.topic_name)
-    changed = changes(
-        selection.narrow(records(spark, export), there),
-        partitions=request.partitions,
-        only=selection.groups,
-        base=base_rows(spark, export, selection.asked),
-    ).where(selection.entities)
-    if (since := since_of(request)) is not None:
-        changed = changed.where(sf.col("offset") > since)
-    if request.since_ms is not None:
-        changed = changed.where(sf.col("timestamp_ms") >= request.since_ms)
-    # A history that fits the limit, as most do, costs one fold; a longer one another, to be
-    # counted.
-    first = changed.orderBy("offset", "kind", "key").limit(request.limit + 1).collect()
-    total = len(first) if len(first) <= request.limit else changed.count()
-    shown = [
-        Change(
-            **row.asDict()
-            | {
-                "before": raw(row.before),
-                "after": raw(row.after),
-                "fields": field_changes(row.before, row.after),
-            }
-        )
-        for row in first[: request.limit]
-    ]
-    return HistoryResult(kind, key, shown, total, checkpoint=began(export))
-
-
-def run_local(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
-    """The same without Spark."""
     require_whole_history(export)
     kind, key = request.key or ("", "")
     found = local.history(

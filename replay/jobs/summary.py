@@ -7,21 +7,17 @@ from __future__ import annotations
 import sys
 
 import msgspec
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
 from raftlog.metadata.entities import format_hash
-from replay.based import base_rows
 from replay.beginning import Began, began, begun
-from replay.fold import fold, totals
 from replay.jobs import audit
-from replay.jobs.state import Point, find_point
+from replay.jobs.state import Point
 from replay.local import fold as local
 from replay.local.pool import Pool
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest, format_time
-from replay.source import records
 
 
 class SummaryResult(msgspec.Struct, frozen=True):
@@ -46,29 +42,8 @@ class SummaryResult(msgspec.Struct, frozen=True):
         return self.audit.passed
 
 
-def run(spark: SparkSession, export: Export, request: JobRequest) -> SummaryResult:
-    """Scan, fold, audit."""
-    require_whole_history(export)
-    late = begun(export, request)
-    rows = records(spark, late)
-    point = find_point(rows, late)
-    base = base_rows(spark, late)
-    total = totals(fold(rows, partitions=request.partitions, with_entities=False, base=base))
-    return SummaryResult(
-        cluster_id=export.manifest.cluster_id,
-        generation=export.manifest.generation,
-        first_offset=export.manifest.history_begin,
-        point=point,
-        first_epoch=export.segments[0].first_epoch,
-        entities=total.entities,
-        state_hash=format_hash(total.state_hash),
-        audit=audit.run(spark, export, request),
-        checkpoint=began(late),
-    )
-
-
 def run_local(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
-    """The same without Spark."""
+    """Scan, fold, audit."""
     require_whole_history(export)
     late = begun(export, request)
     point = Point(*local.end_of(late))

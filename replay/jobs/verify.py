@@ -21,16 +21,14 @@ each number of tasks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
 from raftlog.segments.checkpoint_faults import checkpoint_faults
 from raftlog.segments.claims import claim_faults, silent_columns
@@ -40,19 +38,14 @@ from raftlog.segments.place import open_place
 from raftlog.segments.ranges import Checked, Fault, between, check_range
 from raftlog.segments.slices import FoldedSlice, Slice, fold_slice, plan
 from raftlog.segments.vouching import HOW, Vouching, judge
-from replay.jobs.state import Point, find_point
+from replay.jobs.state import Point
 from replay.local import fold as local
 from replay.local.pool import Pool
 from replay.opened import Export
-from replay.points import state_hashes
 from replay.request import JobRequest
-from replay.source import records
-from replay.spark_pool import SparkPool
 
 CHECKS_FILES = True
 """The runner leaves the files to this job, which goes on after a fault."""
-TASKS = (1, 7, 200)
-"""The fold must not depend on how many tasks it has: it is made with each of these numbers."""
 SLICES_PER_WORKER = 2
 
 
@@ -106,7 +99,7 @@ class VerifyResult(msgspec.Struct, frozen=True):
         return not self.total
 
 
-class _Fold(NamedTuple):
+class Fold(NamedTuple):
     """What a fold gave: the state hash at each offset asked for, and what it found."""
 
     hashes: dict[int, str]
@@ -115,8 +108,8 @@ class _Fold(NamedTuple):
     slices: int
 
 
-class _Engine:
-    """What does the work: the tasks of a pool."""
+class Engine:
+    """What does the work: the tasks of a pool. In Spark: replay/spark_jobs/verify.py."""
 
     def __init__(self, export: Export, pool: Pool) -> None:
         self._export, self._pool = export, pool
@@ -129,58 +122,18 @@ class _Engine:
         """Where the records in question end."""
         return Point(*local.end_of(self._export))
 
-    def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
+    def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> Fold:
         """Up to ``end``, inclusive. ``known``: the checkpoints that are whole."""
         count = SLICES_PER_WORKER * self._pool.size if self._pool.size > 1 else 1
-        return self._fold_slices(known, offsets, end, count)
+        return self.fold_slices(known, offsets, end, count)
 
-    def _fold_slices(
+    def fold_slices(
         self, known: list[Checkpoint], offsets: Collection[int], end: int, count: int
-    ) -> _Fold:
+    ) -> Fold:
+        """The same, in about so many slices."""
         slices = plan(known, self._export.manifest, end, count)
         work = partial(_fold_slice, self._export, sorted(offsets))
         return _together(list(self._pool.map(work, slices)))
-
-
-class _Spark(_Engine):
-    def __init__(self, spark: SparkSession, export: Export, request: JobRequest) -> None:
-        super().__init__(export, SparkPool(spark, export.record_count))
-        self._spark, self._request = spark, request
-
-    def end(self) -> Point:
-        return find_point(records(self._spark, self._export), self._export)
-
-    def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> _Fold:
-        if not known:
-            return self._fold_by_groups(offsets)
-        count = SLICES_PER_WORKER * self._spark.sparkContext.defaultParallelism
-        return self._fold_slices(known, offsets, end, count)
-
-    def _fold_by_groups(self, offsets: Collection[int]) -> _Fold:
-        tasks = [self._request.partitions] if self._request.partitions else list(TASKS)
-        rows = records(self._spark, self._export)
-        hashes, faults = _fold(lambda count: state_hashes(rows, offsets, partitions=count), tasks)
-        said = {offset: format_hash(state_hash) for offset, state_hash in hashes.items()}
-        return _Fold(said, faults, tasks, 0)
-
-
-def _fold(
-    fold: Callable[[int], dict[int, int]], tasks: list[int]
-) -> tuple[dict[int, int], list[Fault]]:
-    """The hashes by the first number of tasks, and where the others say something else."""
-    hashes, *others = (fold(count) for count in tasks)
-    faults = []
-    for count, other in zip(tasks[1:], others, strict=True):
-        for offset in sorted(
-            offset for offset, state_hash in hashes.items() if other[offset] != state_hash
-        ):
-            message = (
-                f"at offset {offset} the fold gives {format_hash(hashes[offset])} in"
-                f" {counted(tasks[0], 'task')}, and {format_hash(other[offset])} in {count}: that"
-                " is a defect of the fold, or files changed meanwhile"
-            )
-            faults.append(Fault(offset, offset, "TASKS", "", message))
-    return hashes, faults
 
 
 def _check(export: Export, offsets: list[int], raw: Segment) -> Checked:
@@ -191,22 +144,18 @@ def _fold_slice(export: Export, offsets: list[int], one: Slice) -> FoldedSlice:
     return fold_slice(open_place(export.target), export.manifest, one, offsets)
 
 
-def _together(parts: list[FoldedSlice]) -> _Fold:
+def _together(parts: list[FoldedSlice]) -> Fold:
     hashes = {offset: said for part in parts for offset, said in part.hashes.items()}
-    return _Fold(hashes, [fault for part in parts for fault in part.faults], [], len(parts))
-
-
-def run(spark: SparkSession, export: Export, request: JobRequest) -> VerifyResult:
-    """Check the files, then fold, if they are whole and the history is."""
-    return _verify(export, request, _Spark(spark, export, request))
+    return Fold(hashes, [fault for part in parts for fault in part.faults], [], len(parts))
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> VerifyResult:
-    """The same without Spark."""
-    return _verify(export, request, _Engine(export, pool))
+    """Check the files, then fold, if they are whole and the history is."""
+    return verify(export, request, Engine(export, pool))
 
 
-def _verify(export: Export, request: JobRequest, engine: _Engine) -> VerifyResult:
+def verify(export: Export, request: JobRequest, engine: Engine) -> VerifyResult:
+    """Check the files, then fold, whatever engine does the work."""
     manifest, raw = export.manifest, _raw_segments(export)
     said = [one for one in manifest.state_hashes if one.offset <= raw[-1].last_offset]
     checked = engine.check(raw, sorted({one.offset for one in said}))
@@ -224,7 +173,7 @@ def _verify(export: Export, request: JobRequest, engine: _Engine) -> VerifyResul
     faults += damaged
     bad = {one.file for one in damaged}
     known = [one for one in manifest.checkpoints if one.offset <= last and one.file not in bad]
-    folded = _Fold({}, [], [], 0)
+    folded = Fold({}, [], [], 0)
     if vouching is None:
         not_folded = "files are damaged"
     elif manifest.history_begin and manifest.state_from is None:

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.group_state import put
-from raftlog.metadata.image import FoldError
+from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import parse_body
 from replay.kernels.arrays import Bools, codes, distinct, ints
 
@@ -92,6 +93,23 @@ class Unaccounted(ImageBuilder):
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
         """Nothing."""
+
+
+class Noting(ChangeRecorder):
+    """A draft that notes changes while it ``listens``. Its state hash is of no interest."""
+
+    __slots__ = ("listens",)
+
+    def __init__(self, base: Image) -> None:
+        super().__init__(base)
+        self.listens = True
+
+    def replace(
+        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
+    ) -> None:
+        """Note it, or nothing."""
+        if self.listens:
+            self.note(kind, key, old, new)
 
 
 class Groups(NamedTuple):

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import FoldError
@@ -19,7 +18,15 @@ from raftlog.metadata.snapshot import content_hash
 from replay.asked import TOPIC, Asked
 from replay.beginning import base_of
 from replay.entities import count_entities, entities
-from replay.kernels.folding import AUTHOR_COLUMNS, COLUMNS, Groups, Unaccounted, rows, touched
+from replay.kernels.folding import (
+    AUTHOR_COLUMNS,
+    COLUMNS,
+    Groups,
+    Noting,
+    Unaccounted,
+    rows,
+    touched,
+)
 from replay.local.ends import End, end_of, ends_at
 from replay.local.group_shares import GroupShare, group_shares, of_groups, rows_of
 from replay.local.pool import Pool
@@ -177,14 +184,15 @@ class _ChangeTask(NamedTuple):
 
 def _changes(task: _ChangeTask, groups: Groups, bucket: int | None) -> Iterator[Changed]:
     """What the records of some groups changed, in order."""
-    draft, asked = ChangeRecorder(base_of(task.export)), task.asked
+    draft, asked = Noting(base_of(task.export)), task.asked
     with _in_order(task.export):
         for table in rows_of(task.export, bucket, COLUMNS + AUTHOR_COLUMNS):
             for row in rows(table, groups, authors=True):
-                row.fold(draft)
                 offset, epoch = row.record[0], row.record[1]
                 timestamp_ms, sequence = row.record[5], row.record[6]
-                if offset > task.since and timestamp_ms >= task.since_ms:
+                draft.listens = offset > task.since and timestamp_ms >= task.since_ms
+                row.fold(draft)
+                if draft.changes:
                     client_id, principal, type_name = row.author
                     for kind, key, old, new in draft.changes:
                         if asked is None or asked.has(kind, key):
@@ -192,7 +200,7 @@ def _changes(task: _ChangeTask, groups: Groups, bucket: int | None) -> Iterator[
                                 offset, kind, key, epoch, timestamp_ms, principal, client_id,
                                 sequence, type_name, *(_json(old), _json(new)),
                             )  # fmt: skip
-                draft.changes.clear()
+                    draft.changes.clear()
 
 
 def _json(value: Any) -> str | None:

@@ -15,12 +15,12 @@ import pyarrow as pa
 from raftlog.metadata.entities import format_hash
 from replay.fold import fold, totals
 from replay.jobs import audit
-from replay.jobs.state import find_point
 from replay.local import pool
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.session import build_session
 from replay.source import check_files, records
+from replay.spark_jobs.state import find_point
 
 pool.ALONE_RECORDS = 0
 """Here, and so for the tasks: as if there were much to do."""

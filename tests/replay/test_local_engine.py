@@ -4,6 +4,8 @@ workers there are.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +178,33 @@ def test_a_job_knows_which_engine_is_quicker() -> None:
 def test_what_needs_spark_says_so(exported: tuple[Path, LogHistory]) -> None:
     with pytest.raises(ReplayError, match="sql needs Spark: --engine local has audit, "):
         compute_local(JobRequest(job="sql", export=str(exported[0])))
+
+
+def test_a_job_without_spark_imports_neither_that_nor_the_logs_of_nodes(
+    exported: tuple[Path, LogHistory], tmp_path: Path
+) -> None:
+    program = """
+import sys
+sys.argv = ["raftlog", "replay", *sys.argv[1:]]
+from raftlog.cli.entry import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+    for job in LOCAL_JOBS:
+        words = [job, str(exported[0]), "--engine", "local", "--json"]
+        words += ["topic", "t0"] if job == "history" else []
+        words += ["-o", str(tmp_path / "report.html")] if job == "report" else []
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode in {0, 3}, done.stderr[-500:]
+        assert '"' in done.stdout
+        loaded = set(done.stderr.splitlines()[-1].split())
+        assert "replay.local.runner" in loaded
+        assert not loaded & {"pyspark", "structlog", "pandas"}, job

@@ -36,6 +36,7 @@ from raftlog.segments.writer import ExportWriter
 from replay.errors import DamageError, ReplayError
 from replay.jobs import verify
 from replay.remote import hadoop_uri
+from replay.spark_jobs import verify as spark_verify
 
 
 def said(
@@ -119,7 +120,7 @@ def only_fault(result: verify.VerifyResult) -> Fault:
     return fault
 
 
-@pytest.mark.parametrize("tasks", [(1, 7, 20), nightly(verify.TASKS)], ids=str)
+@pytest.mark.parametrize("tasks", [(1, 7, 20), nightly(spark_verify.TASKS)], ids=str)
 def test_a_good_export(
     replay: Replay,
     history: LogHistory,
@@ -127,7 +128,7 @@ def test_a_good_export(
     tasks: tuple[int, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verify, "TASKS", tasks)
+    monkeypatch.setattr(spark_verify, "TASKS", tasks)
     result = replay("verify", good)
     assert result.passed
     assert (result.files, result.records, result.batches) == (
@@ -149,7 +150,7 @@ def test_a_good_export(
 
 
 def test_numbers_of_tasks_are_one_some_and_more_than_groups() -> None:
-    assert verify.TASKS == (1, 7, 200)
+    assert spark_verify.TASKS == (1, 7, 200)
 
 
 def test_a_state_that_a_node_did_not_have(replay: Replay, history: LogHistory, copy: Path) -> None:
@@ -239,7 +240,7 @@ def test_a_history_that_begins_late_is_checked_and_not_folded(
 
 
 def test_a_fold_that_depends_on_the_tasks() -> None:
-    hashes, faults = verify._fold(lambda count: {7: count % 7, 9: 4}, [1, 8, 200])
+    hashes, faults = spark_verify._fold(lambda count: {7: count % 7, 9: 4}, [1, 8, 200])
     assert hashes == {7: 1, 9: 4}
     assert [(fault.check, fault.first_offset) for fault in faults] == [("TASKS", 7)]
     assert "in 1 task, and" in faults[0].message
