@@ -62,8 +62,8 @@ def _options(*, create: bool) -> Options:
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_paranoid_checks(True)
     options.set_write_buffer_size(ROCKSDB_WRITE_BUFFER_BYTES)
-    # Chunks are small and mostly read from the replica's memory; keys only grow, so that compaction
-    # moves files whole.
+    # What is read is mostly read from the replica's memory, and what is written is synced at once:
+    # to compress it costs time where it counts.
     options.set_compression_type(DBCompressionType.none())
     blocks = BlockBasedOptions()
     blocks.set_block_size(32 << 10)
