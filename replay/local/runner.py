@@ -12,7 +12,7 @@ from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError, exit_code
 from replay.local.audit import check_files
 from replay.local.light import spare_pandas
-from replay.local.pool import Pool
+from replay.local.pool import Pool, collect_rarely
 from replay.opened import open_export
 from replay.origin import with_origin
 from replay.request import JobRequest
@@ -56,6 +56,7 @@ def run_local(request: JobRequest) -> int:
     something, or files are damaged).
     """
     spare_pandas()
+    collect_rarely()
     try:
         result = compute_local(request)
     except RaftlogError as error:

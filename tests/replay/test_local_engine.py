@@ -4,6 +4,7 @@ workers there are.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -208,3 +209,35 @@ finally:
         loaded = set(done.stderr.splitlines()[-1].split())
         assert "replay.local.runner" in loaded
         assert not loaded & {"pyspark", "structlog", "pandas"}, job
+
+
+@pytest.mark.parametrize("other_threads", [0, 1])
+def test_workers_are_copies_only_of_a_process_without_other_threads(
+    exported: tuple[Path, LogHistory], other_threads: int
+) -> None:
+    program = """
+import sys, threading
+from replay.local import pool, runner
+from replay.request import JobRequest
+
+pool.ALONE_RECORDS, pool.workers = -1, lambda: 2
+if __name__ == "__main__":
+    for _ in range(int(sys.argv[2])):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    print(pool._context().get_start_method())
+    runner.run_local(JobRequest(job="state", export=sys.argv[1], engine="local", json=True))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(exported[0]), str(other_threads)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=True,
+    )
+    method, said = done.stdout.split("\n", 1)
+    copies = sys.platform == "linux" and not other_threads
+    assert method == ("fork" if copies else "spawn")
+    answer = json.loads(said)
+    alone = compute_local(JobRequest(job="state", export=str(exported[0]), engine="local"))
+    assert answer["state_hash"] == alone.state_hash
+    assert answer["entities"] == alone.entities
