@@ -86,7 +86,13 @@ class MetadataFollower:
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._answer_by = 0.0
+        self._epochs = (-1, -1, -1)
+        """Of the broker, the controller and the log,"""
+        self._stays = b""
+        """and what each fetch has while they stay what they are; empty: no fetch was sent yet."""
         self._patience_s = PATIENCE_MIN_S
+        self._settled = False
+        """The endpoints know that this controller answers, and nothing was begun anew since."""
         self._closed = False
         self.controller_id = -1
         self.snapshots_installed = 0
@@ -162,6 +168,7 @@ class MetadataFollower:
 
     def _go(self, pause_s: float) -> None:
         """Connect to the target of the endpoint selector, after a pause."""
+        self._settled = False
         self._stop_timer()
         if pause_s:
             self._timer = self._loop.call_later(pause_s, self._connect)
@@ -191,20 +198,15 @@ class MetadataFollower:
         view, settings = self._view, self._settings
         if view.backpressure or self._link is None:
             return
-        request = controller_pb2.MetadataFetchRequest(
-            cluster_id=self._cluster_id,
-            replica_id=self._broker_id,
-            broker_epoch=self._broker_epoch(),
-            controller_epoch=view.controller_epoch,
-            fetch_offset=view.applied + 1,
-            applied_offset=view.applied,
-            told_lowest_acknowledged_offset=view.known_lao,
-            high_watermark=view.high_watermark,
-            max_bytes=settings.fetch_max_bytes,
-            max_wait_ms=settings.fetch_max_wait_ms,
-            generation=view.generation,
-            takes_lao_alone=True,
-        )
+        epochs = (self._broker_epoch(), view.controller_epoch, view.generation)
+        if epochs != self._epochs or not self._stays:
+            self._epochs, self._stays = epochs, self._what_stays(*epochs)
+        # Parsed: setting a field costs as much as parsing all that stays.
+        request = controller_pb2.MetadataFetchRequest.FromString(self._stays)
+        request.fetch_offset = view.applied + 1
+        request.applied_offset = view.applied
+        request.told_lowest_acknowledged_offset = view.known_lao
+        request.high_watermark = view.high_watermark
         self._answer_by = (
             self._loop.time() + (settings.fetch_max_wait_ms + settings.answer_margin_ms) / 1000
         )
@@ -213,6 +215,20 @@ class MetadataFollower:
             self._link.send(request)
         except LinkClosedError:
             self._fetching = False
+
+    def _what_stays(self, broker_epoch: int, controller_epoch: int, generation: int) -> bytes:
+        """Of a fetch, from one to the next, as bytes."""
+        settings = self._settings
+        return controller_pb2.MetadataFetchRequest(
+            cluster_id=self._cluster_id,
+            replica_id=self._broker_id,
+            broker_epoch=broker_epoch,
+            controller_epoch=controller_epoch,
+            max_bytes=settings.fetch_max_bytes,
+            max_wait_ms=settings.fetch_max_wait_ms,
+            generation=generation,
+            takes_lao_alone=True,
+        ).SerializeToString()
 
     def _take(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         view = self._view
@@ -240,8 +256,10 @@ class MetadataFollower:
     def _accept(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         view = self._view
         try:
-            if reply.records:
-                view.apply(reply.records, high_watermark=reply.high_watermark)
+            # Each look at the field is a copy.
+            records = reply.records
+            if records:
+                view.apply(records, high_watermark=reply.high_watermark)
         except CorruptLogError as error:
             log.warning(
                 "a fetch reply is corrupt: dropped", controller=self._dialled, error=str(error)
@@ -253,8 +271,10 @@ class MetadataFollower:
             return
         view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset, reply.high_watermark)
         self.controller_id = reply.leader_id
-        self._endpoints.reached()
-        self._patience_s = PATIENCE_MIN_S
+        if not self._settled:
+            self._settled = True
+            self._endpoints.reached()
+            self._patience_s = PATIENCE_MIN_S
         if reply.HasField("snapshot_id"):
             self._begin_snapshot(SnapshotId(reply.snapshot_id.end_offset, reply.snapshot_id.epoch))
         elif not reply.fetch_stands:

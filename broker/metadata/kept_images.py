@@ -161,7 +161,7 @@ class KeptImages:
             passed = bisect_right(self._between, offset, key=_image_offset)
             if passed:
                 self._give_up_below(self._between[passed - 1].image)
-        if self.full:
+        if self.bytes > self._max_bytes:
             self.make_room()
 
     def make_room(self) -> None:

@@ -94,17 +94,17 @@ class ReadGate(Generic[R]):
             queue: SortedDict() for queue in (_REPEATABLE, _LATEST, _STRICT, _LEASELESS)
         }
         # (deadline, arrival) -> the key in the above.
-        self._deadlines: SortedDict[tuple[float, int], tuple[tuple[int, int], _Parked[R]]] = (
+        self.deadlines: SortedDict[tuple[float, int], tuple[tuple[int, int], _Parked[R]]] = (
             SortedDict()
         )
 
     def __len__(self) -> int:
-        return len(self._deadlines)
+        return len(self.deadlines)
 
     @property
     def next_deadline(self) -> float:
         """When to call :meth:`expire`."""
-        return self._deadlines.peekitem(_FIRST)[0][0] if self._deadlines else float("inf")
+        return self.deadlines.peekitem(_FIRST)[0][0] if self.deadlines else float("inf")
 
     def admit(
         self,
@@ -163,7 +163,7 @@ class ReadGate(Generic[R]):
     def expire(self, now: float) -> list[tuple[R, ApiError]]:
         """The parked reads whose deadline has come, and what to tell them."""
         expired: list[tuple[R, ApiError]] = []
-        while self._deadlines and self._deadlines.peekitem(_FIRST)[0][0] <= now:
+        while self.deadlines and self.deadlines.peekitem(_FIRST)[0][0] <= now:
             expired.append(self._end_first(self._too_late))
         return expired
 
@@ -244,14 +244,14 @@ class ReadGate(Generic[R]):
     def _keep(self, parked: _Parked[R], number: int) -> None:
         key = (parked.offset, number)
         self._waiting[parked.queue][key] = parked
-        self._deadlines[parked.deadline, number] = (key, parked)
+        self.deadlines[parked.deadline, number] = (key, parked)
         if parked.reader is not None:
             self._shares.take(parked.reader)
             self._of_reader.setdefault(parked.reader, {})[number] = (key, parked)
 
     def _forget(self, key: tuple[int, int], parked: _Parked[R]) -> None:
         del self._waiting[parked.queue][key]
-        del self._deadlines[parked.deadline, key[1]]
+        del self.deadlines[parked.deadline, key[1]]
         if parked.reader is not None:
             self._shares.give_back(parked.reader)
             own = self._of_reader[parked.reader]
@@ -260,7 +260,7 @@ class ReadGate(Generic[R]):
                 del self._of_reader[parked.reader]
 
     def _end_first(self, why: Callable[[_Parked[R]], ApiError]) -> tuple[R, ApiError]:
-        key, parked = self._deadlines.peekitem(_FIRST)[1]
+        key, parked = self.deadlines.peekitem(_FIRST)[1]
         self._forget(key, parked)
         return parked.request, why(parked)
 

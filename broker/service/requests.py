@@ -161,7 +161,7 @@ class RequestServer:
         """
         if self._versions.moved():
             self._renegotiate()
-        if len(self._gate) and not self._release_due:
+        if self._gate.deadlines and not self._release_due:
             self._release()
 
     def _release(self) -> None:

@@ -64,7 +64,7 @@ class History:
     """All changes behind ``start``, within about ``max_bytes`` of memory."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._image_every_bytes = min(IMAGE_EVERY_BYTES, max_bytes // 16)
         self.start = -1
         """An offset: what was changed behind it is here."""
@@ -80,11 +80,6 @@ class History:
         """
         entries = self._entries
         return entries[len(entries) // 2].last_offset if entries else self.start
-
-    @property
-    def full(self) -> bool:
-        """Whether the bound is passed."""
-        return self.bytes > self._max_bytes
 
     def newest(self, count: int) -> list[bytes]:
         """The newest chunks, at most so many, ascending."""
@@ -113,7 +108,8 @@ class History:
         that somebody will ask for its changes soon.
         """
         entry = _Entry(last_offset, epoch, chunk)
-        keeps = self.needs_image(len(chunk))
+        # As ``needs_image`` has said; most chunks come without an image.
+        keeps = before is not None and self.needs_image(len(chunk))
         self._chunks_since_image += 1
         self._bytes_since_image += len(chunk)
         if keeps:
@@ -132,7 +128,7 @@ class History:
         """
         entries = self._entries
         count = dropped = end = freed = 0
-        while self.bytes - freed > self._max_bytes and count < len(entries):
+        while self.bytes - freed > self.max_bytes and count < len(entries):
             if entries[count].last_offset > floor:
                 break
             freed += entries[count].bytes

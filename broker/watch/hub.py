@@ -171,7 +171,8 @@ class WatchHub:
     @property
     def rests(self) -> bool:
         """Whether nobody watches, and nothing is to be dropped: ``moved`` would do nothing."""
-        return not self._watchers and not self.history.full
+        history = self.history
+        return not self._watchers and history.bytes <= history.max_bytes
 
     def moved(self, floor: int) -> None:
         """Images may show more now. ``floor``: changes above it are still needed by somebody."""

@@ -4,7 +4,7 @@ after the other news of the same turn of the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.service.intake import Intake
@@ -13,6 +13,16 @@ from controller.service.node import ControllerNode
 from controller.service.observers import Observers
 from controller.visibility.telling import Telling
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+
+class _Everybody:
+    """All broker ids."""
+
+    def __contains__(self, broker_id: object) -> bool:
+        return True
+
+
+EVERYBODY: Container[int] = _Everybody()
 
 
 class Announcements:
@@ -52,13 +62,18 @@ class Announcements:
             self._soon(0, self._after_commit)
 
     def _after_commit(self) -> None:
-        """Replace the committed image, move LAO, tell observers, and decide what has waited for
+        """Tell observers, replace the committed image, move LAO, and decide what has waited for
         this commit.
+
+        Observers come first: they wait, and nothing of the rest concerns what they are told, but
+        for a LAO that a commit itself moves. That one is told behind it.
         """
         self._commit_due = False
         leadership = self._node.leadership
         if leadership is None or leadership.decider is None:
             return
+        self.observers.lao_is_held = False
+        self.observers.release()
         advanced_bytes = leadership.log.commit(self._node.committed_end)
         if advanced_bytes is not None:
             self._node.committed.replace(leadership.log.committed, leadership.log.log_hash)
@@ -66,8 +81,6 @@ class Announcements:
         now = self._node.now()
         self._telling.committed(self._node.committed_end, now)
         leadership.decider.state.sketches.committed(self._node.committed_end, now)
-        self.observers.lao_is_held = False
-        self.observers.release()
         self._visibility_moved(leadership)
         if self._intake or leadership.decider.due.is_urgent():
             self._wake()
@@ -124,17 +137,16 @@ class Announcements:
         if leadership is not None and leadership.parking.waits_for_known_lao:
             self.observers.ask_reports()
 
-    def _must_report(self, broker_id: int) -> bool:
-        """Whether somebody waits for what this broker was told: a writer, or the broker itself,
-        which is to be unfenced.
+    def _must_report(self) -> Container[int]:
+        """The brokers of which somebody waits for what they were told: a writer, who waits for all
+        of them, or the broker itself, which is to be unfenced.
         """
         leadership = self._node.leadership
         if leadership is None or leadership.decider is None:
-            return True
-        return (
-            leadership.parking.waits_for_known_lao
-            or broker_id in leadership.decider.state.wants_unfence
-        )
+            return EVERYBODY
+        if leadership.parking.waits_for_known_lao:
+            return EVERYBODY
+        return leadership.decider.state.wants_unfence
 
     def _release_observers(self) -> None:
         self._observers_due = False

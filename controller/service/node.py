@@ -37,6 +37,7 @@ class ControllerNode:
         seconds of the loop's clock.
         """
         self.quorum = quorum
+        self.cluster_id = quorum.cluster_id
         self.replica = replica
         self.space = space
         self.now = now
@@ -83,11 +84,6 @@ class ControllerNode:
         return broker is not None and broker.epoch == broker_epoch
 
     # --- the quorum ------------------------------------------------------------------------------
-
-    @property
-    def cluster_id(self) -> str:
-        """The id of this cluster."""
-        return self.quorum.cluster_id
 
     @property
     def generation(self) -> int:

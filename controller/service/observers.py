@@ -21,7 +21,7 @@ lost.]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -140,13 +140,13 @@ class Observers:
         self,
         source: LogSource,
         report: Callable[[pb.MetadataFetchRequest], None],
-        must_report: Callable[[int], bool],
+        must_report: Callable[[], Container[int]],
         soon: Callable[[float, Callable[[], None]], object],
         stopwatch: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        """``report`` hears how far an observer is that is a broker; ``must_report``: whether a LAO
-        told to this broker is to be reported at once; ``soon`` calls back in another
+        """``report`` hears how far an observer is that is a broker; ``must_report``: the brokers
+        that are to report at once which LAO they were told; ``soon`` calls back in another
         turn of the loop, after so many seconds; ``stopwatch``: seconds that go on within a turn;
         ``cpu_clock``: of the CPU, used by the loop's thread.
         """
@@ -233,6 +233,7 @@ class Observers:
         if stream is None or not messages:
             return
         fetch = messages[-1]
+        source = self._source
         error = self._refusal(fetch)
         if error is not None:
             self._send_error(stream, error)
@@ -244,41 +245,40 @@ class Observers:
         stream.fetch = fetch
         stream.offset, stream.high_watermark = fetch.fetch_offset, fetch.high_watermark
         wait_ms = min(max(fetch.max_wait_ms, 0), MAX_WAIT_MS)
-        stream.deadline = self._source.now() + wait_ms / 1000
-        # Nearly every fetch acknowledges the newest records, and waits.
-        if stream.stranger or wait_ms == 0 or self._is_news(stream):
+        stream.deadline = source.now() + wait_ms / 1000
+        end = source.committed_end
+        # Nearly every fetch acknowledges the newest records, and waits: there is nothing to say at
+        # once. ``_answer`` looks closely.
+        if (
+            stream.stranger
+            or wait_ms == 0
+            or end > stream.offset
+            or end > stream.high_watermark
+            or source.controller_epoch != stream.sent_epoch
+            or source.lowest_acknowledged_offset != stream.sent_lao
+        ):
             self._line_up(stream)
             # Others were served in this turn of the loop: with who else comes in it, in the next.
             if stream.stranger or not self._turn_begun:
                 self._serve()
 
-    def _is_news(self, stream: MetadataStream) -> bool:
-        """Whether there may be something to say at once: ``_answer`` looks closely."""
-        source = self._source
-        end = source.committed_end
-        return (
-            end > stream.offset
-            or end > stream.high_watermark
-            or source.controller_epoch != stream.sent_epoch
-            or source.lowest_acknowledged_offset != stream.sent_lao
-        )
-
     def _refusal(self, fetch: pb.MetadataFetchRequest) -> ApiError | None:
         source = self._source
-        if fetch.cluster_id and fetch.cluster_id != source.cluster_id:
+        cluster_id, generation = fetch.cluster_id, fetch.generation
+        if cluster_id and cluster_id != source.cluster_id:
             return ApiError(
                 ErrorCode.INCONSISTENT_CLUSTER_ID,
-                f"this is cluster {source.cluster_id}, not {fetch.cluster_id[:80]!r}",
+                f"this is cluster {source.cluster_id}, not {cluster_id[:80]!r}",
                 field="cluster_id",
             )
         if fetch.fetch_offset < 0:
             return ApiError(
                 ErrorCode.INVALID_REQUEST, "fetch_offset is negative", field="fetch_offset"
             )
-        if fetch.generation not in (-1, source.generation):
+        if generation not in (-1, source.generation):
             return ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"the log is of generation {source.generation}, not {fetch.generation}: drop what"
+                f"the log is of generation {source.generation}, not {generation}: drop what"
                 " you hold",
                 field="generation",
             )
@@ -323,14 +323,8 @@ class Observers:
             stream.lines_up |= 1 << line
             self._lines[line].push(stream.link.peer, stream)
 
-    def _next(self) -> MetadataStream | None:
-        """Whom to look at: brokers first, then strangers, a connection after the other; None:
-        nobody.
-        """
-        if not self._bursts.pausing:
-            for stream in self._due:
-                del self._due[stream]
-                return stream
+    def _next_stranger(self) -> MetadataStream | None:
+        """Whom to look at, when there is no broker: a connection after the other; None: nobody."""
         if not self._lines[self._front] and self._news:
             self._news = False
             self._front = 1 - self._front
@@ -370,10 +364,16 @@ class Observers:
             self._turn_cpu_at = self._cpu_clock()
         spent_s, left_bytes = self._spent_s, OBSERVERS_TURN_MAX_BYTES - self._spent_bytes
         looked = to_brokers = 0
+        due_now, bursts, must_report = self._due, self._bursts, self._must_report()
         while spent_s < TURN_MAX_S and left_bytes > 0 and to_brokers < TURN_ANSWERS:
-            stream = self._next()
-            if stream is None:
-                break
+            stream: MetadataStream | None
+            if due_now and not bursts.pausing:
+                stream = next(iter(due_now))
+                del due_now[stream]
+            else:
+                stream = self._next_stranger()
+                if stream is None:
+                    break
             looked += 1
             if stream.fetch is not None:
                 if error is not None:
@@ -381,7 +381,7 @@ class Observers:
                     sent_bytes = ANSWER_BYTES
                 else:
                     due = stream.deadline <= now
-                    sent_bytes = self._answer(stream, stream.fetch, known, due=due)
+                    sent_bytes = self._answer(stream, stream.fetch, known, must_report, due)
                 left_bytes -= sent_bytes
                 if not stream.stranger:
                     to_brokers += sent_bytes > 0
@@ -394,9 +394,9 @@ class Observers:
         if looked:
             self._spent_s, self._spent_bytes = spent_s, OBSERVERS_TURN_MAX_BYTES - left_bytes
         if to_brokers:
-            self._bursts.begin()
+            bursts.begin()
         elif looked:
-            self._bursts.go_on()
+            bursts.go_on()
         if (looked or self._more) and not self._turn_begun:
             self._turn_begun = True
             # A full turn is followed by as long a pause: gRPC hands over one new call in a turn of
@@ -417,7 +417,7 @@ class Observers:
         stream: MetadataStream,
         fetch: pb.MetadataFetchRequest,
         known: _Known,
-        *,
+        must_report: Container[int],
         due: bool,
     ) -> int:
         """Answer a fetch, if there is what to answer; for how many bytes that counts."""
@@ -432,7 +432,7 @@ class Observers:
         news = lao != stream.sent_lao and not self.lao_is_held and end >= 0
         if not (answers or news):
             return 0
-        stands = not answers and fetch.takes_lao_alone and not self._must_report(fetch.replica_id)
+        stands = not answers and fetch.takes_lao_alone and fetch.replica_id not in must_report
         key = (offset if has_data else -1, fetch.max_bytes, stands)
         response = self._shared.get(key)
         if response is None:

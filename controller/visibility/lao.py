@@ -201,7 +201,7 @@ class LaoTracker(LaoView):
 
     def _advance(self) -> None:
         members = self._registrations
-        if members.by_applied:
+        if members.by_applied.count:
             self._highest_lao = max(self._highest_lao, members.by_applied.lowest)
             self._highest_min_known_lao = max(
                 self._highest_min_known_lao, members.by_known_lao.lowest

@@ -80,7 +80,7 @@ class LaoView:
         if heartbeats are not in force.
         """
         by_known_lao = self._registrations.by_known_lao
-        return by_known_lao.lowest if by_known_lao and not self._heartbeats_off else -1
+        return by_known_lao.lowest if by_known_lao.count and not self._heartbeats_off else -1
 
     @property
     def high_watermark(self) -> int:

@@ -20,21 +20,22 @@ class Positions:
     there are offsets between.
     """
 
-    __slots__ = ("_at", "_count", "_offsets", "lowest")
+    __slots__ = ("_at", "_offsets", "count", "lowest")
 
     def __init__(self) -> None:
         self._at: dict[int, set[tuple[int, int]]] = {}
         """Offset -> who is there, by broker id and epoch."""
         self._offsets: list[int] = []
         """The keys of ``_at``, ascending."""
-        self._count = 0
+        self.count = 0
+        """How many there are, and"""
         self.lowest = NOWHERE
-        """The lowest offset; NOWHERE if there is none. An attribute: each report of a broker asks
-        for it.
+        """the lowest offset; NOWHERE if there is none. Attributes: each report of a broker asks for
+        them.
         """
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __iter__(self) -> Iterator[Position]:
         """Ascending."""
@@ -59,14 +60,14 @@ class Positions:
                 offsets.append(offset)
             self.lowest = offsets[0]
         there.add((broker_id, epoch))
-        self._count += 1
+        self.count += 1
 
     def remove(self, position: Position) -> None:
         """Raises KeyError if it is not there."""
         offset, broker_id, epoch = position
         there = self._at[offset]
         there.remove((broker_id, epoch))
-        self._count -= 1
+        self.count -= 1
         if not there:
             del self._at[offset]
             offsets = self._offsets

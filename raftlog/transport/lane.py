@@ -20,21 +20,20 @@ READ_AHEAD_FRAMES, READ_AHEAD_BYTES = 4, 64 << 10
 CLOSED_BY_PEER = "the peer closed the lane"
 
 
-class _Frames:
+class _Framed:
     """What is sent to many, one after the other, is framed once."""
 
     def __init__(self) -> None:
-        self._envelope = self._frame = b""
+        self.envelope = self.frame = b""
 
-    def of(self, envelope: bytes) -> bytes:
-        """An envelope behind its length."""
-        if envelope is not self._envelope:
-            self._frame = len(envelope).to_bytes(HEADER_BYTES, "big") + envelope
-            self._envelope = envelope
-        return self._frame
+    def take(self, envelope: bytes) -> bytes:
+        """Put an envelope behind its length, and keep both."""
+        self.frame = len(envelope).to_bytes(HEADER_BYTES, "big") + envelope
+        self.envelope = envelope
+        return self.frame
 
 
-_frame_of = _Frames().of
+_last = _Framed()
 
 
 class LaneError(Exception):
@@ -159,7 +158,8 @@ class Lane(asyncio.Protocol):
         """Write an envelope where the lane is ``writable``."""
         if self._transport is not None:
             if len(envelope) <= JOINED_BYTES:
-                self._transport.write(_frame_of(envelope))
+                frame = _last.frame if envelope is _last.envelope else _last.take(envelope)
+                self._transport.write(frame)
             else:
                 self._transport.writelines((len(envelope).to_bytes(HEADER_BYTES, "big"), envelope))
 

@@ -19,6 +19,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from raftlog.config_writes.messages import Framed
 from raftlog.logger import get_logger
 from raftlog.transport.api import Conversation
@@ -71,6 +73,7 @@ class LanedLink(GrpcLink):
         self._put_max_bytes = PUT_MAX_BYTES[conversation]
         self._single = self._outgoing.single
         """Whether a message is an envelope."""
+        self._parse = self._incoming.item_type.FromString
         self._standing: Lane | None = None
         """Had, and not used yet."""
         self._lane: Lane | None = None
@@ -113,7 +116,7 @@ class LanedLink(GrpcLink):
         """See :class:`GrpcLink`. Nothing in front of it: it leaves at once."""
         lane = self._lane
         if lane is None or self._reason is not None:
-            super().send(message)
+            self._send_on_stream(message)
             return
         item = self._encode(message, self._send_max_bytes)
         # The writer is busy as long as nothing can wake it. Items are left to it: more may follow
@@ -128,10 +131,14 @@ class LanedLink(GrpcLink):
         else:
             self._queue(item)
 
+    def _send_on_stream(self, message: Any) -> None:
+        """There is no lane in use."""
+        super().send(message)
+
     def _use(self, lane: Lane) -> None:
         """From here on everything goes over the lane."""
         self._standing, self._lane, self._stream = None, lane, lane
-        lane.take = self._take
+        lane.take = self._take_single if self._incoming.single else self._take
         self._count(1)
 
     def _take(self, envelope: bytes) -> bool:
@@ -148,6 +155,29 @@ class LanedLink(GrpcLink):
         if turns is not None and len(messages) > self._slice_items:
             return False
         BaseLink.deliver(self, messages)
+        if turns is not None:
+            turns.used(turns.now() - begun)
+        return True
+
+    def _take_single(self, envelope: bytes) -> bool:
+        """As ``_take``, where a message is an envelope: for the fetches and the answers of many
+        brokers. What it calls there is done here.
+        """
+        turns = self._turns
+        if turns is not None:
+            if len(envelope) > FEW_BYTES or turns.left_s <= 0 or turns.waiting.length:
+                return False
+            begun = turns.now()
+        try:
+            messages = (self._parse(envelope),)
+        except DecodeError:
+            return False
+        received = self._received
+        if self._reason is None and received is not None:
+            try:
+                received(self, messages)
+            except Exception as error:
+                self._end_failed(error)
         if turns is not None:
             turns.used(turns.now() - begun)
         return True
@@ -227,16 +257,18 @@ class DialedLanedLink(LanedLink):
         """Requests that are."""
         self._hold_timer: asyncio.TimerHandle | None = None
 
-    def send(self, message: Any) -> None:
-        """See :class:`LanedLink`."""
-        if self._lane is None:
-            if self._standing is None or self._unanswered:
-                self._hold()
-                super().send(message)
-                self._not_moved()
-                return
+    def _send_on_stream(self, message: Any) -> None:
+        """Move to the lane, if it stands and nothing is under way."""
+        if self._lane is None and self._standing is not None and not self._unanswered:
             self._use(self._standing)
-        super().send(message)
+            self.send(message)
+            return
+        if self._lane is None:
+            self._hold()
+            super()._send_on_stream(message)
+            self._not_moved()
+        else:
+            super()._send_on_stream(message)
 
     def _hold(self) -> None:
         """From here on keep requests, if those before them have kept the link long enough."""

@@ -117,7 +117,7 @@ def observers_of(source: FakeSource, turns: Turns | None = None) -> Observers:
     return Observers(
         source,
         source.report,
-        lambda broker_id: broker_id in source.to_report,
+        lambda: source.to_report,
         turns.soon,
         lambda: turns.time_s,
         lambda: turns.cpu_s,

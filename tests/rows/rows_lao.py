@@ -33,7 +33,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("LAO-3", "The fastest decides", f"{_TRACKER}._advance",
            "members.by_applied.lowest", "list(members.by_applied)[-1][0]", _LAO),
     breaks("LAO-4", "A fetch reports what is committed", "broker.metadata.follower:MetadataFollower._fetch",
-           "applied_offset=view.applied,", "applied_offset=view.high_watermark - 1,", _SERVICE),
+           "applied_offset = view.applied", "applied_offset = view.high_watermark - 1", _SERVICE),
     breaks("LAO-5", "The client's identity is left out", "broker.service.requests:RequestServer._forward",
            "write.CopyFrom(request.write)", 'write.CopyFrom(request.write); write.ClearField("client")', _SERVICE),
     breaks("LAO-5", "A forwarded write of unknown outcome is sent again", "raftlog.client.routed_call:RoutedCall.set_exception",
@@ -67,7 +67,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            'if message.HasField("fenced") or message.in_controlled_shutdown:\n'
            "                registrations.set_fenced(broker, message.fenced or message.in_controlled_shutdown, batch_end)", _LAO),
     breaks("LAO-16", "Of nobody it is everything", f"{_TRACKER}._advance",
-           "if members.by_applied:", "if not members.by_applied:\n            self._highest_lao = self._high_watermark - 1\n        else:", _LAO),
+           "if members.by_applied.count:", "if not members.by_applied:\n            self._highest_lao = self._high_watermark - 1\n        else:", _LAO),
     breaks("LAO-17", "Known before every member has reported", f"{_LAO_VIEW}.lao", "silent or ", "", _LAO),
     breaks("LAO-17", "Reports under other controller epochs count", f"{_TRACKER}.report",
            "controller_epoch != self.epoch or ", "", _LAO),
