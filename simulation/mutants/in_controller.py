@@ -147,7 +147,7 @@ MUTANTS = (
         ),
         SLOW,
         "slow links to brokers",
-        known=7,
+        known=2,
     ),
     Mutant(
         "old-incarnation-accepted",

@@ -141,7 +141,7 @@ MUTANTS = (
         ),
         "brokers that lag while they are fenced",
         seeds=100,
-        known=30,
+        known=4,
     ),
     Mutant(
         "joins-below-epoch-start",
