@@ -59,12 +59,17 @@ class Directory:
             correlation_id, error, controller_epoch=self.leader_epoch, leader_endpoint=endpoint
         )
 
-    def successor(self, node_id: int, listener: str) -> pb.ControllerResponse:
+    def successor(
+        self, node_id: int, listener: str, *, takes_requests: bool
+    ) -> pb.ControllerResponse:
         """The notice that this controller is about to lead: a client connects to it meanwhile, for
         somebody who has come to this listener.
+
+        ``takes_requests``: and asks there from now on.
         """
         return pb.ControllerResponse(
             leader_id=node_id,
             leader_endpoint=self.endpoint_of(node_id, listener),
             controller_epoch=self.leader_epoch,
+            successor_takes_requests=takes_requests,
         )

@@ -2,7 +2,8 @@
 that wait for the successor.
 
 It begins with a notice to all clients of who is to lead. While they connect there this node leads
-on: a connection costs both ends milliseconds, which are not to be those in which nobody leads.
+on: a connection costs both ends milliseconds, which are not to be those in which nobody leads. A
+second notice, while the last chunk is being committed, has them ask there.
 
 Meanwhile, too, the voters store their votes for the successor ahead, so that none of them waits for
 its disk when it is asked.
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 CONNECT_S = 0.05
 """How long clients have to connect to the successor, before anything waits for it."""
+NEXT_CHUNK_S = 0.01
+"""How long the next chunk is waited for then."""
 HOLD_S = 0.25
 """How long requests wait at a node that is to succeed the leader, that campaigns, or that has lost
 its leader: asking round would take longer.
@@ -46,7 +49,8 @@ class HandOver:
     """At most one transfer at a time. ``resign`` inside means the quorum's core.
 
     ``wake``: run a turn soon; ``refuse_waiting``: refuse the requests that wait, if this node does
-    not lead; ``announce``: tell clients who is to lead, so that they connect to it meanwhile.
+    not lead; ``announce``: tell clients who is to lead, so that they connect to it meanwhile, and
+    whether they are to ask there from now on.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class HandOver:
         node: ControllerNode,
         wake: Callable[[], None],
         refuse_waiting: Callable[[], None],
-        announce: Callable[[int], None],
+        announce: Callable[[int, bool], None],
     ) -> None:
         self._node, self._wake, self._refuse_waiting = node, wake, refuse_waiting
         self._announce = announce
@@ -63,6 +67,8 @@ class HandOver:
         """Under way: nothing may be decided for now."""
         self._connecting: asyncio.Handle | None = None
         """Set while clients connect to the successor."""
+        self._named_at, self._has_sent = -1.0, False
+        """When the successor was named; whether clients were told to ask there."""
         self._answers: list[Answer] = []
         self._timer: asyncio.Handle | None = None
         self._held_until = -1.0
@@ -111,9 +117,27 @@ class HandOver:
         if target_id < 0:
             self._stop_deciding(target_id, reason)
             return
-        self._announce(target_id)
+        self._announce(target_id, False)
+        self._named_at, self._has_sent = self._loop.time(), False
         self._node.replica.choose_successor(target_id)
-        self._connecting = self._loop.call_later(CONNECT_S, self._stop_deciding, target_id, reason)
+        self._connecting = self._loop.call_later(CONNECT_S, self._connected, target_id, reason)
+
+    def _connected(self, target_id: int, reason: str) -> None:
+        """Stop deciding behind the next chunk, if one comes soon: while that is committed clients
+        are told to ask the successor, and what they send next is there when it leads.
+        """
+        replica = self._node.replica
+        end_offset = replica.log_end_offset
+
+        def stepped() -> None:
+            if replica.log_end_offset > end_offset and self._connecting is not None:
+                self._connecting.cancel()
+                self._stop_deciding(target_id, reason)
+
+        replica.stepped = stepped
+        self._connecting = self._loop.call_later(
+            NEXT_CHUNK_S, self._stop_deciding, target_id, reason
+        )
 
     def _stop_deciding(self, target_id: int, reason: str) -> None:
         self._connecting = None
@@ -145,8 +169,12 @@ class HandOver:
             return
         now = self._loop.time()
         seen = node.replica.describe(now)
+        if not self._has_sent and transfer.is_awaited(seen, now - self._named_at):
+            # Requests wait there as they would here, and are there when it leads.
+            self._has_sent = True
+            self._announce(transfer.target_id, True)
         if transfer.may_resign(seen):
-            self.resigning = True
+            self.resigning = self._has_held = True
             self._hold()
             node.replica.resign(transfer.reason, transfer.target_id)
             self.resigning = False

@@ -248,9 +248,11 @@ class ControllerService:
         self._loop.call_later(POLL_S, look)
         await over
 
-    def _announce_successor(self, node_id: int) -> None:
+    def _announce_successor(self, node_id: int, takes_requests: bool) -> None:
         directory = self.node.directory
-        self._farewell.tell(lambda link: directory.successor(node_id, link.listener))
+        self._farewell.tell(
+            lambda link: directory.successor(node_id, link.listener, takes_requests=takes_requests)
+        )
 
     def close(self) -> None:
         """Stop for good."""

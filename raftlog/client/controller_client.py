@@ -52,6 +52,7 @@ class ControllerClient:
                 # it still answers.
                 notice=lambda notice: controller_refusal(notice) is not None,
                 successor=lambda notice: "" if notice.HasField("error") else notice.leader_endpoint,
+                moves=lambda notice: notice.successor_takes_requests,
             ),
             rng=rng,
         )

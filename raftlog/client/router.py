@@ -63,6 +63,8 @@ class Protocol:
     """Of what a server says unasked: who will soon be the right one, so that a link to it is there
     when it is; empty: nothing is said of that.
     """
+    moves: Callable[[Any], bool] = lambda _notice: False
+    """Whether that one is to be asked from now on."""
 
 
 class Router:
@@ -240,6 +242,9 @@ class Router:
         ahead = self.protocol.successor(notice)
         if ahead and ahead not in self._routes and len(self._routes) < ROUTES_MAX:
             self._dial(ahead)
+        if ahead and self.protocol.moves(notice):
+            # What was sent here already is answered here.
+            self.refused(route, Refusal(ahead))
         if self.protocol.notice(notice):
             self._retire(route)
             refusal = self.protocol.refusal(notice) if notice.HasField("error") else None

@@ -25,8 +25,6 @@ class Candidate(Campaign):
         self._vote_durable = False
         self.heard = node.heard
         """Of this node and of those that have voted for it, what was heard last."""
-        self._early: dict[int, tuple[pb.FetchRequest, Any]] = {}
-        """Fetches of those that have voted for it, and where to answer them: one of each voter."""
 
     @override
     def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
@@ -38,8 +36,20 @@ class Candidate(Campaign):
 
     @override
     def enter(self) -> None:
-        self.ask_all()
-        # Its own vote may have been stored ahead.
+        self._count_given()
+        if self.node.role is self:
+            self.ask_all()
+            self._count_given()
+
+    def _count_given(self) -> None:
+        """Its own vote may have been stored ahead, and the leader before may have given its one
+        unasked: with a majority of those there is nobody to ask.
+        """
+        if self.node.given is not None:
+            peer_id, response = self.node.given
+            if response.leader_epoch == self.epoch and peer_id in self.node.peers:
+                self.granted.add(peer_id)
+                self.on_granted(peer_id, response)
         self.on_vote_persisted()
 
     @override
@@ -57,25 +67,20 @@ class Candidate(Campaign):
         # this node would forget in a crash that it has led, and lead the epoch a second time.
         if self._vote_durable:
             self.node.succession = self.heard
-            early, self._early = tuple(self._early.values()), {}
+            early, self.node.early = tuple(self.node.early.values()), {}
             self.node.become_leader(tuple(sorted(self.granted)), early)
 
     @override
     def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
         # Answered when it is known whether this node leads.
-        if request.replica_id not in self.node.peers:
+        if request.replica_id in self.node.peers:
+            self.node.keep_early(request, reply_to)
+        else:
             super().on_fetch(request, reply_to)
-            return
-        older = self._early.pop(request.replica_id, None)
-        self._early[request.replica_id] = request, reply_to
-        if older is not None:
-            super().on_fetch(*older)
 
     @override
     def leave(self) -> None:
-        early, self._early = self._early, {}
-        for request, reply_to in early.values():
-            super().on_fetch(request, reply_to)
+        self.node.refuse_early()
 
     @override
     def lost(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -117,11 +117,25 @@ class Follower(Role):
             if preferred:
                 me = self.node.config.node_id
                 place = preferred.index(me) if me in preferred else None
+                if place == 0:
+                    self._take_vote(event.peer_id, response)
                 self.on_end_quorum_epoch(place, len(preferred))
                 return
             self.node.begin_hurry()
             self._fetcher.stop()
             self._expect_end(self.node.backoff_s())
+
+    def _take_vote(self, peer_id: int, response: Any) -> None:
+        """The leader has voted for this node already, which it has chosen."""
+        if type(response) is pb.FetchResponse and response.HasField("vote"):
+            vote = response.vote
+            if (
+                vote.vote_granted
+                and not vote.pre_vote
+                and not vote.error_code
+                and vote.leader_epoch == self.epoch + 1
+            ):
+                self.node.given = peer_id, vote
 
     def _heed_successor(self, response: pb.FetchResponse | pb.FetchSnapshotResponse) -> None:
         """The leader says in each answer who is to succeed it, while that is so."""

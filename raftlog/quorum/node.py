@@ -146,6 +146,10 @@ class Node(NodeState):
             # A crash came between the records and the epoch. This node cast no vote in that epoch:
             # it would be durable.
             self.set_vote(VoteState(self.log.last_epoch))
+        self.early: dict[int, tuple[pb.FetchRequest, Any]] = {}
+        """Fetches of the epoch that this node opens, or is about to, by those that have voted for
+        it: one of each voter, and where to answer it.
+        """
         self.role = self._first_role()
         self.role_stale = False
         self.announce_leader()
@@ -200,8 +204,23 @@ class Node(NodeState):
             )
         old.leave()
         self.role = role
+        if self.early and role.name not in ("prospective", "candidate"):
+            self.refuse_early()
         self.announce_leader()
         role.enter()
+
+    def keep_early(self, request: pb.FetchRequest, reply_to: Any) -> None:
+        """A voter asks before this node leads: answered when it is known whether it will."""
+        older = self.early.pop(request.replica_id, None)
+        self.early[request.replica_id] = request, reply_to
+        if older is not None:
+            self.role.decline_fetch(*older)
+
+    def refuse_early(self) -> None:
+        """It will not."""
+        early, self.early = self.early, {}
+        for request, reply_to in early.values():
+            self.role.decline_fetch(request, reply_to)
 
     def become_unattached(self, epoch: int) -> None:
         """No leader is known in ``epoch``, which is this one or a higher one."""

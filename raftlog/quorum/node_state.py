@@ -67,6 +67,9 @@ class NodeState:
     chosen = False
     """While it campaigns or leads: whether the leader before named it as the successor."""
 
+    given: tuple[int, pb.VoteResponse] | None = None
+    """The vote that the leader before has given this node unasked, and whose it is."""
+
     heard = NEVER_HEARD
     """The leader that has last answered this node, or that it was itself."""
     succession = NEVER_HEARD
@@ -179,6 +182,7 @@ class NodeState:
         ):
             return False
         self.durable_vote = vote
+        self.leader_unsaved = vote.leader_id != -1
         if vote.voted_id != -1:
             self.prepared = None
         return True

@@ -18,7 +18,7 @@ Why: docs/decisions/031-prepared-vote.md
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from raftlog.quorum.admission import MAX_EPOCH
@@ -42,10 +42,11 @@ class PreparedVote:
 
     def covers(self, vote: VoteState) -> bool:
         """Whether a node that acts on ``vote`` need not store it: a crash brings it back in that
-        epoch, with that vote given, or with this one where it had given none.
+        epoch, with that vote given, or with this one where it had given none. Who leads is no
+        promise.
         """
-        prepared = self.vote
-        return self.durable and vote in (prepared, VoteState(prepared.epoch))
+        prepared, told = self.vote, replace(vote, leader_id=-1)
+        return self.durable and told in (prepared, VoteState(prepared.epoch))
 
 
 def prepare(node: Node, candidate_id: int, directory_id: str) -> None:
@@ -69,6 +70,23 @@ def prepare(node: Node, candidate_id: int, directory_id: str) -> None:
     ):
         node.prepared = PreparedVote(vote, node.next_correlation_id())
         node.out.append(PrepareVote(vote, node.prepared.number))
+
+
+def is_about_to_open(node: Node, epoch: int) -> bool:
+    """Whether the leader has said that this node is to succeed it, in this epoch."""
+    prepared = node.prepared
+    return (
+        prepared is not None
+        and prepared.vote.epoch == epoch
+        and prepared.vote.voted_id == node.config.node_id
+        and node.role.name in ("follower", "prospective")
+    )
+
+
+def is_stored_for(node: Node, candidate_id: int, directory_id: str) -> bool:
+    """Whether the vote of the next epoch is durable, and for this one."""
+    vote = VoteState(node.epoch + 1, candidate_id, directory_id)
+    return node.prepared is not None and node.prepared.durable and node.prepared.vote == vote
 
 
 def withdraw(node: Node) -> None:

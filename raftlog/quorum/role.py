@@ -140,6 +140,10 @@ class Role:
 
     def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
         """A sound Fetch of this epoch."""
+        self.decline_fetch(request, reply_to)
+
+    def decline_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
+        """This node does not lead."""
         self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def refuse_fetch(

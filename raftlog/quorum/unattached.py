@@ -61,6 +61,12 @@ class Unattached(Role):
             self._fetcher.pump()
 
     @override
+    def on_flushed(self) -> None:
+        # What it led, or followed, until just now may still have been on its way to the disk.
+        if self._fetcher is not None:
+            self._fetcher.pump()
+
+    @override
     def early_fetcher(self, leader_id: int) -> Fetcher | None:
         fetcher = self._fetcher
         return fetcher if fetcher is not None and fetcher.peer_id == leader_id else None

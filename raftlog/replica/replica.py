@@ -590,7 +590,15 @@ class Replica(PeerListener):
         # What waits here already goes with it, or is being sent here by the leader before: one sync
         # instead of two.
         more_follows = self.core.was_chosen or self._listener.writes_wait()
-        self.propose(chunk, start, start + 1, effect.epoch, idle=True, more_follows=more_follows)
+        self.propose(
+            chunk,
+            start,
+            start + 1,
+            effect.epoch,
+            # What follows is not to wait for the disk.
+            idle=not more_follows,
+            more_follows=more_follows,
+        )
         self._say(log.info, "became leader", epoch=effect.epoch, start_offset=start)
         self._listener.became_leader(effect.epoch, start)
 

@@ -20,6 +20,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "prepared-vote-for-nobody",
         "prepared-vote-without-a-look-at-the-log",
         "prepared-vote-outlives-another",
+        "given-vote-counts-in-every-epoch",
         "leader-saved-over-prepared-vote",
         "campaign-again-after-restart",
         "acknowledge-after-io-error",

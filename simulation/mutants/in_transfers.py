@@ -13,8 +13,8 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.quorum.prepared_vote:PreparedVote.covers",
-                "self.durable and vote in",
-                "vote in",
+                "self.durable and told in",
+                "told in",
             ),
         ),
         HANDED_OVER,
@@ -70,6 +70,19 @@ MUTANTS = (
         HANDED_OVER,
         "transfers that are given up, and others that campaign meanwhile",
         known=2,
+    ),
+    Mutant(
+        "given-vote-counts-in-every-epoch",
+        "the vote that a leader gives its successor unasked is counted in later elections, too",
+        (
+            Edit(
+                "raftlog.quorum.candidate:Candidate._count_given",
+                "response.leader_epoch == self.epoch and peer_id",
+                "peer_id",
+            ),
+        ),
+        HANDED_OVER,
+        "transfers, and leaders that die after them",
     ),
     Mutant(
         "leader-saved-over-prepared-vote",

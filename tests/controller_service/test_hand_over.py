@@ -492,9 +492,14 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     seeing_off = asyncio.ensure_future(old.service.see_off())
     begun = asyncio.get_running_loop().time()
     await asyncio.sleep(0.01)
-    announced, notice = told.responses
-    assert (announced.correlation_id, announced.HasField("error")) == (0, False)
-    assert announced.leader_endpoint == notice.leader_endpoint
+    announced, moved, notice = told.responses
+    for told_before in (announced, moved):
+        assert (told_before.correlation_id, told_before.HasField("error")) == (0, False)
+        assert told_before.leader_endpoint == notice.leader_endpoint
+    assert [told_before.successor_takes_requests for told_before in (announced, moved)] == [
+        False,
+        True,
+    ]
     assert (notice.correlation_id, notice.error.error_code) == (0, ErrorCode.NOT_CONTROLLER)
     assert notice.leader_endpoint == f"c{notice.leader_id}:9093"
     asked = 0
@@ -787,3 +792,48 @@ async def test_a_disk_that_fills_up_while_nobody_can_take_over_refuses_writes() 
     with pytest.raises(ApiError) as failure:
         await world.client.call(alter("b", "1"))
     assert failure.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@simulated
+async def test_clients_ask_the_successor_while_the_last_chunk_is_committed() -> None:
+    """So their next requests are there when it leads, and none has to come to the old leader."""
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    new = next(node for node in world.nodes if node is not old)
+    load, asked_at_old, resign = Load(world), 0, old.service.replica.resign
+    targets: list[str] = []
+
+    def resigned(*arguments: Any) -> None:
+        targets.append(world.client.target)
+        resign(*arguments)
+
+    old.service.replica.resign = resigned  # type: ignore[method-assign, assignment]
+    await world.until(lambda: len(load.acknowledged) > 20)
+    refuse = old.service.reception._answers.refuse
+
+    def refused(*arguments: Any) -> None:
+        nonlocal asked_at_old
+        asked_at_old += 1
+        refuse(*arguments)
+
+    old.service.reception._answers.refuse = refused  # type: ignore[method-assign, assignment]
+    await transfer(world, new.id)
+    await led_by(world, new.id)
+    load.stop()
+    assert targets == [f"c{new.id}:9093"]
+    assert asked_at_old == 0
+    assert load.failed == []
+
+
+@simulated
+async def test_clients_stay_with_a_leader_whose_successor_has_not_heard_that_it_is_one() -> None:
+    world = World()
+    old = await world.active()
+    await world.client.call(alter("a", "1"))
+    new = next(node for node in world.nodes if node is not old)
+    told = Told()
+    old.service.reception.accept(told)
+    world.network.partition(f"c{old.id}", f"c{new.id}")
+    await transfer(world, new.id)
+    assert [notice.successor_takes_requests for notice in told.responses] == [False]

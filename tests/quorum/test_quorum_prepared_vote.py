@@ -5,15 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
 
+from raftlog.errors import ErrorCode
 from raftlog.quorum.events import (
     BecameLeader,
     PersistVote,
     PrepareVote,
     Reply,
+    ReplyFetch,
     RequestReceived,
     ResignRequested,
+    SendFetch,
+    SpaceChanged,
     SuccessorChosen,
 )
 from raftlog.storage.api import VoteState
@@ -230,3 +235,183 @@ def test_what_names_no_voter_is_prepared_for_nobody() -> None:
         leader.step(SuccessorChosen(stranger))
         cluster.settle()
         assert {node.disk.vote.epoch for node in cluster.alive} == {1}
+
+
+def resign(leader: SimNode, successor: SimNode) -> None:
+    leader.step(ResignRequested("asked to", successor.id))
+
+
+def deliver_first(cluster: Cluster, is_it: Any) -> None:
+    """Hand over the first message of a kind, before those that were sent sooner."""
+    message = next(message for message in cluster.network if is_it(message))
+    cluster.network.remove(message)
+    cluster.deliver(message)
+
+
+def tells_vote(message: Any) -> bool:
+    return isinstance(message.body, pb.FetchResponse) and message.body.HasField("vote")
+
+
+def test_the_leader_gives_its_vote_with_the_resignation_and_nobody_is_asked() -> None:
+    cluster, leader, successor, _other = about_to_hand_over()
+    asked = len(list(requests_of(successor, pb.VoteRequest)))
+    resign(leader, successor)
+    assert (leader.up.epoch, leader.up.voted_id) == (2, successor.id)
+    deliver_first(cluster, tells_vote)
+    assert (successor.up.role, successor.up.epoch) == ("leader", 2), "one hop"
+    (*_, began) = effects_of(successor, BecameLeader)
+    assert set(began.granting_voters) == {leader.id, successor.id}
+    assert len(list(requests_of(successor, pb.VoteRequest))) == asked
+    cluster.settle()
+    assert {node.up.leader_id for node in cluster.alive} == {successor.id}
+
+
+def test_its_vote_is_the_first_thing_that_leaves() -> None:
+    _, leader, successor, _ = about_to_hand_over()
+    at = len(leader.effects)
+    resign(leader, successor)
+    told, asked, *_ = leader.effects[at:]
+    assert isinstance(told, ReplyFetch)
+    assert told.response.vote.vote_granted
+    assert isinstance(asked, SendFetch)
+    assert (asked.peer_id, asked.request.current_leader_epoch) == (successor.id, 2)
+    assert persisted(leader, at) == []
+
+
+def test_a_fetch_of_the_next_epoch_waits_at_the_successor_until_it_leads() -> None:
+    cluster, leader, successor, _ = about_to_hand_over()
+    resign(leader, successor)
+    deliver_first(
+        cluster,
+        lambda message: (
+            isinstance(message.body, pb.FetchRequest) and message.body.current_leader_epoch == 2
+        ),
+    )
+    assert successor.up.role == "follower"
+    assert not any(message.source == successor.id for message in cluster.network), "no answer yet"
+    deliver_first(cluster, tells_vote)
+    answers = [
+        message
+        for message in cluster.network
+        if (message.source, message.target) == (successor.id, leader.id)
+        and isinstance(message.body, pb.FetchResponse)
+    ]
+    assert [message.body.error_code for message in answers] == [0]
+    assert answers[0].span is not None, "with the first record of the epoch"
+
+
+def test_a_fetch_that_waits_is_refused_when_the_successor_does_not_campaign() -> None:
+    cluster, leader, successor, other = about_to_hand_over()
+    resign(leader, successor)
+    deliver_first(
+        cluster,
+        lambda message: (
+            isinstance(message.body, pb.FetchRequest) and message.body.current_leader_epoch == 2
+        ),
+    )
+    at = len(successor.effects)
+    ask(successor, other, 3)
+    (refused,) = (e for e in successor.effects[at:] if isinstance(e, ReplyFetch))
+    assert refused.response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_of_five_the_vote_that_was_given_counts_and_the_others_are_asked() -> None:
+    cluster, leader, successor, _ = about_to_hand_over(5)
+    resign(leader, successor)
+    cluster.run_until(lambda: successor.up.role == "leader", 0.05, step=0.001)
+    (*_, began) = effects_of(successor, BecameLeader)
+    assert {leader.id, successor.id} < set(began.granting_voters)
+    cluster.settle()
+    assert {node.up.leader_id for node in cluster.alive} == {successor.id}
+
+
+def test_a_leader_does_not_vote_for_one_that_lacks_a_record_or_whose_vote_is_not_stored() -> None:
+    cluster, leader, successor, _ = about_to_hand_over()
+    cluster.propose()
+    resign(leader, successor)
+    assert (leader.up.role, leader.up.epoch) == ("resigned", 1)
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    cluster.settle()
+    successor, _other = (node for node in cluster.alive if node is not leader)
+    leader.step(SuccessorChosen(successor.id))
+    resign(leader, successor)
+    assert (leader.up.role, leader.up.epoch) == ("resigned", 1)
+
+
+def test_a_vote_that_was_given_counts_in_its_epoch_alone() -> None:
+    """[The successor is a candidate again two epochs later, and still has the old vote]"""
+    cluster, leader, successor, other = about_to_hand_over()
+    resign(leader, successor)
+    cluster.run_until(lambda: successor.up.role == "leader", 0.05, step=0.001)
+    cluster.settle()
+    resign(successor, other)
+    cluster.run_until(lambda: other.up.role == "leader" and cluster.calm(), 5)
+    cluster.propose()
+    cluster.run(1.0)
+    leader.step(SpaceChanged(low=True))  # It leaves the election to the successor.
+    cluster.crash(other.id)
+    cluster.run_until(lambda: successor.up.role in ("candidate", "leader"), 5, step=0.0001)
+    assert successor.up.epoch > 2
+    assert successor.up.role == "candidate"
+    assert leader.id not in successor.role.granted, "it has not voted in this epoch yet"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"vote_granted": False},
+        {"pre_vote": True},
+        {"leader_epoch": 3},
+        {"error_code": int(ErrorCode.FENCED_LEADER_EPOCH)},
+    ],
+)
+def test_an_answer_that_tells_of_no_vote_of_the_next_epoch_gives_none(wrong: Any) -> None:
+    cluster, leader, successor, _ = about_to_hand_over()
+    resign(leader, successor)
+    message = next(message for message in cluster.network if tells_vote(message))
+    for field, value in wrong.items():
+        setattr(message.body.vote, field, value)
+    deliver_first(cluster, tells_vote)
+    assert successor.up.role == "candidate", "it has to ask"
+    cluster.settle()
+    assert successor.up.role == "leader"
+
+
+def test_a_leader_whose_disk_is_behind_fetches_as_soon_as_it_is_not() -> None:
+    cluster, leader, successor, _ = about_to_hand_over()
+    cluster.propose()
+    while leader.up.high_watermark < leader.up.log_end_offset or successor.log != leader.log:
+        others = [node for node in cluster.alive if node is not leader]
+        if not any(node.persist() or node.flush() for node in others):
+            cluster.deliver(cluster.network.pop(0))
+    assert leader.up.flushed_end_offset < leader.up.log_end_offset
+    while successor.flush() or cluster.network:
+        if cluster.network:
+            cluster.deliver(cluster.network.pop(0))
+    at = len(leader.effects)
+    resign(leader, successor)
+    assert leader.up.epoch == 2
+    asked = [e for e in leader.effects[at:] if isinstance(e, SendFetch)]
+    assert asked == []
+    assert leader.flush()
+    asked = [e for e in leader.effects[at:] if isinstance(e, SendFetch)]
+    assert [e.request.current_leader_epoch for e in asked] == [2]
+
+
+def test_who_follows_the_successor_unasked_stores_nothing_first() -> None:
+    """The epoch, and a vote in it, are on its disk already."""
+    cluster, leader, successor, other = about_to_hand_over()
+    at = len(other.effects)
+    resign(leader, successor)
+    deliver_first(cluster, tells_vote)
+    deliver_first(
+        cluster,
+        lambda message: (
+            message.target == other.id and isinstance(message.body, pb.BeginQuorumEpochRequest)
+        ),
+    )
+    assert (other.up.role, other.up.leader_id) == ("follower", successor.id)
+    assert persisted(other, at) == []
+    cluster.settle()
+    assert other.disk.vote.leader_id == successor.id, "saved when the disk had time"
