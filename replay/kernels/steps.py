@@ -173,7 +173,9 @@ class Partitions:
 
     def _keys(self, table: pa.Table) -> Ints:
         numbers, ids = codes(table["topic_id"])
-        topics = np.array([self._topic(each) for each in ids], np.int64)[numbers]
+        known = self._numbers
+        each_topic = [known[each] if each in known else self._topic(each) for each in ids]
+        topics = np.array(each_topic, np.int64)[numbers]
         return (topics << 32) | (ints(table["partition_id"]) & 0xFFFFFFFF)
 
     def _topic(self, topic_id: str) -> int:
@@ -305,19 +307,27 @@ class Partitions:
         else:
             real_at, known_at = keys, np.arange(len(state["key"]))
         rows = _Rows(len(keys) + len(known_at), real_at, known_at, order)
-        return self._steps(table, rows, rows.put(keys, state["key"]), state)
+        return self._steps(table, rows, rows.put_ordered(keys, state["key"]), state)
 
     def _steps(self, table: pa.Table, rows: _Rows, key: Ints, state: dict[str, Ints]) -> Steps:
         def column(name: str, own: str | None = None) -> Ints:
-            return rows.put(ints(table[name])[rows.order], state[own] if own else MISSING)
+            known = state[own] if own else MISSING
+            said = table[name]
+            if said.null_count == len(said):
+                return rows.nothing(known)
+            return rows.put(ints(said), known)
 
         first = np.ones(rows.count, np.bool_)
         first[1:] = key[1:] != key[:-1]
         begins, type_ = column("offset", "begins"), column("type")
         said = {name: column(_SAID.get(name, name), name) for name in ("leader", "recovery")}
         for name in _LISTS:
-            numbers = self.lists.numbers(table[_SAID.get(name, name)])
-            said[name] = rows.put(numbers[rows.order], state[name])
+            column_said = table[_SAID.get(name, name)]
+            said[name] = (
+                rows.nothing(state[name])
+                if column_said.null_count == len(column_said)
+                else rows.put(self.lists.numbers(column_said), state[name])
+            )
         cleared = self._clear(key >> 32, begins, first, said)
         begun = last_of(first, first)
         now = {name: _carried(values, first, begun) for name, values in said.items()}
@@ -351,7 +361,7 @@ class Partitions:
             last_offset=column("batch_last_offset"),
             proposer_id=column("proposer_id"),
             proposer_epoch=column("proposer_epoch"),
-            proposed_isr=rows.put(proposed[rows.order], NOTHING),
+            proposed_isr=rows.put(proposed, NOTHING),
             removed=self._lives.removed(key >> 32, begins),
             next_begins=next_begins,
             **now,
@@ -449,8 +459,11 @@ class _Rows:
     """Where the records of a slice, and what is known, come to stand among each other."""
 
     def __init__(self, count: int, real_at: Ints, known_at: Ints, order: Ints) -> None:
-        self.count, self.order = count, order
+        self.count = count
         self._real_at, self._known_at = real_at, known_at
+        self._place = np.empty_like(real_at)
+        """Where each record comes to stand."""
+        self._place[order] = real_at
         self.real = np.zeros(count, np.bool_)
         self.real[real_at] = True
         self.source = np.full(count, -1, np.int64)
@@ -459,7 +472,20 @@ class _Rows:
     def put(self, records: Ints, known: Ints | int) -> Ints:
         """One column of both."""
         values = np.empty(self.count, np.int64)
+        values[self._place] = records
+        values[self._known_at] = known
+        return values
+
+    def put_ordered(self, records: Ints, known: Ints | int) -> Ints:
+        """The same, of records that are in order already."""
+        values = np.empty(self.count, np.int64)
         values[self._real_at] = records
+        values[self._known_at] = known
+        return values
+
+    def nothing(self, known: Ints | int) -> Ints:
+        """A column of which no record says anything."""
+        values = np.full(self.count, MISSING, np.int64)
         values[self._known_at] = known
         return values
 

@@ -27,7 +27,7 @@ from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.local.passes import bucket_of
 from replay.local.pool import Pool
-from replay.local.reading import slices
+from replay.local.reading import DICTIONARIES, slices
 from replay.local.shares import Share, of_topics, shares
 from replay.opened import Export
 
@@ -110,7 +110,8 @@ def _scan(files: _Files) -> Scan:
     counting = Counting()
     rare = pa.array([int(each) for each in RARE], pa.int32())
     tables: list[pa.Table] = [_nothing()]
-    for table in slices(files.export, RARE_COLUMNS, segments=files.segments):
+    coded = (*DICTIONARIES, "group_id")
+    for table in slices(files.export, RARE_COLUMNS, segments=files.segments, coded=coded):
         counting.take(table)
         few = table.filter(pc.is_in(table["type"], rare))
         tables.append(few.cast(tables[0].schema))

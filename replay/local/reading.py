@@ -39,6 +39,7 @@ def slices(
     only: Filter | None = None,
     segments: Sequence[Segment] | None = None,
     bucket: int | None = None,
+    coded: Collection[str] = DICTIONARIES,
 ) -> Iterator[pa.Table]:
     """The rows in question in order, whole batches only, some columns of them.
 
@@ -54,7 +55,7 @@ def slices(
     rows, last = 0, -1
     files = list(_files(export, export.segments if segments is None else segments, bucket))
     for segment in files:
-        for read in _read(export, segment, list(needed)):
+        for read in _read(export, segment, list(needed), coded):
             table = _chosen(_within(export, read), types, only).select(list(wanted))
             kept.append(table)
             rows += table.num_rows
@@ -126,7 +127,12 @@ def _within(export: Export, table: pa.Table) -> pa.Table:
     return table
 
 
-def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.Table]:
+def _read(
+    export: Export,
+    segment: Segment,
+    columns: list[str],
+    coded: Collection[str] = DICTIONARIES,
+) -> Iterator[pa.Table]:
     place = open_place(export.target)
     with reading(place, segment), place.open(segment.file) as opened:
         try:
@@ -134,7 +140,7 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
                 opened,
                 page_checksum_verification=True,
                 pre_buffer=False,
-                read_dictionary=[name for name in DICTIONARIES if name in columns],
+                read_dictionary=[name for name in coded if name in columns],
             )
             if wrong := odd_columns(file.schema_arrow.names):
                 raise corrupt(segment, wrong)
@@ -143,7 +149,7 @@ def _read(export: Export, segment: Segment, columns: list[str]) -> Iterator[pa.T
                 for rows in file.iter_batches(
                     SLICE_ROWS, row_groups=groups, columns=names, use_threads=False
                 ):
-                    yield _complete(segment, rows, columns)
+                    yield _complete(segment, rows, columns, coded)
         except (pa.ArrowException, OSError) as error:
             if not says_content(error):
                 raise
@@ -171,12 +177,14 @@ def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
     return chosen
 
 
-def _complete(segment: Segment, rows: pa.RecordBatch, columns: list[str]) -> pa.Table:
+def _complete(
+    segment: Segment, rows: pa.RecordBatch, columns: list[str], coded: Collection[str]
+) -> pa.Table:
     """With null in the columns that were not read. Raises CorruptExportError."""
     found = {}
     for name in columns:
         kind = SCHEMA.field(name).type
-        if name in DICTIONARIES:
+        if name in coded:
             kind = pa.dictionary(pa.int32(), kind)
         if name not in rows.schema.names:
             found[name] = pa.nulls(rows.num_rows, kind)

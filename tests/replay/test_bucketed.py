@@ -120,10 +120,10 @@ def test_of_one_topic_only_its_buckets_are_read(
     read: set[str] = set()
     plain_read = reading._read
 
-    def noted(export: object, segment: object, columns: list[str]) -> object:
+    def noted(export: object, segment: object, columns: list[str], coded: object) -> object:
         if "group_id" in columns:
             read.add(segment.file)  # type: ignore[attr-defined]
-        return plain_read(export, segment, columns)  # type: ignore[arg-type]
+        return plain_read(export, segment, columns, coded)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reading, "_read", noted)
     request = JobRequest(**asked, export=str(cut), from_the_beginning=True)
@@ -158,10 +158,10 @@ def test_each_worker_reads_his_share_of_the_files(
     read: Counter[str] = Counter()
     plain_read = reading._read
 
-    def noted(export: object, segment: object, columns: list[str]) -> object:
+    def noted(export: object, segment: object, columns: list[str], coded: object) -> object:
         if "isr" in columns:
             read[segment.file] += 1  # type: ignore[attr-defined]
-        return plain_read(export, segment, columns)  # type: ignore[arg-type]
+        return plain_read(export, segment, columns, coded)  # type: ignore[arg-type]
 
     monkeypatch.setattr(reading, "_read", noted)
     audited(cut, 3)
