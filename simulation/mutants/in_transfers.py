@@ -50,7 +50,7 @@ MUTANTS = (
         ),
         HANDED_OVER,
         "leaders that die in a transfer",
-        known=7,
+        known=10,
     ),
     Mutant(
         "prepared-vote-outlives-another",
