@@ -48,6 +48,7 @@ MUTANTS = (
         ),
         DATA_TWINS,
         "brokers that were replaced and do not know it",
+        known=12,
     ),
     Mutant(
         "ineligible-not-reverted",
@@ -61,6 +62,7 @@ MUTANTS = (
         ),
         DATA_LATE,
         LATE,
+        known=5,
     ),
     Mutant(
         "data-without-self-fencing",
