@@ -99,7 +99,7 @@ MUTANTS = (
         # Without replicas: those of its own past would be waited for as any other's.
         replace(DISKS, topics_share=0.0),
         "brokers that lose their disks and are back within their session",
-        known=1,
+        known=0,
     ),
     Mutant(
         "registration-unmapped",

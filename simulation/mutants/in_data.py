@@ -337,6 +337,7 @@ MUTANTS = (
             ),
         ),
         KEEPS_LITTLE,
+        known=16,
     ),
     Mutant(
         "log-start-ends-all-epochs",
