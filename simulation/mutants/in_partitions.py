@@ -66,7 +66,7 @@ MUTANTS = (
         ),
         replace(REPLICAS, isr_changes_per_s=100.0, disk_max_ms=50.0),
         "slow disks",
-        known=13,
+        known=23,
     ),
     Mutant(
         "registration-keeps-isr",
