@@ -86,10 +86,10 @@ class MetadataFollower:
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._answer_by = 0.0
-        self._epochs = (-1, -1, -1)
-        """Of the broker, the controller and the log,"""
         self._stays = b""
-        """and what each fetch has while they stay what they are; empty: no fetch was sent yet."""
+        """What fetches have in common, as bytes; empty: none was sent yet."""
+        self._stays_for = (-1, -1, -1)
+        """The broker epoch, controller epoch and generation that it has."""
         self._patience_s = PATIENCE_MIN_S
         self._settled = False
         """The endpoints know that this controller answers, and nothing was begun anew since."""
@@ -199,8 +199,8 @@ class MetadataFollower:
         if view.backpressure or self._link is None:
             return
         epochs = (self._broker_epoch(), view.controller_epoch, view.generation)
-        if epochs != self._epochs or not self._stays:
-            self._epochs, self._stays = epochs, self._what_stays(*epochs)
+        if epochs != self._stays_for or not self._stays:
+            self._stays_for, self._stays = epochs, self._what_stays(*epochs)
         # Parsed: setting a field costs as much as parsing all that stays.
         request = controller_pb2.MetadataFetchRequest.FromString(self._stays)
         request.fetch_offset = view.applied + 1

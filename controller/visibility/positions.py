@@ -28,11 +28,9 @@ class Positions:
         self._offsets: list[int] = []
         """The keys of ``_at``, ascending."""
         self.count = 0
-        """How many there are, and"""
+        """How many there are. An attribute, as the next: each report of a broker asks for both."""
         self.lowest = NOWHERE
-        """the lowest offset; NOWHERE if there is none. Attributes: each report of a broker asks for
-        them.
-        """
+        """The lowest offset; NOWHERE if there is none."""
 
     def __len__(self) -> int:
         return self.count
