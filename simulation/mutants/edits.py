@@ -78,7 +78,11 @@ def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
     body = source if source[0].isspace() else textwrap.indent(source, "    ")
     text = f"def _enclosing({', '.join(free)}):\n{body}"
     flags = __future__.annotations.compiler_flag
-    code: CodeType | None = compile(text, f"<{target}, edited>", "exec", flags, dont_inherit=True)
+    code: CodeType | None
+    try:
+        code = compile(text, f"<{target}, edited>", "exec", flags, dont_inherit=True)
+    except SyntaxError as error:
+        raise StaleMutantError(f"{target}, edited, is no Python: {error}") from error
     for name in ("_enclosing", function.__code__.co_name):
         assert code is not None
         code = next(

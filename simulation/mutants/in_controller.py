@@ -229,6 +229,7 @@ MUTANTS = (
         ),
         HASTY,
         "failovers, while voters join and leave",
+        known=1,
     ),
     Mutant(
         "evicted-client-is-new",

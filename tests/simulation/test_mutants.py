@@ -67,6 +67,13 @@ def test_a_mutant_is_killed_by_the_seed_that_is_known_to_kill_it(
     )
 
 
+def test_the_edits_of_all_mutants_fit() -> None:
+    """The gate hunts a few. What became stale of the others would be seen in the night."""
+    for mutant in MUTANTS.values():
+        with edited(mutant.edits):
+            pass
+
+
 @pytest.mark.parametrize("name", in_gate(CONFIGS, GATE_CONFIGS))
 def test_without_an_edit_nothing_fails(name: str) -> None:
     for seed in range(3):
@@ -127,6 +134,7 @@ def test_a_method_that_calls_its_base_class_can_be_edited() -> None:
         (MAJORITY._replace(target="raftlog.quorum.gone:Progress"), "there is no"),
         (MAJORITY._replace(target="raftlog.quorum.follower:Follower.grants_vote"), "there is no"),
         (MAJORITY._replace(target="raftlog.quorum.progress:Progress"), "no function"),
+        (MAJORITY._replace(old="offsets.sort()", new="offsets.sort("), "is no Python"),
         (
             MAJORITY._replace(old="offsets.sort()", new="nobody_knows_this()"),
             "has not: \\['nobody_knows_this'\\]",
