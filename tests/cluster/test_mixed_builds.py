@@ -16,8 +16,10 @@ BEFORE = "d724fb82464f5ab283ccfbd186e019191bff50ad"
 
 
 def build_before(directory: Path) -> str:
-    """The command of that commit's build, or of the one that RAFTLOG_OTHER_BUILD names."""
-    if given := os.environ.get("RAFTLOG_OTHER_BUILD"):
+    """The command of that commit's build, or of the one that OTHER_BUILD names. [RAFTLOG_* are settings
+    of the nodes that the test starts.]
+    """
+    if given := os.environ.get("OTHER_BUILD"):
         return given
     archive = subprocess.run(
         ["git", "archive", BEFORE], cwd=ROOT, capture_output=True, check=True, timeout=60
@@ -32,7 +34,7 @@ def build_before(directory: Path) -> str:
 
 def can_build() -> bool:
     """Whether that commit is in this checkout: it is not in a shallow one."""
-    if "RAFTLOG_OTHER_BUILD" in os.environ:
+    if "OTHER_BUILD" in os.environ:
         return True
     if shutil.which("git") is None:
         return False
