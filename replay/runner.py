@@ -22,9 +22,6 @@ from replay.shown import show
 from replay.source import check_files
 from replay.topic_ids import by_id
 
-_OWN = ("state", "diff", "history", "summary", "verify")
-"""Jobs that do by Spark's own tables what they do otherwise without Spark."""
-
 
 def compute(spark: SparkSession, request: JobRequest) -> Any:
     """The result of a job. Raises RaftlogError: whatever Spark says is put into one paragraph."""
@@ -41,7 +38,8 @@ def compute_on(spark: SparkSession, export: Export, request: JobRequest) -> Any:
             export = begun(export, request)
         if not getattr(job, "CHECKS_FILES", False):
             check_files(spark, export)
-        if request.job in _OWN:
+        if not hasattr(job, "run"):
+            # What Spark's own tables do for it stands apart: without Spark nobody imports that.
             job = importlib.import_module(f"replay.spark_jobs.{request.job}")
         return with_origin(job.run(spark, export, request), export.manifest.origin)
     except (PySparkException, Py4JError) as error:

@@ -217,7 +217,7 @@ class MetadataFollower:
             self._fetching = False
 
     def _what_stays(self, broker_epoch: int, controller_epoch: int, generation: int) -> bytes:
-        """Of a fetch, from one to the next, as bytes."""
+        """The fields that are the same from one fetch to the next, as bytes."""
         settings = self._settings
         return controller_pb2.MetadataFetchRequest(
             cluster_id=self._cluster_id,

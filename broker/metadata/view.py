@@ -58,8 +58,6 @@ class View:
         self._broker_id = broker_id
         self._on_moved = on_moved
         self._images = KeptImages(max_bytes)
-        self.applied = UNKNOWN
-        """The offset of the newest image: applied and readable."""
         self.controller_epoch = 0
         self.onlooker: Onlooker | None = None
         self.changes = ChangeCollector()
@@ -74,7 +72,6 @@ class View:
         self.generation = generation
         self.high_watermark = UNKNOWN
         self._images.begin(Image())
-        self.applied = self._images.applied
         self._replaced()
         self._known_lao = self._known_lao_epoch = self._received_lao = UNKNOWN
         self._received_lao_epoch = UNKNOWN
@@ -92,6 +89,11 @@ class View:
     def tip(self) -> Image:
         """The newest image."""
         return self._images.tip
+
+    @property
+    def applied(self) -> int:
+        """The offset of the newest image: applied and readable."""
+        return self._images.applied
 
     @property
     def features(self) -> pmap.Map[str, int]:
@@ -227,11 +229,10 @@ class View:
             before = images.tip
             self._fold(batches)
             images.add(chunk, only_configs=only_configs)
-        applied = self.applied = images.applied
         self.moves += 1
         self.other_moves += not only_configs
         if onlooker is not None:
-            onlooker.applied(before, chunk, applied, batches[-1].header.epoch)
+            onlooker.applied(before, chunk, images.applied, batches[-1].header.epoch)
         # A broker that keeps up has adopted what it was told.
         if self._received_lao != self._known_lao:
             self._adopt()
@@ -250,7 +251,6 @@ class View:
         if image.offset <= self._images.applied:
             return False
         self._images.begin(image)
-        self.applied = image.offset
         self._replaced()
         self.high_watermark = max(self.high_watermark, image.offset + 1)
         self._unfenced_epoch = None
@@ -323,11 +323,9 @@ class View:
         """
         if self._received_lao == UNKNOWN:
             return
-        received_lao = self._received_lao
-        # Not ``lao_above_applied``: each record that comes calls this.
-        if received_lao <= self.applied:
-            self._known_lao, self._known_lao_epoch = received_lao, self._received_lao_epoch
-        self._images.raise_oldest(received_lao)
+        if not self.lao_above_applied:
+            self._known_lao, self._known_lao_epoch = self._received_lao, self._received_lao_epoch
+        self._images.raise_oldest(self._received_lao)
 
     def _shrink(self) -> None:
         """A broker that is not counted need not be able to show every LAO to come: it gives up old

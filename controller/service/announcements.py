@@ -16,7 +16,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
 class _Everybody:
-    """All broker ids."""
+    """Contains every id: a writer waits for all brokers."""
 
     def __contains__(self, broker_id: object) -> bool:
         return True

@@ -38,8 +38,7 @@ KNOWS_HEARTBEATS = 1
 def heartbeats_off(state: ControllerState) -> bool:
     """Whether brokers count as active without heartbeats."""
     # Each fetch of a broker asks. No config write changes a level: none has to be folded for it.
-    features = state.log.pending_but_configs.features
-    return features.get(LAO_VERSION, 0) < 1 and not heartbeats_in_force(features)
+    return not heartbeats_in_force(state.log.pending_but_configs.features)
 
 
 def why_without_heartbeats(

@@ -217,7 +217,7 @@ class Node(NodeState):
             self.role.decline_fetch(*older)
 
     def refuse_early(self) -> None:
-        """It will not."""
+        """Decline those Fetches: this node does not lead that epoch."""
         early, self.early = self.early, {}
         for request, reply_to in early.values():
             self.role.decline_fetch(request, reply_to)

@@ -4,6 +4,7 @@ in a raw segment, and what the rows of a Parquet file say of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -28,6 +29,16 @@ class _Claims(NamedTuple):
 
 def _claimed(segment: Segment) -> _Claims:
     return _Claims(*(getattr(segment, name) for name in _Claims._fields))
+
+
+def _hold(
+    segment: Segment, names: Sequence[str], found: Sequence[int], claimed: Sequence[int]
+) -> None:
+    """What was found must be what is claimed. Raises CorruptExportError."""
+    for name, here, said in zip(names, found, claimed, strict=True):
+        if here != said:
+            why = f"it has {name} {here}, and the manifest says {said}"
+            raise corrupt(segment, segment.base_offset, why)
 
 
 class Chain:
@@ -74,11 +85,7 @@ class Chain:
         )
         said = (raw.last_offset, raw.batches, raw.records, raw.last_epoch, raw.max_timestamp_ms)
         names = ("last offset", "batches", "records", "last epoch", "last timestamp")
-        for name, one, other in zip(names, found, said, strict=True):
-            if one != other:
-                raise corrupt(
-                    raw, raw.base_offset, f"it has {name} {one}, and the manifest says {other}"
-                )
+        _hold(raw, names, found, said)
 
 
 class RowClaims:
@@ -103,10 +110,7 @@ class RowClaims:
         """Those were all. Raises CorruptExportError."""
         first, one = self._first or (-1, -1), self._segment
         found = _Claims(first[0], self._last[0], first[1], self._last[1], self._count)
-        for name, here, said in zip(_NAMES, found, _claimed(one), strict=True):
-            if here != said:
-                why = f"it has {name} {here}, and the manifest says {said}"
-                raise corrupt(one, one.base_offset, why)
+        _hold(one, _NAMES, found, _claimed(one))
 
 
 def _stamp(rows: pa.Table, index: int) -> tuple[int, int]:

@@ -19,8 +19,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from raftlog.config_writes.messages import Framed
 from raftlog.logger import get_logger
 from raftlog.transport.api import Conversation
@@ -73,7 +71,6 @@ class LanedLink(GrpcLink):
         self._put_max_bytes = PUT_MAX_BYTES[conversation]
         self._single = self._outgoing.single
         """Whether a message is an envelope."""
-        self._parse = self._incoming.item_type.FromString
         self._standing: Lane | None = None
         """Had, and not used yet."""
         self._lane: Lane | None = None
@@ -138,7 +135,7 @@ class LanedLink(GrpcLink):
     def _use(self, lane: Lane) -> None:
         """From here on everything goes over the lane."""
         self._standing, self._lane, self._stream = None, lane, lane
-        lane.take = self._take_single if self._incoming.single else self._take
+        lane.take = self._take
         self._count(1)
 
     def _take(self, envelope: bytes) -> bool:
@@ -155,29 +152,6 @@ class LanedLink(GrpcLink):
         if turns is not None and len(messages) > self._slice_items:
             return False
         BaseLink.deliver(self, messages)
-        if turns is not None:
-            turns.used(turns.now() - begun)
-        return True
-
-    def _take_single(self, envelope: bytes) -> bool:
-        """As ``_take``, where a message is an envelope: for the fetches and the answers of many
-        brokers. What it calls there is done here.
-        """
-        turns = self._turns
-        if turns is not None:
-            if len(envelope) > FEW_BYTES or turns.left_s <= 0 or turns.waiting.length:
-                return False
-            begun = turns.now()
-        try:
-            messages = (self._parse(envelope),)
-        except DecodeError:
-            return False
-        received = self._received
-        if self._reason is None and received is not None:
-            try:
-                received(self, messages)
-            except Exception as error:
-                self._end_failed(error)
         if turns is not None:
             turns.used(turns.now() - begun)
         return True

@@ -70,61 +70,58 @@ class Turns:
         self._newcomers = newcomers or Newcomers()
         self._met = self._meetings = 0
         self._long_turn_s = long_turn_ms / 1000
-        self._turn_s = self.left_s = turn_ms / 1000
+        self._turn_s = self._left_s = turn_ms / 1000
         self._enough_s = self._turn_s * (1 - SHORT)
         self._begun_at = 0.0
         self._cpu_at = -math.inf
         """Of the CPU's clock, when this turn began; -inf: not to be asked."""
         self._others_s = 0.0
         """Of this turn, by the clock, that others have had the CPU."""
-        self.waiting: FairQueue[asyncio.Future[None]] = FairQueue()
-        """Who waits for a turn. This and ``left_s`` are what ``busy`` looks at: for who has no call
-        to spare.
-        """
+        self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._begin_due = self._paused = False
 
     @property
     def over(self) -> bool:
         """Whether this turn's time is used up."""
-        return self.left_s <= 0
+        return self._left_s <= 0
 
     @property
     def busy(self) -> bool:
         """Whether a newcomer has to wait: the time is used up, or others wait already."""
-        return self.left_s <= 0 or self.waiting.length > 0
+        return self._left_s <= 0 or self._waiting.length > 0
 
     @property
     def others_may_go(self) -> bool:
         """Whether others wait, and there is time left for them."""
-        return self.waiting.length > 0 and self.left_s > 0
+        return self._waiting.length > 0 and self._left_s > 0
 
     now = staticmethod(perf_counter)
     """Seconds, of the real clock: the loop's own stands still within a turn."""
 
     def spent(self, seconds: float) -> None:
         """So much of this turn has been used."""
-        left_s = self.left_s = self.left_s - seconds
+        left_s = self._left_s = self._left_s - seconds
         if left_s < self._enough_s and (left_s <= 0 or not self._begin_due):
             self._look(seconds)
 
     def used(self, seconds: float) -> None:
         """As ``spent``, and then the next one may work: on the way of every small message."""
-        left_s = self.left_s = self.left_s - seconds
+        left_s = self._left_s = self._left_s - seconds
         if left_s < self._enough_s and (left_s <= 0 or not self._begin_due):
             left_s = self._look(seconds)
-        if self.waiting.length and left_s > 0:
+        if self._waiting.length and left_s > 0:
             self.pass_on()
 
     def begin_last(self) -> None:
         """All that is left of this turn goes to what begins now."""
-        self.left_s, self._cpu_at = 0.0, -math.inf
+        self._left_s, self._cpu_at = 0.0, -math.inf
         if not self._begin_due:
             self._begin_soon(thread_time())
 
     async def next(self, peer: str) -> None:
         """Wait for a turn: one for each peer that waits, then the next one for each."""
         waiter: asyncio.Future[None] = self._loop.create_future()
-        self.waiting.push(peer, waiter)
+        self._waiting.push(peer, waiter)
         if not self._begin_due:
             self._begin_soon(thread_time())
         try:
@@ -136,7 +133,7 @@ class Turns:
 
     def pass_on(self) -> None:
         """Let the next one work: what this one did left some of the turn."""
-        while (waiter := self.waiting.pop()) is not None:
+        while (waiter := self._waiting.pop()) is not None:
             if not waiter.done():
                 waiter.set_result(None)
                 return
@@ -149,13 +146,13 @@ class Turns:
         """
         now = thread_time()
         used_s = now - self._cpu_at
-        others_s = max(0.0, self._turn_s - used_s - self.left_s)
+        others_s = max(0.0, self._turn_s - used_s - self._left_s)
         self._others_s += others_s
         if self._others_s <= OTHERS_MAX_S:
-            self.left_s += others_s
-        if self.left_s < self._enough_s and not self._begin_due:
+            self._left_s += others_s
+        if self._left_s < self._enough_s and not self._begin_due:
             self._begin_soon(now - min(seconds, used_s))
-        return self.left_s
+        return self._left_s
 
     def _begin_soon(self, begun_at: float) -> None:
         """The next turn of the loop is one here, too.
@@ -181,7 +178,7 @@ class Turns:
             return
         self._paused = False
         self._begin_due = False
-        self.left_s, self._cpu_at, self._others_s = self._turn_s, now, 0.0
+        self._left_s, self._cpu_at, self._others_s = self._turn_s, now, 0.0
         self.pass_on()
 
     def _meets_newcomers(self, took_s: float) -> bool:

@@ -79,7 +79,7 @@ class DiffResult(msgspec.Struct, frozen=True):
 def run_local(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
     """Fold what was touched, once.
 
-    Raises ReplayError for points that are none, or in the wrong order.
+    Raises ReplayError for points that the log does not have, or in the wrong order.
     """
     require_whole_history(export)
     end = Point(*local.end_of(export))

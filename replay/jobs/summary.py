@@ -42,23 +42,36 @@ class SummaryResult(msgspec.Struct, frozen=True):
         return self.audit.passed
 
 
-def run_local(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
-    """Scan, fold, audit."""
-    require_whole_history(export)
-    late = begun(export, request)
-    point = Point(*local.end_of(late))
-    folded = local.fold(late, pool)
+def summed_up(
+    export: Export,
+    late: Export,
+    point: Point,
+    entities: dict[str, int],
+    state_hash: int,
+    audited: audit.AuditResult,
+) -> SummaryResult:
+    """The summary of an export, of which ``late`` is what was folded."""
     return SummaryResult(
         cluster_id=export.manifest.cluster_id,
         generation=export.manifest.generation,
         first_offset=export.manifest.history_begin,
         point=point,
         first_epoch=export.segments[0].first_epoch,
-        entities=folded.counts,
-        state_hash=format_hash(folded.state_hash),
-        audit=audit.run_local(export, request, pool),
+        entities=entities,
+        state_hash=format_hash(state_hash),
+        audit=audited,
         checkpoint=began(late),
     )
+
+
+def run_local(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
+    """Fold to the end, from a checkpoint if there is one, and audit the whole history."""
+    require_whole_history(export)
+    late = begun(export, request)
+    point = Point(*local.end_of(late))
+    folded = local.fold(late, pool)
+    audited = audit.run_local(export, request, pool)
+    return summed_up(export, late, point, folded.counts, folded.state_hash, audited)
 
 
 def render(result: SummaryResult, console: Console) -> None:

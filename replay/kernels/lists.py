@@ -73,10 +73,7 @@ class Lists:
         flat = pa.Array.from_buffers(
             pa.large_binary(), count, [None, pa.py_buffer(offsets), data or pa.py_buffer(b"")]
         ).dictionary_encode()
-        different, known = flat.dictionary.to_pylist(), self._numbers
-        table = np.array(
-            [known[each] if each in known else self._of_bytes(each) for each in different], np.int64
-        )
+        table = np.array([self._of_bytes(each) for each in flat.dictionary.to_pylist()], np.int64)
         numbers = table[flat.indices.to_numpy()] if count else np.zeros(0, np.int64)
         if column.null_count:
             numbers[column.is_null().to_numpy(zero_copy_only=False)] = NOTHING

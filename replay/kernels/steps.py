@@ -173,9 +173,7 @@ class Partitions:
 
     def _keys(self, table: pa.Table) -> Ints:
         numbers, ids = codes(table["topic_id"])
-        known = self._numbers
-        each_topic = [known[each] if each in known else self._topic(each) for each in ids]
-        topics = np.array(each_topic, np.int64)[numbers]
+        topics = np.array([self._topic(each) for each in ids], np.int64)[numbers]
         return (topics << 32) | (ints(table["partition_id"]) & 0xFFFFFFFF)
 
     def _topic(self, topic_id: str) -> int:

@@ -23,7 +23,7 @@ from replay.spark_jobs.state import find_point
 def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
     """Fold what was touched, once.
 
-    Raises ReplayError for points that are none, or in the wrong order.
+    Raises ReplayError for points that the log does not have, or in the wrong order.
     """
     require_whole_history(export)
     rows = records(spark, export)

@@ -39,23 +39,26 @@ class Transfer:
         end = seen.log_end_offset
         if self.target_id < 0:
             return seen.high_watermark >= end
-        target = next((one for one in seen.voters if one.node_id == self.target_id), None)
+        target = self._target(seen)
         return target is not None and seen.high_watermark >= end and target.log_end_offset >= end
 
     def is_awaited(self, seen: QuorumDescription, named_s: float) -> bool:
         """Whether the target, which was named ``named_s`` ago, knows of that: it has fetched since,
         and has all that is committed. Requests that come to it wait there until it leads.
         """
-        target = next((one for one in seen.voters if one.node_id == self.target_id), None)
+        target = self._target(seen)
         return (
             target is not None
             and 0 <= target.last_fetch_age_ms < named_s * 1000
             and target.log_end_offset >= seen.high_watermark
         )
 
+    def _target(self, seen: QuorumDescription) -> ReplicaDescription | None:
+        return next((one for one in seen.voters if one.node_id == self.target_id), None)
+
     def why_not(self, seen: QuorumDescription) -> str:
         """What it still waits for, for people."""
-        target = next((one for one in seen.voters if one.node_id == self.target_id), None)
+        target = self._target(seen)
         if target is None:
             return (
                 f"node {self.target_id} is no voter any more"
