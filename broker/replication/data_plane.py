@@ -24,6 +24,7 @@ from broker.replication.figures import Figures
 from broker.replication.follower_sessions import FollowerSessions
 from broker.replication.leader_links import LeaderLinks
 from broker.replication.led_page import led_page
+from broker.replication.notes import Notes
 from broker.replication.settings import ReplicationSettings
 from broker.replication.space import SpaceReserve
 from broker.replication.tracer import ReplicasTracer
@@ -100,6 +101,7 @@ class DataPlane:
         self._flush_token = -1
         self._flush_due = False
         self._appends = 0
+        self._notes = Notes()
         self._links = LeaderLinks(
             transport, self.step, silence_s=settings.replica_socket_timeout_ms / 1000
         )
@@ -120,7 +122,7 @@ class DataPlane:
             ev.DropLink: self._drop_link,
             ev.SendReplicaFetch: self._send_replica_fetch,
             ev.SendAlterPartition: self._send_alter_partition,
-            ev.Note: self._note,
+            ev.Note: self._notes.note,
         }
 
     # --- from outside ----------------------------------------------------------------------------
@@ -230,6 +232,7 @@ class DataPlane:
             while self._events and not self._over:
                 for effect in self._step_replicas(self._events.popleft(), self._loop.time()):
                     self._carry_out[type(effect)](effect)
+                self._notes.end_step()
         except FatalError as error:
             self._fail(error)
         except Exception as error:
@@ -409,6 +412,3 @@ class DataPlane:
             self.step(ev.AlterPartitionFailed(error.code, error.outcome_unknown))
         else:
             self.step(ev.AlterPartitionAnswered(response.alter_partition))
-
-    def _note(self, effect: ev.Note) -> None:
-        log.info(effect.event, **effect.fields)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from plane_world import KEY, Peer, PlaneWorld, chunk, on_plane
+from structlog.testing import capture_logs
 
 from broker.partition import events as ev
+from broker.replication.notes import NOTES_MAX
 from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
@@ -116,6 +118,21 @@ def test_the_standing_is_told_before_anything_else_and_again_when_it_changes() -
         world.broker_status = ev.BrokerStatusChanged(-1, float("-inf"), "fenced")
         world.ask(list_offsets=pb.ListOffsetsRequest())
         assert world.script.events[-1] == world.broker_status
+
+    on_plane(test)
+
+
+def test_a_step_logs_some_lines_of_a_kind_and_how_many_there_are_besides() -> None:
+    async def test(world: PlaneWorld) -> None:
+        leads = [ev.Note("leads", {"index": index}) for index in range(NOTES_MAX + 5)]
+        world.script.on = {ev.Tick: lambda _: [*leads, ev.Note("truncated", {"to": 3})]}
+        for _ in range(2):  # Each step has its own count.
+            with capture_logs() as lines:
+                world.plane.step(ev.Tick())
+            told = [line for line in lines if line["event"] == "leads"]
+            assert [line.get("index") for line in told] == [*range(NOTES_MAX), None]
+            assert told[-1]["further"] == 5
+            assert [line.get("to") for line in lines if line["event"] == "truncated"] == [3]
 
     on_plane(test)
 

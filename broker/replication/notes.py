@@ -1,0 +1,39 @@
+"""What the partition replicas note, as lines of the broker's log."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import structlog
+
+from broker.partition import events as ev
+
+log = structlog.get_logger(__name__)
+
+NOTES_MAX = 20
+"""Lines of one kind that a step logs. A broker may become the leader of thousands of partitions in
+one step, and the line of each takes longer than leading it: meanwhile nothing is answered.
+"""
+
+
+class Notes:
+    """Lines of the step under way."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        """By event."""
+
+    def note(self, effect: ev.Note) -> None:
+        """Log it, unless the step has logged enough of its kind."""
+        self._counts[effect.event] += 1
+        if self._counts[effect.event] <= NOTES_MAX:
+            log.info(effect.event, **effect.fields)
+
+    def end_step(self) -> None:
+        """Log how many lines of a kind there are besides those that were logged."""
+        if not self._counts:
+            return
+        for event, count in self._counts.items():
+            if count > NOTES_MAX:
+                log.info(event, further=count - NOTES_MAX)
+        self._counts.clear()
