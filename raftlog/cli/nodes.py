@@ -37,7 +37,8 @@ def run_node(
     from raftlog.observability.logs import setup_logging
 
     bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}
-    setup_logging(config.settings.log_level, config.settings.log_format, **bound)
+    settings = config.settings
+    setup_logging(settings.log_level, settings.log_format, in_thread=True, **bound)
     os.umask(UMASK)
     main = find_main()
     tune_memory()

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import structlog
 
+from raftlog.observability.log_writer import LogWriter
 from raftlog.printable import printable
 
 _LONG = frozenset({"exception", "stack"})
@@ -42,6 +43,8 @@ class LogTail(logging.Handler):
 
     def newest(self, count: int) -> list[str]:
         """At most so many lines, oldest first."""
+        for handler in logging.getLogger().handlers:
+            handler.flush()
         return list(self._lines)[-count:] if count > 0 else []
 
 
@@ -50,11 +53,16 @@ TAIL = LogTail()
 
 
 def setup_logging(
-    level: str = "info", log_format: str = "auto", *, stream: TextIO | None = None, **bound: object
+    level: str = "info",
+    log_format: str = "auto",
+    *,
+    stream: TextIO | None = None,
+    in_thread: bool = False,
+    **bound: object,
 ) -> None:
     """Log at ``level`` and above to ``stream`` (default: stderr).
 
-    ``bound`` (for instance node_id=1) goes into each line.
+    ``bound`` (for instance node_id=1) goes into each line. ``in_thread``: see ``log_writer``.
 
     ``log_format``: "console", "json", or "auto": console if the stream is a terminal. May be called
     again.
@@ -83,7 +91,10 @@ def setup_logging(
             ],
         )
     )
-    logging.basicConfig(handlers=[handler, TAIL], level=number, force=True)
+    handlers: list[logging.Handler] = [handler, TAIL]
+    if in_thread:
+        handlers = [LogWriter(handlers)]
+    logging.basicConfig(handlers=handlers, level=number, force=True)
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**bound)
     structlog.configure(

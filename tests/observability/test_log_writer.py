@@ -1,0 +1,152 @@
+"""That lines written later are all written, in order, and that nobody waits for who reads them."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from raftlog.observability import log_writer
+from raftlog.observability.log_writer import LogWriter
+from raftlog.observability.logs import LogTail
+
+TIMEOUT_S = 20.0
+
+
+class Lines(logging.Handler):
+    """Keeps the events; waits for ``go`` before each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+        self.came = threading.Condition()
+        self.go = threading.Event()
+        self.go.set()
+        self.hangs = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.go.is_set():
+            self.hangs.set()
+            assert self.go.wait(TIMEOUT_S)
+        with self.came:
+            self.events.append(record.getMessage() if record.args else _event(record))
+            self.came.notify_all()
+
+    def wait(self, count: int) -> None:
+        with self.came:
+            assert self.came.wait_for(lambda: len(self.events) >= count, TIMEOUT_S), self.events
+
+
+def _event(record: logging.LogRecord) -> str:
+    line = record.msg
+    return str(line["event"] if isinstance(line, dict) else line)
+
+
+def line(event: str, level: int = logging.INFO, **fields: object) -> logging.LogRecord:
+    record = logging.LogRecord("x", level, "x.py", 1, "", None, None)
+    record.msg = {"event": event, **fields}
+    return record
+
+
+def test_lines_are_written_later_by_themselves_and_in_order() -> None:
+    lines = Lines()
+    lines.go.clear()
+    writer = LogWriter([lines])
+    for number in range(100):
+        writer.handle(line(str(number)))
+    assert lines.events == []
+    lines.go.set()
+    lines.wait(100)
+    assert lines.events == [str(number) for number in range(100)]
+    writer.handle(line("a second time"))
+    lines.wait(101)
+
+
+@pytest.mark.parametrize(
+    "urgent",
+    [
+        line("urgent", logging.ERROR),
+        line("urgent", logging.WARNING, exc_info=True),
+        logging.LogRecord("grpc", logging.INFO, "x.py", 1, "urgent", None, None),
+    ],
+    ids=["an error", "an exception", "a line of a library"],
+)
+def test_what_is_urgent_is_written_before_the_caller_goes_on_behind_what_waits(
+    urgent: logging.LogRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)
+    lines = Lines()
+    writer = LogWriter([lines])
+    writer.handle(line("before"))
+    assert lines.events == []
+    writer.handle(urgent)
+    assert lines.events == ["before", "urgent"]
+
+
+def test_nobody_waits_for_who_reads_the_lines_and_what_is_left_out_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_writer, "WAITING_LINES_MAX", 10)
+    monkeypatch.setattr(log_writer, "FLUSH_S", 0.01)
+    lines, told = Lines(), list[int]()
+
+    def warning(_: str, *, lines: int) -> None:
+        told.append(lines)
+
+    monkeypatch.setattr(log_writer, "log", SimpleNamespace(warning=warning))
+    lines.go.clear()
+    writer = LogWriter([lines])
+    writer.handle(line("the thread has this one"))
+    assert lines.hangs.wait(TIMEOUT_S)
+    for number in range(15):
+        writer.handle(line(str(number)))
+    begun = time.monotonic()
+    writer.flush()
+    assert time.monotonic() - begun < TIMEOUT_S / 2
+    lines.go.set()
+    lines.wait(11)
+    writer.handle(line("room again"))
+    lines.wait(12)
+    assert lines.events[1:] == [*map(str, range(10)), "room again"]
+    deadline = time.monotonic() + TIMEOUT_S
+    while not told and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told == [5]
+
+
+def test_who_asks_for_the_newest_lines_gets_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_writer, "LATER_S", TIMEOUT_S)
+    tail = LogTail()
+    tail.setFormatter(logging.Formatter("%(message)s"))
+    writer, root = LogWriter([tail]), logging.getLogger()
+    root.addHandler(writer)
+    try:
+        writer.handle(line("just now"))
+        assert len(tail.newest(5)) == 1
+    finally:
+        root.removeHandler(writer)
+
+
+def test_a_process_that_ends_writes_what_waits() -> None:
+    program = """
+import structlog
+from raftlog.observability.logs import setup_logging
+setup_logging("info", "json", in_thread=True, node_id=7)
+for number in range(50):
+    structlog.get_logger("x").info("line", number=number)
+raise SystemExit(3)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    lines = done.stderr.splitlines()
+    assert done.returncode == 3
+    assert len(lines) == 50
+    assert all('"node_id": 7' in one for one in lines)
