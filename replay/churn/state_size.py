@@ -4,9 +4,9 @@ it and takes away.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,12 +16,18 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import BATCH_BYTES
 from replay.kernels.arrays import Ints
-from replay.kernels.folding import CLIENT, apply_row
+from replay.kernels.folding import COLUMNS, Groups, apply_row, rows
 from replay.kernels.passes import Log
 from replay.kernels.steps import PARTITION_TYPES
 
-BY_COLUMNS = (*PARTITION_TYPES, RecordType.CONFIG, RecordType.PROGRESS)
+CLIENT_TYPES = (RecordType.OPEN_CLIENT, RecordType.CLOSE_CLIENT)
+BY_COLUMNS = (*PARTITION_TYPES, RecordType.CONFIG, RecordType.PROGRESS, *CLIENT_TYPES)
 """Records of which columns say how large the state is."""
+_OTHERS = tuple(each for each in RecordType if each not in BY_COLUMNS)
+_FEW_RECORDS = 300_000
+"""Up to so many are read by all tasks, and folded in one: were each task to fold its share, each
+would read the bodies of all records.
+"""
 _TIMESTAMP = 5
 """Where a row has it."""
 _BATCH_OVERHEAD = 100
@@ -84,31 +90,6 @@ class ChangedOnly(ImageBuilder):
             self.gone.append(change)
 
 
-class ClientsOnly(ImageBuilder):
-    """A draft of clients, and of what became of their writes: it adds up what comes and goes.
-
-    Its maps are dicts, as nobody takes an image of them; three of them change with each write.
-    """
-
-    __slots__ = ("entities", "size")
-
-    def __init__(self) -> None:
-        super().__init__(Image())
-        self.clients, self.client_results = cast(Any, {}), cast(Any, {})
-        self.entities = self.size = 0
-
-    def replace(
-        self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
-    ) -> None:
-        """Add up a change."""
-        if new is not None:
-            self.entities += 1
-            self.size += in_snapshot(len(entity_bytes((*key, new))))
-        if old is not None:
-            self.entities -= 1
-            self.size -= in_snapshot(len(entity_bytes((*key, old))))
-
-
 def in_snapshot(length: int) -> int:
     """An entity as a repeated field of SnapshotEntitiesRecord: its tag and length go before it."""
     return length + 2 + (length >= 1 << 7) + (length >= 1 << 14)
@@ -133,7 +114,7 @@ class _Sizes:
 
     def __init__(self, period_ms: int) -> None:
         self._period_ms = period_ms
-        self._draft, self._clients = ChangedOnly(Image()), ClientsOnly()
+        self._draft = ChangedOnly(Image())
         self._period = 0
         self._grown: Grown = {}
 
@@ -142,14 +123,13 @@ class _Sizes:
         if period != self._period:
             self._account()
             self._period = period
-        apply_row(self._clients if kind == CLIENT else self._draft, id_, *record)
+        apply_row(self._draft, id_, *record)
 
     def _account(self) -> None:
-        draft, clients = self._draft, self._clients
-        entities, size = clients.entities, clients.size
-        clients.entities = clients.size = 0
-        if not (draft.changed or draft.gone or entities or size):
+        draft = self._draft
+        if not (draft.changed or draft.gone):
             return
+        entities = size = 0
         for key, *states in (*draft.changed.values(), *draft.gone):
             for value, sign in zip(states, (-1, 1), strict=True):
                 if value is not None:
@@ -169,17 +149,25 @@ def state_sizes(
     period_ms: int,
     by_columns: Iterable[Grown] | None = None,
     *,
+    types: Mapping[int, int] | None = None,
     tasks: int | None = None,
 ) -> dict[int, Size]:
     """The size at the end of each period in which it changed, by the period's beginning.
 
-    ``by_columns``: what partitions, configs and progress brought, as
-    :mod:`replay.churn.partition_sizes`, :mod:`replay.churn.configs` and
-    :mod:`replay.churn.progress_sizes` find it; None: they are folded, too.
+    ``by_columns``: what records of BY_COLUMNS brought, and the headers of batches, as
+    :mod:`replay.churn.partition_sizes`, :mod:`replay.churn.configs`,
+    :mod:`replay.churn.progress_sizes` and :mod:`replay.churn.client_sizes` find it; None: they are
+    folded, too. ``types``: how many records there are of each.
     """
-    without = () if by_columns is None else BY_COLUMNS
-    rest = log.fold(partial(_Sizes, period_ms), tasks, without=without)
-    return added_up([*rest, *(by_columns or ())])
+    begin = partial(_Sizes, period_ms)
+    if by_columns is None:
+        return added_up(log.fold(begin, tasks))
+    if types is not None and sum(types.get(int(each), 0) for each in _OTHERS) <= _FEW_RECORDS:
+        fold = begin()
+        for row in rows(log.table(COLUMNS, _OTHERS), Groups()):
+            fold.row(row.kind, row.id, row.record)
+        return added_up([fold.end(), *by_columns])
+    return added_up([*log.fold(begin, tasks, types=_OTHERS), *by_columns])
 
 
 def added_up(parts: Iterable[Grown]) -> dict[int, Size]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.segments.manifest import RAW
+from replay.churn.client_sizes import client_sizes
 from replay.churn.configs import config_churn
 from replay.churn.forecast import DAY_MS, Trend, load_bytes_per_s, trend
 from replay.churn.growth import Growth, growth
@@ -105,6 +106,7 @@ def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
             log,
             stretch.period_ms,
             sized_by_columns(log, export, stretch, [*grown, *config_sizes]),
+            types=census.types,
             tasks=request.partitions,
         ),
     )
@@ -114,12 +116,13 @@ def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
 def sized_by_columns(
     log: Log, export: Export, stretch: Stretch, grown: Iterable[Grown]
 ) -> Iterable[Grown] | None:
-    """What partitions and configs brought, and progress records, if columns say all of it: another
-    system's log says more of partitions, and removes configs with their topic.
+    """What partitions and configs brought, progress records and clients, if columns say all of it:
+    another system's log says more of partitions, and removes configs with their topic.
     """
     if export.manifest.origin:
         return None
-    return [*grown, progress_sizes(log, stretch.period_ms)]
+    period_ms = stretch.period_ms
+    return [*grown, progress_sizes(log, period_ms), *client_sizes(log, period_ms)]
 
 
 def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:

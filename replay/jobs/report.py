@@ -120,6 +120,7 @@ def answer(
             log,
             stretch.period_ms,
             churn.sized_by_columns(log, export, stretch, [*sizes, *config_sizes]),
+            types=census.types,
             tasks=request.partitions,
         ),
     )

@@ -116,8 +116,7 @@ class Groups(NamedTuple):
     """Some of the groups. ``kinds``: of these kinds; None: of all.
 
     ``wanted``: these ones (kind and id); None: all. ``bucket`` of ``buckets``: those in it.
-    ``types``: kind -> of that kind's records only these types. ``without``: no records of these
-    types, but the headers of their batches.
+    ``types``: kind -> of that kind's records only these types.
     """
 
     kinds: frozenset[str] | None = None
@@ -125,7 +124,6 @@ class Groups(NamedTuple):
     bucket: int = 0
     buckets: int = 1
     types: dict[str, frozenset[int]] | None = None
-    without: frozenset[int] = frozenset()
 
     def has(self, kind: str, id_: str) -> bool:
         """Whether a group is one of them."""
@@ -156,8 +154,6 @@ def rows(table: pa.Table, groups: Groups, *, authors: bool = False) -> Iterator[
     change: one more row, IDENTITY.
     """
     of_group = _mask(table, groups)
-    if groups.without:
-        of_group &= ~np.isin(ints(table["type"]), sorted(groups.without))
     client, sequence = ints(table["client_id"]), ints(table["sequence"])
     numbered = (client != 0) & (sequence != 0)
     numbered &= ints(table["offset"]) == ints(table["batch_last_offset"])

@@ -23,6 +23,7 @@ ANYWHERE: tuple[str, ...] = ()
 """Which part gets which slice does not matter, nor in which order they come."""
 BY_PARTITION = ("topic_id", "partition_id")
 BY_CONFIG = ("resource_name", "config_name")
+BY_CLIENT = ("client_id",)
 
 
 class Part(Protocol[Found_co]):
@@ -90,11 +91,11 @@ class Log(Rows, Protocol):
         begin: Callable[[], Fold[Found]],
         tasks: int | None = None,
         *,
-        without: Collection[RecordType] = (),
+        types: Collection[RecordType] | None = None,
     ) -> list[Found]:
         """What each of some folds found, which share the groups; ``begin`` can be pickled.
 
-        ``without``: records of these types are passed over, but not the headers of their batches.
+        ``types``: only records of these types, and the headers of batches that end with one.
         """
         ...
 

@@ -66,14 +66,11 @@ class ExportLog:
         begin: Callable[[], Fold[Found]],
         tasks: int | None = None,
         *,
-        without: Collection[RecordType] = (),
+        types: Collection[RecordType] | None = None,
     ) -> list[Found]:
         """What each worker's fold found."""
         size = tasks or self._pool.size
-        passed_over = frozenset(int(each) for each in without)
-        folds = [
-            _FoldTask(self.export, begin, share, passed_over) for share in shares(self.export, size)
-        ]
+        folds = [_FoldTask(self.export, begin, share, types) for share in shares(self.export, size)]
         return [found for some in self._pool.map(_fold, folds) for found in some]
 
     def _shares(self) -> list[Sequence[Segment]]:
@@ -104,7 +101,7 @@ class _FoldTask(NamedTuple):
     export: Export
     begin: Callable[[], Fold[Any]]
     share: Share
-    without: frozenset[int]
+    types: Collection[RecordType] | None
 
 
 def _fold(task: _FoldTask) -> list[Any]:
@@ -115,8 +112,9 @@ def _fold(task: _FoldTask) -> list[Any]:
         if share.filed:
             check_bucket(export, bucket)
         fold = task.begin()
-        groups = Groups(bucket=bucket, buckets=share.of, without=task.without)
-        for table in slices(export, COLUMNS, bucket=bucket if share.filed else None):
+        groups = Groups(bucket=bucket, buckets=share.of)
+        own = bucket if share.filed else None
+        for table in slices(export, COLUMNS, types=task.types, bucket=own):
             for row in rows(table, groups):
                 fold.row(row.kind, row.id, row.record)
         found.append(fold.end())

@@ -11,6 +11,8 @@ from log_history import CLUSTER_ID, LogHistory
 from raftlog.metadata.entities import entity_bytes
 from raftlog.metadata.records import RecordType
 from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.churn.client_sizes import client_sizes
 from replay.churn.configs import config_churn
 from replay.churn.packed import packed_ints, packed_list
 from replay.churn.partition_sizes import size_watcher
@@ -30,27 +32,59 @@ from replay.request import JobRequest
 def test_columns_say_what_a_fold_says(
     seed: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = LogHistory(seed + 70, metadata_version=8).run(900)
-    with ExportWriter(tmp_path, CLUSTER_ID, 0, max_segment_records=250) as writer:
+    monkeypatch.setattr(reading, "SLICE_ROWS", 41)
+    assert _periods(LogHistory(seed + 70, metadata_version=8).run(900), tmp_path, workers) > 5
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_clients_that_write_much_and_leave(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers grow longer, results stay beyond a slice, one client closes itself by its last write,
+    and a header names one that nobody has opened, or that comes later.
+    """
+    monkeypatch.setattr(reading, "SLICE_ROWS", 3)
+    log, config = LogHistory(3, metadata_version=8), pb.ConfigRecord(resource_type=4, name="x")
+    never, later = 777_777, log.end_offset + 2
+    log.append(config, client_id=later)
+    busy, quiet = (log.append(pb.OpenClientRecord(name=name)) for name in ("busy", "quiet"))
+    assert later == quiet
+    for number in range(350):
+        config.value = str(number)
+        log.append(config, client_id=(busy, busy, quiet)[number % 3])
+        if number % 50 == 0:
+            log.append(config, config, client_id=never)
+    log.append(config, pb.CloseClientRecord(client_id=busy, reason="done"), client_id=busy)
+    for _ in range(60):
+        log.append(config, client_id=busy)
+    log.append(pb.CloseClientRecord(client_id=quiet, reason="expired"))
+    log.append(config)
+    assert _periods(log, tmp_path, workers) > 5
+
+
+def _periods(log: LogHistory, directory: Path, workers: int) -> int:
+    """So many periods have the same size by columns as by a fold."""
+    with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=250) as writer:
         writer.append_chunk(b"".join(log.batches))
         writer.commit(log.end_offset)
-    monkeypatch.setattr(reading, "SLICE_ROWS", 41)
     with Pool(0) as pool:
         pool.size = workers
-        read = ExportLog(open_export(JobRequest(job="churn", export=str(tmp_path))), pool)
+        read = ExportLog(open_export(JobRequest(job="churn", export=str(directory))), pool)
         span_ms = read.table(("timestamp_ms",), list(RecordType))["timestamp_ms"].to_numpy()
-        period_ms = max(1, int(np.ptp(span_ms)) // 9)
-        grown = [
-            part[0] for part in read.run(of_partitions(facts_of(read), size_watcher(period_ms)))
-        ]
+        period_ms = max(1, int(np.ptp(span_ms)) // 60)
+        parts = read.run(of_partitions(facts_of(read), size_watcher(period_ms)))
         configs = config_churn(read, 0, period_ms)[1]
-        progress = progress_sizes(read, period_ms)
-        assert progress
-        assert any(grown)
+        clients = client_sizes(read, period_ms)
         assert any(configs)
-        columns = state_sizes(read, period_ms, [*grown, *configs, progress])
-        assert columns == state_sizes(read, period_ms)
-        assert len(columns) > 5
+        assert len(clients) == 1 + workers
+        by_columns = [part[0] for part in parts]
+        by_columns += [*configs, progress_sizes(read, period_ms), *clients]
+        columns = state_sizes(read, period_ms, by_columns)
+        folded = state_sizes(read, period_ms)
+        assert columns == folded
+        # Where there are few others, they are folded in one piece.
+        assert state_sizes(read, period_ms, by_columns, types={}) == folded
+    return len(columns)
 
 
 def test_packed_numbers_are_as_long_as_messagepack_makes_them() -> None:
