@@ -20,10 +20,11 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 log = get_logger(__name__)
 
 PROBE_TIMEOUT_S = 0.2
-PROBE_AGAIN_S = 0.02
+PROBE_AGAIN_MIN_S, PROBE_AGAIN_MAX_S = 0.002, 0.02
 PROBES_MAX = 50
-"""A dying process may still accept for a moment after its streams have broken: the first probe is
-not the last word.
+"""A dying process still accepts for some milliseconds after its streams have broken, until the
+kernel comes to its listening socket: the first probe is not the last word. The second comes soon,
+as there is no leader meanwhile; those after it less and less soon.
 """
 _REFUSALS = {
     int(ErrorCode.INCONSISTENT_CLUSTER_ID): "it refuses this node, which is of another cluster"
@@ -265,11 +266,13 @@ class Peer:
             self._probe = self._spawn(self._find_out())
 
     async def _find_out(self) -> None:
+        again_s = PROBE_AGAIN_MIN_S
         for _ in range(PROBES_MAX):
             if await self.transport.probe(self.endpoint, PROBE_TIMEOUT_S) is Probe.REFUSED:
                 self.listener.gone(self.node_id)
                 return
-            await asyncio.sleep(PROBE_AGAIN_S)
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, PROBE_AGAIN_MAX_S)
             if self._control.is_up and self._replication.is_up:
                 return
 
