@@ -408,6 +408,26 @@ async def test_a_dying_process_that_still_accepts_is_probed_again() -> None:
 
 
 @simulated
+async def test_a_dying_process_is_probed_soon_and_then_less_and_less_often() -> None:
+    """Nobody leads until it is known to be gone; one that lives on is not to be stormed."""
+    shell = Shell()
+    begun, probed_at_ms = asyncio.get_running_loop().time(), list[int]()
+
+    async def probe(address: str, timeout_s: float) -> Probe:
+        probed_at_ms.append(round((asyncio.get_running_loop().time() - begun) * 1000))
+        return Probe.ACCEPTED
+
+    shell.transport.probe = probe  # type: ignore[method-assign]
+    dialer = shell.transport.dialers["c2:9093", Conversation.QUORUM]
+    dialer.open()
+    dialer.lose()
+    await asyncio.sleep(3)
+    assert probed_at_ms[:7] == [0, 2, 6, 14, 30, 50, 70]
+    assert len(probed_at_ms) == 50
+    assert probed_at_ms[-1] == 930
+
+
+@simulated
 async def test_a_peer_whose_links_are_back_is_probed_no_more() -> None:
     shell = Shell()
     probes: list[str] = []
