@@ -92,7 +92,7 @@ def _of_partitions(facts: Facts, rules: tuple[Rule, ...]) -> Callable[[Batches],
     def judge(batches: Batches) -> Batches:
         set_aside_what_is_loaded()
         before, records = _split(batches)
-        yield from _judged(kernels.PartitionRules(facts, rules, before), records)
+        yield from _judged(kernels.PartitionRules(facts, rules, Partitions(facts, before)), records)
 
     return judge
 

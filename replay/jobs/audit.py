@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -75,11 +75,19 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
     """The same by the tasks of any pool; the files are checked on the way."""
-    return scanned(export, request, pool)[0]
+    return judged(begun(export, request, pool), export, request, pool)
 
 
-def scanned(export: Export, request: JobRequest, pool: Pool) -> tuple[AuditResult, kernels.Scan]:
-    """The same, and what was seen of all records on the way."""
+class Begun(NamedTuple):
+    """What an audit judges by, and what was seen of all records on the way."""
+
+    rules: tuple[Rule, ...]
+    facts: Facts
+    scan: kernels.Scan
+
+
+def begun(export: Export, request: JobRequest, pool: Pool) -> Begun:
+    """The first pass; the files are checked. Raises ReplayError for a rule that is none."""
     rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
     scan = kernels.scan(export, pool)
@@ -90,9 +98,21 @@ def scanned(export: Export, request: JobRequest, pool: Pool) -> tuple[AuditResul
         allow_everyone_if_no_acl_found=request.allow_everyone_if_no_acl_found,
         state_from=export.manifest.state_from or 0,
     )
+    return Begun(rules, facts, scan)
+
+
+def judged(
+    begun: Begun,
+    export: Export,
+    request: JobRequest,
+    pool: Pool,
+    of_partitions: Sequence[kernels.Found] | None = None,
+) -> AuditResult:
+    """The rest. ``of_partitions``: what the rules about partitions have found already."""
+    rules, facts, scan = begun
     census = scan.census
-    found = kernels.judge(export, facts, census.epochs, rules, request.limit, pool)
-    return told(rules, census.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found), scan
+    found = kernels.judge(export, facts, census.epochs, rules, request.limit, pool, of_partitions)
+    return told(rules, census.types, {WRITE_WITHOUT_RIGHT.id: begins(facts)}, found)
 
 
 def told(

@@ -6,6 +6,7 @@ See :mod:`replay.report`.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, structs
@@ -17,13 +18,12 @@ from replay.churn.moves import move_watcher
 from replay.churn.moves import together as moves_of
 from replay.churn.partition_sizes import size_watcher
 from replay.churn.state_size import state_sizes
-from replay.counted import counted, something
+from replay.counted import something
 from replay.jobs import audit, availability, churn, lao
-from replay.jobs.audit import AuditResult
 from replay.kernels.census import Census
 from replay.kernels.facts import Facts
 from replay.kernels.intervals import Names, of_partitions
-from replay.kernels.passes import Log, facts_of
+from replay.local.audit import PartitionWatcher
 from replay.local.passes import ExportLog
 from replay.opened import Export
 from replay.outages.failovers import controllers
@@ -61,39 +61,25 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
     """The same by the tasks of any pool; the files are checked on the way."""
-    page.writable(request.output)
-    audited, scan = audit.scanned(export, request, pool)
-    log = ExportLog(export, pool)
-    known = Facts(scan.rare, log.end_offset), something(scan.census)
-    return answer(log, export, request, audited, known)
-
-
-def answer(
-    log: Log,
-    export: Export,
-    request: JobRequest,
-    audited: AuditResult,
-    known: tuple[Facts, Census] | None = None,
-) -> ReportResult:
-    """Of a log, whatever reads it, beside what the audit found in it. ``known``: what the log would
-    be read for once more.
-    """
     output = page.writable(request.output)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
-    facts, census = known or (facts_of(log), counted(log))
+    begun, log = audit.begun(export, request, pool), ExportLog(export, pool)
+    facts, census = Facts(begun.scan.rare, log.end_offset), something(begun.scan.census)
     names, reigns = Names(facts), controllers(log, census, export.manifest.origin)
     axis = choose_axis(census.first_ms, census.last_ms)
     stretch = Stretch.of(census.first_ms, census.last_ms, None)
     parts = log.run(
         of_partitions(
-            facts,
+            begun.facts,
             outage_watcher(stretch, min_isr(log)),
             move_watcher(stretch.since_ms, charted.limit),
             moments.TroubleWatcher,
             size_watcher(stretch.period_ms),
+            partial(PartitionWatcher, begun.rules, request.limit),
         )
     )
-    outages, moves, troubles, sizes = zip(*parts, strict=True)
+    outages, moves, troubles, sizes, offences = zip(*parts, strict=True)
+    audited = audit.judged(begun, export, request, pool, offences)
     waited = lao.look(
         log, facts.brokers, stall_ms=request.stall_ms, steps=steps_of(axis), hours=request.limit
     )

@@ -39,7 +39,7 @@ from replay.kernels.rules import (
     supported,
 )
 from replay.kernels.rules.quorum import Epoch
-from replay.kernels.steps import Partitions
+from replay.kernels.steps import Partitions, Steps
 
 FAMILIES: tuple[ModuleType, ...] = (
     members,
@@ -77,12 +77,14 @@ def _asked(family: ModuleType, rules: Collection[Rule]) -> bool:
 
 
 class PartitionRules:
-    """The rules about partitions, of those in one bucket."""
+    """The rules about partitions, of those in one bucket. ``known``: what is known of them, where
+    somebody else goes through their steps, too.
+    """
 
     def __init__(
-        self, facts: Facts, rules: Collection[Rule] = RULES, before: pa.Table | None = None
+        self, facts: Facts, rules: Collection[Rule] = RULES, known: Partitions | None = None
     ) -> None:
-        self.partitions = Partitions(facts, before)
+        self.partitions = known or Partitions(facts)
         self._members = members.Members(facts) if _asked(members, rules) else None
         self._departed = (
             departed.Departed(facts, self.partitions) if _asked(departed, rules) else None
@@ -94,10 +96,14 @@ class PartitionRules:
     def check(self, table: pa.Table) -> Iterator[Finding]:
         """Of a slice: :data:`replay.kernels.steps.COLUMNS`."""
         if table.num_rows:
-            yield from self._chosen(self._check(table))
+            yield from self.judge(self.partitions.step(table))
 
-    def _check(self, table: pa.Table) -> Iterator[Finding]:
-        judged = Judged(self.partitions.step(table), self.partitions)
+    def judge(self, steps: Steps) -> Iterator[Finding]:
+        """Of a slice's steps."""
+        yield from self._chosen(self._judge(steps))
+
+    def _judge(self, steps: Steps) -> Iterator[Finding]:
+        judged = Judged(steps, self.partitions)
         if self._partitions:
             yield from partitions.check(judged)
         if self._members is not None:

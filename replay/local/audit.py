@@ -21,10 +21,11 @@ from replay.kernels.arrays import Bools, ints
 from replay.kernels.census import Census, Counting
 from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
 from replay.kernels.finding import Finding, order
+from replay.kernels.intervals import Intervals
 from replay.kernels.passes import BY_PARTITION
 from replay.kernels.rules import clients, configs, feature_levels, progress, rights
 from replay.kernels.rules.quorum import Epoch
-from replay.kernels.steps import COLUMNS, PARTITION_TYPES
+from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions, Steps
 from replay.local.passes import bucket_of
 from replay.local.pool import Pool
 from replay.local.reading import DICTIONARIES, slices
@@ -145,10 +146,14 @@ def judge(
     rules: tuple[Rule, ...],
     limit: int,
     pool: Pool,
+    of_partitions: Sequence[Found] | None = None,
 ) -> Found:
-    """What the rules find."""
+    """What the rules find. ``of_partitions``: what PartitionWatchers have found already."""
     found = Found(limit)
-    for part in pool.map(_judge, list(_parts(export, facts, rules, limit, pool.size))):
+    parts = _parts(export, facts, rules, limit, pool.size)
+    if of_partitions is not None:
+        parts = (each for each in parts if each.kind != PARTITIONS)
+    for part in (*(of_partitions or ()), *pool.map(_judge, list(parts))):
         found.merge(part)
     found.add(kernels.fact_rules(facts, epochs, rules))
     return found
@@ -180,6 +185,34 @@ def _judge(part: _Part) -> Found:
             found.add(kernel.check(table))
         found.add(kernel.end())
     return found
+
+
+@dataclass
+class PartitionWatcher:
+    """Judges partitions in a pass that others watch, too; ``found`` gives Found."""
+
+    rules: tuple[Rule, ...]
+    limit: int
+    facts: Facts
+    partitions: Partitions
+
+    def __post_init__(self) -> None:
+        """Begin."""
+        self._kernel = kernels.PartitionRules(self.facts, self.rules, self.partitions)
+        self._found = Found(self.limit)
+
+    def take(self, steps: Steps, intervals: Intervals) -> None:
+        """A slice."""
+        del intervals
+        self._found.add(self._kernel.judge(steps))
+
+    def last(self, steps: Steps, intervals: Intervals) -> None:
+        """Nothing is judged there: the brokers that are left look for themselves."""
+
+    def found(self) -> Found:
+        """Of all partitions watched."""
+        self._found.add(self._kernel.end())
+        return self._found
 
 
 def _of_partitions(part: _Part) -> Iterator[tuple[kernels.Kernel, Iterator[pa.Table]]]:
