@@ -13,7 +13,7 @@ from raftlog.metadata.records import RecordType
 from replay.churn.model import ConfigChurn
 from replay.churn.packed import packed_ints, packed_texts
 from replay.churn.state_size import Grown, grow_many, in_snapshots
-from replay.kernels.arrays import Ints, codes, ints, order_of
+from replay.kernels.arrays import MISSING, Bools, Ints, codes, ints, order_of
 from replay.kernels.passes import BY_CONFIG, Pass, Rows
 
 _COLUMNS = (
@@ -32,17 +32,15 @@ class _Write(NamedTuple):
     offset: int
     timestamp_ms: int
     principal: str
-    value: str | None
+    config_value: str | None
 
 
 class _Config:
     """One key of a resource."""
 
-    __slots__ = ("before", "changes", "last", "principals", "reversals", "size", "value")
+    __slots__ = ("before", "changes", "last", "principals", "reversals", "size")
 
     def __init__(self) -> None:
-        # Before the first write there is no value, as behind a deletion.
-        self.value: str | None = None
         self.before: tuple[str | None, ...] = ()
         """The value before the last change; empty: there was none."""
         self.size = 0
@@ -50,18 +48,12 @@ class _Config:
         self.changes = self.reversals = 0
         self.principals: set[str] = set()
         self.last: _Write | None = None
+        """That changed something."""
 
-    def write(self, write: _Write, *, counts: bool) -> None:
-        """A write of the value that is there, or of none where none is, changes nothing."""
-        if write.value == self.value:
-            return
-        back = self.before == (write.value,)
-        self.before = () if self.last is None else (self.value,)
-        self.value, self.last = write.value, write
-        if counts:
-            self.changes += 1
-            self.reversals += back
-            self.principals.add(write.principal)
+    @property
+    def value(self) -> str | None:
+        """None before the first write, as behind a deletion."""
+        return self.last.config_value if self.last is not None else None
 
 
 class _Configs:
@@ -87,19 +79,45 @@ class _Configs:
             for at in first.tolist()
         ]
         self._grow(table, states, where)
-        principals, who = codes(table["principal"])
-        for place, offset, at_ms, principal, value in zip(
-            where.tolist(),
-            ints(table["offset"]).tolist(),
-            ints(table["timestamp_ms"]).tolist(),
-            principals.tolist(),
-            table["config_value"].to_pylist(),
+        self._write(table, states, where)
+
+    def _write(self, table: pa.Table, states: list[_Config], where: Ints) -> None:
+        """Each key's writes behind two rows of what is known of it. A write of the value that is
+        there, or of none where none is, changes nothing.
+        """
+        values, texts = codes(table["config_value"])
+        number = {text: place for place, text in enumerate(texts)}
+        known = [
+            MISSING if text is None else number.setdefault(text, len(number))
+            for state in states
+            for text in (*(state.before or (None,)), state.value)
+        ]
+        told = [each for state in states for each in (bool(state.before), state.last is not None)]
+        key = np.concatenate([np.repeat(np.arange(len(states)), 2), where])
+        order = order_of(key)
+        value, real = np.concatenate([known, values])[order], order >= len(known)
+        kept = ~real
+        kept[1:] |= value[1:] != value[:-1]
+        order, value, real = order[kept], value[kept], real[kept]
+        key, row = key[order], np.maximum(order - len(known), 0)
+        was = np.append(told, np.ones(len(values), np.bool_))[order]
+        back = np.zeros(len(key), np.bool_)
+        back[2:] = was[:-2] & (value[2:] == value[:-2])
+        counts = real & (ints(table["timestamp_ms"])[row] >= self._since_ms)
+        _count(table, states, key[counts], row[counts], back[counts])
+        last = np.flatnonzero(real & (np.diff(key, append=-1) != 0))
+        written = table.select(_Write._fields).take(pa.array(row[last])).to_pylist()
+        text_of = dict(enumerate(number))
+        for place, write, there, before in zip(
+            key[last].tolist(),
+            written,
+            was[last - 1].tolist(),
+            value[last - 1].tolist(),
             strict=True,
         ):
             state = states[place]
-            if value != state.value:
-                write = _Write(offset, at_ms, who[principal], value)
-                state.write(write, counts=at_ms >= self._since_ms)
+            state.before = (text_of.get(before),) if there else ()
+            state.last = _Write(**write)
 
     def _grow(self, table: pa.Table, states: list[_Config], where: Ints) -> None:
         """Add up what each record brings, beside what was there before it."""
@@ -130,11 +148,26 @@ class _Configs:
                 each.last.offset,
                 each.last.timestamp_ms,
                 each.last.principal,
-                each.last.value,
+                each.last.config_value,
             )
             for key, each in self._of.items()
             if each.changes and each.last is not None
         ]
+
+
+def _count(table: pa.Table, states: list[_Config], key: Ints, row: Ints, back: Bools) -> None:
+    """Changes of keys, by which records, and whether to the value before the last change."""
+    for place, changes, reversals in zip(
+        range(len(states)),
+        np.bincount(key, minlength=len(states)).tolist(),
+        np.bincount(key[back], minlength=len(states)).tolist(),
+        strict=True,
+    ):
+        states[place].changes += changes
+        states[place].reversals += reversals
+    principals, who = codes(table["principal"])
+    for pair in np.unique(key * len(who) + principals[row]).tolist():
+        states[pair // len(who)].principals.add(who[pair % len(who)])
 
 
 def sizes_of(table: pa.Table) -> Ints:

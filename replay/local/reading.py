@@ -20,9 +20,9 @@ from raftlog.segments.told import Told
 from replay.kernels.arrays import Bools, ints, order_of
 from replay.opened import Export
 
-SLICE_ROWS = 32_768
-"""A slice has so many rows, or a few more: what numpy does with them at once fits into a cache, and
-the lists in them into memory.
+SLICE_ROWS = 131_072
+"""A slice has so many rows, or a few more: enough that what is done once a slice costs little, and
+few enough that its lists and arrays take less memory than what is known of the log.
 """
 DICTIONARIES = ("topic_id", "principal", "topic_name")
 """Columns of few different values, which are read as such."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -190,3 +190,43 @@ def test_configs_are_as_large_by_columns_as_their_entities(rows: type[TableRows]
         entities, size = entities + more, size + bytes_more
         assert (entities, size) == expected[period]
     assert grown.keys() == expected.keys()
+
+
+@pytest.mark.parametrize("rows", [TableRows, _Slices])
+@pytest.mark.parametrize("seed", range(12))
+def test_changes_are_told_as_one_row_after_the_other_tells_them(
+    seed: int, rows: type[TableRows]
+) -> None:
+    draw, since_ms = random.Random(seed), 90 * (seed % 2)
+    columns: dict[str, list[Any]] = {
+        "type": [int(RecordType.CONFIG)] * 300,
+        "offset": list(range(300)),
+        "timestamp_ms": [at + draw.randrange(20) for at in range(300)],
+        "resource_type": [2] * 300,
+        "resource_name": ["a"] * 300,
+        "config_name": draw.choices("kkkkmmmn", k=300),
+        "config_value": draw.choices(["1", "2", "3", None], [4, 4, 1, 2], k=300),
+        "principal": draw.choices(["User:alice", "User:bob", ""], k=300),
+    }
+    found, _ = config_churn(rows(pa.table(columns), 300), since_ms, 1000)
+    values: dict[str, list[str | None]] = {}
+    counts: dict[str, list[Any]] = {}
+    names = ("offset", "timestamp_ms", "config_name", "config_value", "principal")
+    for offset, at_ms, key, value, by in zip(*(columns[name] for name in names), strict=True):
+        before = values.setdefault(key, [])
+        if value == (before[-1] if before else None):
+            continue
+        count = counts.setdefault(key, [0, 0, set(), ()])
+        if at_ms >= since_ms:
+            count[0] += 1
+            count[1] += len(before) > 1 and value == before[-2]
+            count[2].add(by)
+        count[3] = offset, at_ms, by, value
+        before.append(value)
+    told = {each.config_name: each for each in found}
+    assert told.keys() == {key for key, each in counts.items() if each[0]}
+    for key, one in told.items():
+        changes, reversals, by, last = counts[key]
+        assert (one.changes, one.reversals, one.principals) == (changes, reversals, len(by))
+        assert (one.last_offset, one.last_ms, one.last_principal, one.last_value) == last
+        assert reversals
