@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ def run_node(
         raise ConfigError(
             f'process.roles is ["{config.role}"]: run it with `raftlog {config.role} run`'
         )
-    from raftlog.observability.logs import setup_logging
+    from raftlog.observability.logs import exit_process, setup_logging
 
     bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}
     settings = config.settings
@@ -47,7 +46,7 @@ def run_node(
         return await main(config)
 
     try:
-        sys.exit(uvloop.run(run()))
+        exit_process(uvloop.run(run()))
     except CorruptLogError as error:
         told = f"{error}; {DAMAGE_REMEDY[role]}"
         raise CorruptLogError(told, offset=error.offset) from error

@@ -39,6 +39,8 @@ class LogWriter(logging.Handler):
         self._wanted = threading.Event()
         self._writing = threading.Lock()
         self._left_out = 0
+        self.hangs = False
+        """A flush has waited in vain, and nothing was written since."""
         self._thread: threading.Thread | None = None
 
     @override
@@ -62,12 +64,14 @@ class LogWriter(logging.Handler):
 
     @override
     def flush(self) -> None:
-        """Write what waits, unless a write of before hangs."""
-        if self._writing.acquire(timeout=FLUSH_S):
+        """Write what waits, unless a write of before hangs: that is waited for once."""
+        if self._writing.acquire(timeout=0 if self.hangs else FLUSH_S):
             try:
                 self._write()
             finally:
                 self._writing.release()
+        else:
+            self.hangs = True
 
     def _run(self) -> None:
         while True:
@@ -85,6 +89,7 @@ class LogWriter(logging.Handler):
             record = self._waiting.popleft()
             for target in self._targets:
                 target.handle(record)
+            self.hangs = False
 
 
 def _is_urgent(record: logging.LogRecord) -> bool:

@@ -6,10 +6,11 @@ Libraries' own log lines take the same way.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections import deque
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import structlog
 
@@ -110,6 +111,17 @@ def set_level(level: str) -> None:
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(number)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
+
+
+def exit_process(code: int) -> NoReturn:
+    """End with this code and all lines written; without those that nobody reads, as the interpreter
+    would wait for that.
+    """
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+        if isinstance(handler, LogWriter) and handler.hangs:
+            os._exit(code)
+    sys.exit(code)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -119,6 +120,24 @@ def test_nobody_waits_for_who_reads_the_lines_and_what_is_left_out_is_counted(
     assert told == [5]
 
 
+def test_errors_wait_once_for_who_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "FLUSH_S", 0.3)
+    lines = Lines()
+    lines.go.clear()
+    writer = LogWriter([lines])
+    writer.handle(line("the thread has this one"))
+    assert lines.hangs.wait(TIMEOUT_S)
+    begun = time.monotonic()
+    for number in range(100):
+        writer.handle(line(str(number), logging.ERROR))
+    assert 0.3 <= time.monotonic() - begun < 10
+    lines.go.set()
+    lines.wait(101)
+    writer.handle(line("again", logging.ERROR))
+    lines.wait(102)
+    assert lines.events[1:] == [*map(str, range(100)), "again"]
+
+
 def test_who_asks_for_the_newest_lines_gets_those_that_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -132,6 +151,26 @@ def test_who_asks_for_the_newest_lines_gets_those_that_wait(
         assert len(tail.newest(5)) == 1
     finally:
         root.removeHandler(writer)
+
+
+def test_a_process_whose_lines_nobody_reads_ends_with_its_code() -> None:
+    program = """
+import structlog
+from raftlog.observability.logs import exit_process, setup_logging
+setup_logging("info", "json", in_thread=True)
+for _ in range(2_000):
+    structlog.get_logger("x").info("line", text="x" * 200)
+exit_process(3)
+"""
+    unread, stderr = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stderr=stderr, timeout=60, check=False
+        )
+        assert done.returncode == 3
+    finally:
+        os.close(unread)
+        os.close(stderr)
 
 
 def test_a_process_that_ends_writes_what_waits() -> None:

@@ -1,0 +1,67 @@
+"""Nodes whose stderr somebody holds and does not read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, raftlog
+
+from raftlog.cli.local import LocalCluster, Node
+
+
+def is_ready(node: Node) -> bool:
+    try:
+        with urllib.request.urlopen(f"{node.http}/readyz", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def full_pipe() -> tuple[int, int]:
+    unread, stderr = os.pipe()
+    os.set_blocking(stderr, False)
+    try:
+        while True:
+            os.write(stderr, bytes(4096))
+    except BlockingIOError:
+        os.set_blocking(stderr, True)
+    return unread, stderr
+
+
+@pytest.mark.nightly
+def test_nodes_whose_log_nobody_reads_serve_and_stop(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=1)
+    cluster.generate()
+    unread, stderr = full_pipe()
+    program = (sys.executable, "-m", "raftlog.cli")
+    nodes = {
+        node: subprocess.Popen(
+            [*program, node.role, "run", "--config", str(cluster.config_path(node.name))],
+            stderr=stderr,
+        )
+        for node in cluster.nodes
+    }
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(map(is_ready, nodes)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+        assert raftlog("topics", "create", "t", "-p", 50, *at).code == 0
+        for process in reversed(nodes.values()):
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+    finally:
+        for process in nodes.values():
+            process.kill()
+            process.wait()
+        os.close(unread)
+        os.close(stderr)
