@@ -44,8 +44,8 @@ class LogTail(logging.Handler):
 
     def newest(self, count: int) -> list[str]:
         """At most so many lines, oldest first."""
-        for handler in logging.getLogger().handlers:
-            handler.flush()
+        for writer in _writers():
+            writer.flush()
         return list(self._lines)[-count:] if count > 0 else []
 
 
@@ -117,11 +117,15 @@ def exit_process(code: int) -> NoReturn:
     """End with this code and all lines written; without those that nobody reads, as the interpreter
     would wait for that.
     """
-    for handler in logging.getLogger().handlers:
-        handler.flush()
-        if isinstance(handler, LogWriter) and handler.hangs:
+    for writer in _writers():
+        writer.flush()
+        if writer.hangs:
             os._exit(code)
     sys.exit(code)
+
+
+def _writers() -> list[LogWriter]:
+    return [one for one in logging.getLogger().handlers if isinstance(one, LogWriter)]
 
 
 def _is_news(record: logging.LogRecord) -> bool:
