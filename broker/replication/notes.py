@@ -21,7 +21,7 @@ class Notes:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        """By event."""
+        """How many notes of each kind, by the event that they name."""
 
     def note(self, effect: ev.Note) -> None:
         """Log it, unless the step has logged enough of its kind."""

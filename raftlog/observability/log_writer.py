@@ -20,7 +20,7 @@ log = get_logger(__name__)
 LATER_S = 0.02
 """What is logged in one go, and what comes of it, is over by then."""
 WAITING_LINES_MAX = 10_000
-"""Whoever reads the lines may hang: then lines are left out, and the node goes on."""
+"""The reader of the lines may hang: then lines are left out, and the node goes on."""
 FLUSH_S = 1.0
 
 
@@ -45,7 +45,7 @@ class LogWriter(logging.Handler):
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Take one line."""
+        """Have a line written soon, or now if it is urgent; left out if too many wait already."""
         if len(self._waiting) >= WAITING_LINES_MAX:
             self._left_out += 1
             return

@@ -81,7 +81,7 @@ class _Writes:
         self._grown: Grown = {}
 
     def take(self, table: pa.Table) -> None:
-        """A slice."""
+        """Add up what the writes of a slice bring, and what clients that close in it take away."""
         id_, sequence, done, offset, last, epoch, at_ms = (ints(table[name]) for name in _COLUMNS)
         if not len(offset):
             return

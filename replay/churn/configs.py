@@ -48,7 +48,7 @@ class _Config:
         self.changes = self.reversals = 0
         self.principals: set[str] = set()
         self.last: _Write | None = None
-        """That changed something."""
+        """The last write that changed something; None: none has yet."""
 
     @property
     def value(self) -> str | None:
@@ -157,14 +157,14 @@ class _Configs:
 
 def _count(table: pa.Table, states: list[_Config], key: Ints, row: Ints, back: Bools) -> None:
     """Changes of keys, by which records, and whether to the value before the last change."""
-    for place, changes, reversals in zip(
-        range(len(states)),
+    for state, changes, reversals in zip(
+        states,
         np.bincount(key, minlength=len(states)).tolist(),
         np.bincount(key[back], minlength=len(states)).tolist(),
         strict=True,
     ):
-        states[place].changes += changes
-        states[place].reversals += reversals
+        state.changes += changes
+        state.reversals += reversals
     principals, who = codes(table["principal"])
     for pair in np.unique(key * len(who) + principals[row]).tolist():
         states[pair // len(who)].principals.add(who[pair % len(who)])

@@ -187,22 +187,17 @@ def _judge(part: _Part) -> Found:
     return found
 
 
-@dataclass
 class PartitionWatcher:
     """Judges partitions in a pass that others watch, too; ``found`` gives Found."""
 
-    rules: tuple[Rule, ...]
-    limit: int
-    facts: Facts
-    partitions: Partitions
-
-    def __post_init__(self) -> None:
-        """Begin."""
-        self._kernel = kernels.PartitionRules(self.facts, self.rules, self.partitions)
-        self._found = Found(self.limit)
+    def __init__(
+        self, rules: tuple[Rule, ...], limit: int, facts: Facts, partitions: Partitions
+    ) -> None:
+        self._kernel = kernels.PartitionRules(facts, rules, partitions)
+        self._found = Found(limit)
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
-        """A slice."""
+        """Judge a slice's steps; how long a state lasted is nothing to the rules."""
         del intervals
         self._found.add(self._kernel.judge(steps))
 

@@ -19,11 +19,8 @@ from raftlog.segments.reading import corrupt, reading, says_content
 from raftlog.segments.told import Told
 from replay.kernels.arrays import Bools, ints, order_of
 from replay.opened import Export
+from replay.workers import SLICE_ROWS
 
-SLICE_ROWS = 131_072
-"""A slice has so many rows, or a few more: enough that what is done once a slice costs little, and
-few enough that its lists and arrays take less memory than what is known of the log.
-"""
 DICTIONARIES = ("topic_id", "principal", "topic_name")
 """Columns of few different values, which are read as such."""
 _BOUNDS = ("offset", "batch_last_offset", "timestamp_ms")

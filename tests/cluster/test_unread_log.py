@@ -7,22 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 from cluster_kit import PATIENCE_S, raftlog
 
-from raftlog.cli.local import LocalCluster, Node
-
-
-def is_ready(node: Node) -> bool:
-    try:
-        with urllib.request.urlopen(f"{node.http}/readyz", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
+from raftlog.cli.local import LocalCluster
 
 
 def full_pipe() -> tuple[int, int]:
@@ -51,7 +41,7 @@ def test_nodes_whose_log_nobody_reads_serve_and_stop(tmp_path: Path) -> None:
     }
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while not all(map(is_ready, nodes)):
+        while not all(cluster.ready(node.name)[0] for node in nodes):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         at = ("--bootstrap-controller", cluster.bootstrap_controllers)

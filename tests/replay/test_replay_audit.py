@@ -36,6 +36,7 @@ from replay.local.runner import compute_local
 from replay.opened import open_export
 from replay.request import JobRequest
 from replay.source import records
+from replay.workers import SLICE_ROWS
 
 Found = list[tuple[str, int, int | None]]
 """(rule, offset, broker) of what there is to be found, in the order of offsets."""
@@ -854,9 +855,7 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(
         assert each.expected
 
 
-@pytest.mark.parametrize(
-    "slice_rows", [reading.SLICE_ROWS, 29, pytest.param(1, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("slice_rows", [SLICE_ROWS, 29, pytest.param(1, marks=pytest.mark.nightly)])
 def test_without_spark_the_same_is_found(
     broken: tuple[Found, AuditResult],
     broken_export: tuple[Path, Found],
