@@ -2,8 +2,8 @@
 follower's positions (KIP-227).
 
 A named position is answered with data, an error or a divergence at most once: then the follower
-names it anew. A high watermark alone leaves it as it is. An answer has only partitions with news;
-without any it waits, until ``max_wait_ms`` or a newer fetch.
+names it anew. A high watermark or a log start alone leaves it as it is. An answer has only
+partitions with news; without any it waits, until ``max_wait_ms`` or a newer fetch.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 class Position:
     """Where a follower is in one partition, on one session."""
 
-    __slots__ = ("_bytes_at", "awaits", "leader", "offset", "sent_high_watermark", "session")
+    __slots__ = (
+        "_bytes_at",
+        "awaits",
+        "leader",
+        "offset",
+        "sent_high_watermark",
+        "sent_log_start",
+        "session",
+    )
 
     def __init__(self, session: Session, leader: Leader, offset: int) -> None:
         self.session = session
@@ -36,7 +44,7 @@ class Position:
         self.offset = offset
         self.awaits = True
         """Named, and not answered with data yet."""
-        self.sent_high_watermark = -1
+        self.sent_high_watermark = self.sent_log_start = -1
         log, replica = leader.replica.log, leader.replica
         self._bytes_at = replica.bytes_appended if offset == log.end else -1
 
@@ -61,13 +69,30 @@ class Position:
     def high_watermark_moved(self, high_watermark: int) -> None:
         """There is a high watermark to tell."""
         if self.awaits and high_watermark > self.sent_high_watermark:
-            self.session.has_high_watermark(self)
+            self.session.has_marks(self)
 
     def log_start_moved(self, start: int) -> None:
-        """The leader has dropped its log below there, perhaps what was to be sent from here."""
-        if self.awaits and self.offset < start:
+        """The leader has dropped its log below there, perhaps what was to be sent from here.
+
+        It is told without a record that goes with it: nobody may write to this topic any more, and
+        the follower's disk is to be freed, too.
+        """
+        if not self.awaits:
+            return
+        if self.offset < start:
             self.session.is_out_of_range(self.key, start)
             self.session.forget(self.key)
+        else:
+            self.session.has_marks(self)
+
+    @property
+    def has_untold_marks(self) -> bool:
+        """Whether the leader's high watermark or log start is above what this session was told."""
+        leader = self.leader
+        return self.awaits and (
+            leader.high_watermark > self.sent_high_watermark
+            or leader.replica.log.start > self.sent_log_start
+        )
 
     def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
         """The leader has resigned."""
@@ -89,7 +114,7 @@ class Session:
         self.replica_id = -1
         self.positions: dict[PartitionKey, Position] = {}
         self._data: dict[PartitionKey, Position] = {}
-        self._high_watermarks: dict[PartitionKey, Position] = {}
+        self._marks: dict[PartitionKey, Position] = {}
         self._results: dict[PartitionKey, pb.ReplicaFetchPartitionResult] = {}
         self._parked: pb.ReplicaFetchRequest | None = None
         self._timer: Timer | None = None
@@ -116,9 +141,9 @@ class Session:
         )
         self.has_result(key, result)
 
-    def has_high_watermark(self, position: Position) -> None:
-        """It waits a moment for company: nobody waits for it."""
-        self._high_watermarks[position.key] = position
+    def has_marks(self, position: Position) -> None:
+        """A high watermark or a log start. It waits a moment for company: nobody waits for it."""
+        self._marks[position.key] = position
         host = self._host
         linger_at = host.now + host.settings.high_watermark_linger_ms / 1000
         if self._timer is not None and self._timer.when > linger_at:
@@ -129,7 +154,7 @@ class Session:
         """A position is no longer of this session."""
         position = self.positions.pop(key, None)
         self._data.pop(key, None)
-        self._high_watermarks.pop(key, None)
+        self._marks.pop(key, None)
         if position is not None:
             position.leader.positions.pop(self.number, None)
 
@@ -155,7 +180,7 @@ class Session:
             self._name(named, request.replica_state)
         self._parked = request
         wait_s = max(0, request.max_wait_ms) / 1000
-        if self._high_watermarks:
+        if self._marks:
             wait_s = min(wait_s, self._host.settings.high_watermark_linger_ms / 1000)
         self._timer = self._host.deadlines.at(self._host.now + wait_s, self._expired)
         if wait_s == 0 or self.has_news:
@@ -163,7 +188,7 @@ class Session:
 
     @property
     def has_news(self) -> bool:
-        """Whether an answer would have more than high watermarks."""
+        """Whether an answer would have more than high watermarks and log starts."""
         return bool(self._data or self._results)
 
     def settle(self) -> None:
@@ -208,7 +233,7 @@ class Session:
         if named.fetch_offset < log.end:
             self.has_data(position)
         elif leader.high_watermark >= 0:
-            self._high_watermarks[key] = position
+            self._marks[key] = position
         # Only now: what it sets in motion finds the position in place.
         leader.fetched(state.replica_id, named.fetch_offset, state.replica_epoch)
 
@@ -245,7 +270,7 @@ class Session:
             request.max_bytes or (1 << 31), self._host.settings.replica_fetch_response_max_bytes
         )
         self._take_data(limit, response, reads)
-        self._take_high_watermarks(response)
+        self._take_marks(response)
         self._host.out.append(AnswerReplicaFetch(self.id, response, tuple(reads), limit))
 
     def refuse(self, request: pb.ReplicaFetchRequest, error: ApiError) -> None:
@@ -292,15 +317,16 @@ class Session:
             position.awaits = False
             del self._data[key]
 
-    def _take_high_watermarks(self, response: pb.ReplicaFetchResponse) -> None:
-        for key in self._some(self._high_watermarks, response):
-            position = self._high_watermarks.pop(key)
-            if position.awaits and position.leader.high_watermark > position.sent_high_watermark:
+    def _take_marks(self, response: pb.ReplicaFetchResponse) -> None:
+        for key in self._some(self._marks, response):
+            position = self._marks.pop(key)
+            if position.has_untold_marks:
                 response.partitions.append(self._result(position))
 
     def _result(self, position: Position) -> pb.ReplicaFetchPartitionResult:
         leader = position.leader
         position.sent_high_watermark = leader.high_watermark
+        position.sent_log_start = leader.replica.log.start
         return pb.ReplicaFetchPartitionResult(
             topic_id=position.key[0],
             partition_index=position.key[1],

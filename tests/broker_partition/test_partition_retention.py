@@ -217,6 +217,25 @@ def test_a_follower_that_waits_for_its_turn_is_told_too() -> None:
     assert not any(answer.reads for answer in answers)
 
 
+def test_a_follower_that_has_it_all_is_told_without_a_record_to_go_with_it() -> None:
+    """Nobody writes any more: its disk would never be freed, and it would lead from records on that
+    are long gone.
+    """
+    stand = leading("a", "b", "c")
+    stand.config(TOPIC_TYPE, TOPIC, retention_ms="1")
+
+    def told() -> list[pb.ReplicaFetchPartitionResult]:
+        return results(stand.fetch_of(2, [], wait_ms=10_000) + stand.after(1.0))
+
+    (first,) = results(stand.fetch(2, 3, wait_ms=10_000) + stand.after(1.0))
+    assert first.log_start_offset == 0
+    assert told() == []
+    due(stand, 9_000_000)
+    (moved,) = results(stand.after(1.0))
+    assert (moved.log_start_offset, moved.high_watermark) == (2, 3)
+    assert told() == []
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_a_log_of_an_epoch_before_the_log_start_has_nothing_in_common(again: bool) -> None:
     """The other one led epoch 3 and has [0, 9) of it. This one has [0, 2) of epoch 3 and [2, 5) of
