@@ -77,12 +77,10 @@ class Position:
         It is told without a record that goes with it: nobody may write to this topic any more, and
         the follower's disk is to be freed, too.
         """
-        if not self.awaits:
-            return
-        if self.offset < start:
+        if self.awaits and self.offset < start:
             self.session.is_out_of_range(self.key, start)
             self.session.forget(self.key)
-        else:
+        elif self.awaits:
             self.session.has_marks(self)
 
     @property
