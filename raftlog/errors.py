@@ -105,7 +105,7 @@ class ErrorCode(IntEnum):
     KAFKA_STORAGE_ERROR = 56
     """Free space is below the reserve, or the replica is damaged and offline.
 
-    Nothing was written.
+    Nothing was written. TransferLeadership: the target's disk is below its reserve.
     """
     SASL_AUTHENTICATION_FAILED = 58
     """The call has no token where it needs one, or one that does not count. Nothing was done."""

@@ -54,6 +54,15 @@ def test_transfers_to_nobody_are_refused() -> None:
     assert ask(quorum(), -1) == ErrorCode.REQUEST_TIMED_OUT
 
 
+def test_a_node_that_would_stand_back_is_handed_nothing() -> None:
+    """Low on space, it waits for others to lead: until they do, nobody would."""
+    seen = quorum(replica(2, low=True), replica(3))
+    assert ask(seen, 2) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert ask(seen, 3) == ask(seen, -1) == 3
+    full = quorum(replica(2, low=True), replica(3, low=True))
+    assert ask(full, 3) == ask(full, -1) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
 def test_a_transfer_to_the_leader_is_done_already() -> None:
     assert ask(quorum(replica(2)), 1) is None
 

@@ -708,6 +708,21 @@ REGRESSIONS = [
             " went on"
         ),
     ),
+    pytest.param(
+        880038,
+        '{"clients": 1, "topics_share": 0.3, "admin_per_s": 3.0, "unclean": true, '
+        '"balance_interval_s": 5, "shared_keys": 1, "numbered_share": 1.0, "safety_s": 9.0, '
+        '"election_timeout_ms": 500, "fetch_timeout_ms": 500, "session_timeout_ms": 1500, '
+        '"queue_messages": 64, "snapshot_bytes": 50000, "auto_join": true, "data_per_s": 20.0, '
+        '"replica_lag_ms": 10000, "strict_share": 0.7, "round_robin": true, "watchers": 2, '
+        '"adopt_after_ms": 1000, "reserve_bytes": 20000, "work_us": 300.0, "faults": '
+        '{"one_way": 3.5, "bridge": 8.52, "flapping": 4.25, "clog": 1.44, "overtaken": 5.91, '
+        '"disk_error": 1.06, "bit_flip": 4.72, "change_voters": 2.49, "transfer": 1.18, '
+        '"kill_broker": 2.08, "heartbeats_lost": 7.69, "burst": 6.19, "disk_low": 2.76, '
+        '"broker_alone": 2.06, "isr_change_late": 0.0678, "stop_broker": 0.7, "lower_features": '
+        '0.7, "newcomer": 0.5, "broker_away": 1.0, "alter_hostnames": 1.0}}',
+        id="an operator had the leader resign for a node that was low on space, which stood back",
+    ),
 ]
 
 

@@ -89,7 +89,6 @@ def decide_transfer(
         target_id = best_successor(seen, node_id)
         if target_id < 0:
             raise refuse(ErrorCode.REQUEST_TIMED_OUT, "no other voter is alive", "target_id")
-        return TransferLeadership(target_id, rpc.TransferLeadershipResponse(target_id=target_id))
     target = next((one for one in seen.voters if one.node_id == target_id), None)
     if target is None:
         raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {target_id} is no voter", "target_id")
@@ -97,6 +96,13 @@ def decide_transfer(
         raise refuse(
             ErrorCode.REQUEST_TIMED_OUT,
             f"node {target_id} has not fetched from the leader lately",
+            "target_id",
+        )
+    if target.low_on_space:
+        # It would stand back for those with space, and nobody would lead meanwhile.
+        raise refuse(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the disk of node {target_id} is below its free-space reserve",
             "target_id",
         )
     return TransferLeadership(target_id, rpc.TransferLeadershipResponse(target_id=target_id))
