@@ -26,7 +26,7 @@ class PartitionSettings:
     replica_fetch_response_max_bytes: int = Settings.replica_fetch_response_max_bytes
     replica_fetch_backoff_ms: int = Settings.replica_fetch_backoff_ms
     high_watermark_linger_ms: int = 20
-    """How long a high watermark alone waits for data to ride with."""
+    """How long a high watermark or a log start alone waits for data to ride with."""
     isr_retry_ms: int = 50
     """Before an AlterPartition request that failed as a whole is sent again."""
     ineligible_backoff_ms: int = 500

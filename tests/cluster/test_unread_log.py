@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from cluster_kit import PATIENCE_S, raftlog
+from cluster_kit import PATIENCE_S, raftlog, until
 
 from raftlog.cli.local import LocalCluster
 
@@ -40,10 +39,7 @@ def test_nodes_whose_log_nobody_reads_serve_and_stop(tmp_path: Path) -> None:
         for node in cluster.nodes
     }
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not all(cluster.ready(node.name)[0] for node in nodes):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: all(cluster.ready(node.name)[0] for node in nodes), "all are ready")
         at = ("--bootstrap-controller", cluster.bootstrap_controllers)
         assert raftlog("topics", "create", "t", "-p", 50, *at).code == 0
         for process in reversed(nodes.values()):

@@ -54,7 +54,7 @@ class Transfer:
         )
 
     def _target(self, seen: QuorumDescription) -> ReplicaDescription | None:
-        return next((one for one in seen.voters if one.node_id == self.target_id), None)
+        return _voter(seen, self.target_id)
 
     def why_not(self, seen: QuorumDescription) -> str:
         """What it still waits for, for people."""
@@ -89,7 +89,7 @@ def decide_transfer(
         target_id = best_successor(seen, node_id)
         if target_id < 0:
             raise refuse(ErrorCode.REQUEST_TIMED_OUT, "no other voter is alive", "target_id")
-    target = next((one for one in seen.voters if one.node_id == target_id), None)
+    target = _voter(seen, target_id)
     if target is None:
         raise refuse(ErrorCode.VOTER_NOT_FOUND, f"node {target_id} is no voter", "target_id")
     if not _is_live(target):
@@ -117,6 +117,10 @@ def best_successor(seen: QuorumDescription, node_id: int) -> int:
         others, key=lambda one: (one.low_on_space, -one.log_end_offset, one.node_id), default=None
     )
     return -1 if best is None else best.node_id
+
+
+def _voter(seen: QuorumDescription, node_id: int) -> ReplicaDescription | None:
+    return next((one for one in seen.voters if one.node_id == node_id), None)
 
 
 def _is_live(replica: ReplicaDescription) -> bool:
