@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import io
 import os
 import signal
 import sys
@@ -63,7 +64,10 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
 
     ``main`` ends as usual: it returns an exit code (None: 0), or raises SystemExit or
     KeyboardInterrupt. Where SIGINT is ignored, as in the background of a shell script, it stays so.
+
+    Each line that it prints goes out at once, into a pipe too.
     """
+    _write_lines_at_once()
     interrupted = False
 
     def end_by_sigint() -> None:
@@ -98,3 +102,12 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
         code = INTERRUPTED
     interrupted = code == INTERRUPTED
     sys.exit(code)  # type: ignore[arg-type]
+
+
+def _write_lines_at_once() -> None:
+    """By default Python keeps what it prints into a pipe or a file until 8 KiB are full or the
+    program ends: a reader of ``--follow`` sees nothing for hours, and a full disk shows only when
+    no command is there any more to report it.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # None if the descriptor is closed.
+        sys.stdout.reconfigure(line_buffering=True)

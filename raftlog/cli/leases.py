@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -130,7 +129,6 @@ def keep_alive(
             response = await client.write(body, timeout_s=timeout)
             ttl_s = response.keep_lease_alive.ttl_ms / 1000
             print_line(f"lease {lease_id} lives for {ttl_s:g} s")
-            sys.stdout.flush()
             if once:
                 return
             await asyncio.sleep(ttl_s / _SHARE)

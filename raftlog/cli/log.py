@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from difflib import get_close_matches
 from time import monotonic
@@ -103,7 +102,6 @@ def dump(
         if follow:
             for line in _records(_to_come(source, end, timeout), first, LONG_MAX):
                 _print(line, wanted, as_json)
-                sys.stdout.flush()
 
 
 def _as_kafka(record: dict[str, Any]) -> dict[str, Any]:

@@ -141,7 +141,6 @@ def _print(change: Change, as_json: bool) -> None:
 
     if as_json:
         print_json_line(_document(change))
-        sys.stdout.flush()
         return
     text = printable(line(change))
     if sys.stdout.isatty():

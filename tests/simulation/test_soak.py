@@ -33,8 +33,6 @@ def test_ctrl_c_ends_a_soak_with_its_summary_and_without_a_traceback(tmp_path: P
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Its output waits in a buffer, as everywhere but where somebody has said otherwise.
-        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         start_new_session=True,
     )
     assert soak.stdout is not None

@@ -248,6 +248,7 @@ def test_what_is_held_when_the_link_ends_is_lost_with_it(monkeypatch: pytest.Mon
             caller.send()
             await until(lambda: len(at.controller.ids) == FEW + 1)
             link: Any = caller.links[0]
+            await until(lambda: link._wake is not None)  # Else its write goes on with what comes.
             caller.send(5)
             assert link._asleep is not None
             assert link.unsent_bytes > 0
