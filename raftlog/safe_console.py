@@ -5,6 +5,8 @@ Colours and styles are its own.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -29,3 +31,8 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield Segment(printable(text, keep="\n"), style)
+
+    @override
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process with exit code 1, as if a request had been refused."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
+from raftlog.cli.endings import INTERRUPTED, TERMINATED
+from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
 from raftlog.plural import counted
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.cli.log_sources import DataDirectory, DirectoryLog, RunningLog, begins_late, open_log
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import _thread
 import atexit
-import io
 import os
 import signal
 import sys
 import time
+
+from raftlog.cli.endings import INTERRUPTED, UNREAD
+from raftlog.cli.standard_output import has_no_reader, write_lines_at_once, written
 
 TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
 if TYPE_CHECKING:
@@ -22,12 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-INTERRUPTED = 130
-"""Of ``sys.exit``: the command was interrupted by SIGINT, and has cleaned up."""
 AGAIN_S = 0.02
-
-TERMINATED = 143
-"""Of ``sys.exit``: SIGTERM ended the command before it was done, and it has cleaned up."""
 
 
 class TerminationError(KeyboardInterrupt):
@@ -65,9 +62,10 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     ``main`` ends as usual: it returns an exit code (None: 0), or raises SystemExit or
     KeyboardInterrupt. Where SIGINT is ignored, as in the background of a shell script, it stays so.
 
-    Each line that it prints goes out at once, into a pipe too.
+    Each line that it prints goes out at once, into a pipe too, and if nobody reads it any more, the
+    command ends (UNREAD).
     """
-    _write_lines_at_once()
+    write_lines_at_once()
     interrupted = False
 
     def end_by_sigint() -> None:
@@ -100,14 +98,10 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
         code = error.code
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except BrokenPipeError:
+        if not has_no_reader():
+            raise
+        code = UNREAD
     interrupted = code == INTERRUPTED
+    code = written(code)
     sys.exit(code)  # type: ignore[arg-type]
-
-
-def _write_lines_at_once() -> None:
-    """By default Python keeps what it prints into a pipe or a file until 8 KiB are full or the
-    program ends: a reader of ``--follow`` sees nothing for hours, and a full disk shows only when
-    no command is there any more to report it.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # None if the descriptor is closed.
-        sys.stdout.reconfigure(line_buffering=True)

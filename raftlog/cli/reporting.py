@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import DISK_REMEDY, Exit, exit_code
-from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.errors import ApiError, RaftlogError, StorageError, is_disk_error
 
 
@@ -20,15 +20,10 @@ def reported() -> Iterator[None]:
         sys.exit(report(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read our output has seen enough (head, less).
-        sys.stderr.close()
-        sys.exit(Exit.OK)
     except OSError as error:
         if not is_disk_error(error):
             raise
-        where = f" {error.filename}" if error.filename else ""
-        sys.exit(report(StorageError(f"the disk failed: can't use{where}: {error.strerror}")))
+        sys.exit(report_disk(error))
 
 
 def report(error: RaftlogError) -> Exit:
@@ -40,3 +35,9 @@ def report(error: RaftlogError) -> Exit:
     # Another node's words stay in one line; ours may have several.
     print_error(f"raftlog: {error}{remedy}", keep="" if isinstance(error, ApiError) else "\n")
     return code
+
+
+def report_disk(error: OSError) -> Exit:
+    """The same of a disk that failed or refused."""
+    where = f" {error.filename}" if error.filename else ""
+    return report(StorageError(f"the disk failed: can't use{where}: {error.strerror}"))

@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from raftlog.cli.endings import INTERRUPTED, TERMINATED
 from raftlog.cli.exits import Exit
-from raftlog.cli.interrupts import INTERRUPTED, TERMINATED, TerminationError, raise_at_sigterm
+from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
 from raftlog.cli.local import LocalCluster
 from raftlog.demo.acts import Demo
 from raftlog.demo.secure import Authority

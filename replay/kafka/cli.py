@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import EPILOG, Exit
-from raftlog.cli.interrupts import INTERRUPTED
 from raftlog.cli.options import Checkpoints, Json, Sign
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal

@@ -21,6 +21,7 @@ from log_history import LogHistory
 from spark_runs import Replay
 from test_full_disk import files_of_at_most
 
+from raftlog.cli.endings import UNREAD
 from raftlog.cli.main import main
 from raftlog.errors import RaftlogError
 from raftlog.segments.export import export
@@ -181,6 +182,20 @@ def test_output_that_nobody_can_take_is_the_disks_fault(command: str, exported: 
         )  # fmt: skip
     assert done.returncode == DISK
     assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "log dump", "replay summary"])
+def test_output_that_nobody_reads_is_neither_done_nor_refused(command: str, exported: Path) -> None:
+    words = [word.replace("{}", str(exported)) for word in COMMANDS[command]]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("raftlog")), *words],
+        stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=90,
+    )  # fmt: skip
+    os.close(writing)
+    assert done.returncode == UNREAD
     assert "Traceback" not in done.stderr
 
 

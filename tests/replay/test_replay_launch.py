@@ -20,7 +20,7 @@ from log_history import LogHistory
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from raftlog.cli.interrupts import TERMINATED
+from raftlog.cli.endings import TERMINATED
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from replay import java, submit
@@ -57,7 +57,7 @@ def clean_environment(home: Path, java_home: Path) -> dict[str, str]:
 
 def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "replay", *words],
+        [sys.executable, "-m", "raftlog.cli", "replay", *words],
         env=clean_environment(home, java_home),
         cwd=home,
         capture_output=True,
@@ -390,7 +390,7 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
     )
     (tmp_path / "bin" / "spark-submit").chmod(0o755)
     environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
-    words = [sys.executable, "-m", "replay", "audit", "exported"]
+    words = [sys.executable, "-m", "raftlog.cli", "replay", "audit", "exported"]
     with subprocess.Popen(
         words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -425,6 +425,7 @@ def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> N
     words = [
         sys.executable,
         "-m",
+        "raftlog.cli",
         "replay",
         "watch",
         "exported",
@@ -460,6 +461,7 @@ def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> 
     words = [
         sys.executable,
         "-m",
+        "raftlog.cli",
         "replay",
         "watch",
         "exported",

@@ -1,0 +1,91 @@
+"""What a command prints goes out at once, and may find no reader or no space."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raftlog.cli.endings import UNREAD
+
+PATIENCE_S = 60
+PROGRAM = """
+import sys, time
+from raftlog.cli.interrupts import run_interruptible
+
+def main():
+    {running}
+
+run_interruptible(lambda: main)
+"""
+
+
+def environ() -> dict[str, str]:
+    """A user's shell has not set it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def ended(running: str, output: int) -> tuple[int, str]:
+    """The exit code and errors of a program that prints into ``output``."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(running=running)],
+        stdout=output, stderr=subprocess.PIPE, text=True, check=False,
+        env=environ(), timeout=PATIENCE_S,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """A pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def test_a_line_is_there_before_the_next_one() -> None:
+    program = PROGRAM.format(running="print('first'); time.sleep(60)")
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environ()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "first\n"
+        process.terminate()
+
+
+LINE, NO_LINE = "print('a line')", "print('no line', end='')"
+REPORTED = "from raftlog.cli.reporting import reported\n    with reported(): {}\n    return {}"
+
+
+@pytest.mark.parametrize(
+    ("printing", "code", "ends", "said"),
+    [(LINE, 0, 6, 1), (LINE, 3, 6, 1), (NO_LINE, 0, 6, 1), (NO_LINE, 3, 3, 0)],
+)
+def test_a_full_disk_is_said_once_and_by_no_code_of_the_interpreter(
+    printing: str, code: int, ends: int, said: int
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        code, errors = ended(REPORTED.format(printing, code), full.fileno())
+    assert code == ends
+    assert errors.count("No space left on device") == said
+    assert len(errors.splitlines()) == said
+
+
+def test_a_command_ends_when_nobody_reads_it_any_more(unread: int) -> None:
+    assert ended(f"while True: {LINE}", unread) == (UNREAD, "")
+
+
+def test_what_was_done_before_nobody_read_it_is_done(unread: int) -> None:
+    assert ended(NO_LINE, unread) == (0, "")
+
+
+def test_another_broken_pipe_is_not_the_readers() -> None:
+    broken = "reading, writing = os.pipe(); os.close(reading); os.write(writing, b'x')"
+    code, errors = ended(f"import os; {broken}", subprocess.DEVNULL)
+    assert code == 1
+    assert "BrokenPipeError" in errors
