@@ -196,6 +196,12 @@ class Partitions:
         """Of which partitions the topic has gone for good below an offset."""
         return self._lives.gone(keys >> 32, offset)
 
+    def removed(self, keys: Ints, offsets: Ints) -> Ints:
+        """Where the topic of each goes that is there at the offset beside it; NEVER: it stays, or
+        is not there.
+        """
+        return self._lives.removed(keys >> 32, offsets)
+
     def names_of(self, keys: Ints, offsets: Ints) -> list[str | None]:
         """The same of many."""
         names = self._lives.name

@@ -124,8 +124,13 @@ class OutageWatcher:
         self._spells.append(self._leaderless.take(intervals, leaderless))
         size = intervals.lists.size(intervals.isr)
         most = self._most_asked(intervals)
-        places = np.flatnonzero(leaderless | (size < most)).tolist()
-        self._add([cut for each in places for cut in self._cut(intervals, each, int(size[each]))])
+        places = np.flatnonzero(leaderless | (size < most))
+        there = intervals.lists.size(intervals.replicas[places])
+        there -= np.maximum(intervals.lists.size(intervals.adding[places]), 0)
+        cuts = map(
+            partial(self._cut, intervals), places.tolist(), size[places].tolist(), there.tolist()
+        )
+        self._add([cut for some in cuts for cut in some])
 
     def _add(self, impaired: list[_Impaired]) -> None:
         """Times are summed up at once: a log may have as many of them as records."""
@@ -146,10 +151,10 @@ class OutageWatcher:
         lives = self.facts.lives_of.get(self.partitions.topic_of(key), ())
         return lives[0].topic_name if lives else None
 
-    def _cut(self, intervals: Intervals, place: int, in_sync: int) -> Iterator[_Impaired]:
-        lists = intervals.lists
-        there = lists.size(intervals.replicas[place : place + 1])[0]
-        there -= max(0, int(lists.size(intervals.adding[place : place + 1])[0]))
+    def _cut(
+        self, intervals: Intervals, place: int, in_sync: int, there: int
+    ) -> Iterator[_Impaired]:
+        """``there``: how many replicas it has, without those that are being added."""
         key, leaderless = int(intervals.key[place]), bool(intervals.leader[place] < 0)
         for cut in self.asked.cut(
             self._name(key),
@@ -158,7 +163,7 @@ class OutageWatcher:
             int(intervals.ends[place]),
             int(intervals.ends_ms[place]),
         ):
-            under = in_sync < min(cut.asked, max(int(there), 1))
+            under = in_sync < min(cut.asked, max(there, 1))
             if leaderless or under:
                 yield _Impaired(key, cut.begins_ms, cut.ends_ms, leaderless, under)
 

@@ -72,6 +72,18 @@ class Departed:
     def check(self, judged: Judged) -> Iterator[Finding]:
         """The stays that end in a slice."""
         yield from self._judge(*self._stays(judged.steps, last=False))
+        yield from self._judge(*self._removed(judged.steps))
+
+    def _removed(self, steps: Steps) -> tuple[Ints, Ints, Ints, Ints]:
+        """The stays that go with their topic, which no record of the partition says: else those of
+        all topics that there ever were would be looked up with each slice.
+        """
+        key, bits, since = self._open
+        left = self._partitions.removed(key, since)
+        seen = int(steps.begins.max()) if len(steps.key) else 0
+        over = self._partitions.gone(key, seen) & (left != NEVER)
+        self._open = key[~over], bits[~over], since[~over]
+        return key[over], bits[over], since[over], left[over]
 
     def end(self) -> Iterator[Finding]:
         """The stays that are left."""

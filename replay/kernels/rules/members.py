@@ -55,11 +55,16 @@ class Members:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._standings = facts.standings
+        self._near = self._standings.near(0, 0)
+        """The slice's."""
 
     def check(self, judged: Judged) -> Iterator[Finding]:
         """Of one slice."""
-        if not judged.steps.real.any():
+        steps = judged.steps
+        if not steps.real.any():
             return
+        first = int(steps.begins[steps.real].min())
+        self._near = self._standings.near(first, int(steps.last_offset[steps.real].max()))
         yield from self._members(judged)
         yield from self._replicas(judged)
         yield from self._proposers(judged)
@@ -67,11 +72,8 @@ class Members:
         yield from self._leaders(judged)
         yield from self._survivors(judged)
 
-    def _ask(self, judged: Judged, rows: Ints, brokers: Ints, at: Ints) -> _Asked:
-        steps = judged.steps
-        first = int(steps.begins[steps.real].min())
-        last = int(steps.last_offset[steps.real].max())
-        spans, there = self._standings.near(first, last).at(brokers, at)
+    def _ask(self, rows: Ints, brokers: Ints, at: Ints) -> _Asked:
+        spans, there = self._near.at(brokers, at)
         return _Asked(rows, brokers, spans, there)
 
     def _inactive(self, asked: _Asked) -> Bools:
@@ -94,7 +96,7 @@ class Members:
         brokers, claimed = ints(flat.field(0)), ints(flat.field(1))
         inside = judged.lists.contain(steps.isr[rows], brokers)
         rows, brokers, claimed = rows[inside], brokers[inside], claimed[inside]
-        asked = self._ask(judged, rows, brokers, steps.begins[rows])
+        asked = self._ask(rows, brokers, steps.begins[rows])
         stale, inactive = self._stale(asked, claimed), self._inactive(asked)
         for index in np.flatnonzero(
             ~asked.there | stale | (claimed == _UNKNOWN) | inactive
@@ -132,7 +134,7 @@ class Members:
             places, bits = pairs_of(came, word)
             rows = moved[places]
             brokers = np.array(lists.brokers, np.int64)[bits] if len(bits) else bits
-            asked = self._ask(judged, rows, brokers, steps.begins[rows])
+            asked = self._ask(rows, brokers, steps.begins[rows])
             for index in np.flatnonzero(~asked.there).tolist():
                 yield self._found(
                     judged, asked, index, rules.REPLICA_NOT_REGISTERED, "a registered broker"
@@ -142,7 +144,7 @@ class Members:
         steps = judged.steps
         rows = np.flatnonzero(judged.proposed)
         claimed = steps.proposer_epoch[rows]
-        asked = self._ask(judged, rows, steps.proposer_id[rows], steps.begins[rows])
+        asked = self._ask(rows, steps.proposer_id[rows], steps.begins[rows])
         for index in np.flatnonzero(~asked.there | self._stale(asked, claimed)).tolist():
             yield self._found(
                 judged,
@@ -156,7 +158,7 @@ class Members:
     def _entered(self, judged: Judged) -> Iterator[Finding]:
         rows, bits = judged.unproposed_members
         brokers = np.array(judged.lists.brokers, np.int64)[bits] if len(bits) else bits
-        asked = self._ask(judged, rows, brokers, judged.steps.last_offset[rows])
+        asked = self._ask(rows, brokers, judged.steps.last_offset[rows])
         inactive = self._inactive(asked)
         for index in np.flatnonzero(~asked.there | inactive).tolist():
             rule = (
@@ -168,7 +170,7 @@ class Members:
         steps = judged.steps
         now = steps.real & (steps.leader >= 0) & (steps.leader != steps.before("leader"))
         rows = np.flatnonzero(now & (steps.leader != NO_LEADER))
-        asked = self._ask(judged, rows, steps.leader[rows], steps.last_offset[rows])
+        asked = self._ask(rows, steps.leader[rows], steps.last_offset[rows])
         for index in np.flatnonzero(~asked.there | self._inactive(asked)).tolist():
             yield self._found(judged, asked, index, rules.INELIGIBLE_LEADER, _ACTIVE)
 
@@ -179,7 +181,7 @@ class Members:
             before = members[int(judged.isr_before[row])]
             brokers = np.array([each for each in dict.fromkeys(before) if each in replicas])
             rows = np.full(len(brokers), row)
-            asked = self._ask(judged, rows, brokers.astype(np.int64), steps.last_offset[rows])
+            asked = self._ask(rows, brokers.astype(np.int64), steps.last_offset[rows])
             for index in np.flatnonzero(asked.there & ~self._inactive(asked)).tolist():
                 now = self._now(asked, index)
                 yield self._found(
