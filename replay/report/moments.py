@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.kernels.arrays import NEVER, Ints
+from replay.kernels.arrays import NEVER, Bools, Ints
 from replay.kernels.facts import Facts
 from replay.kernels.intervals import Intervals, Names
 from replay.kernels.spells import SpellFinder, Spells
@@ -112,6 +112,24 @@ class _Flapping:
     def __init__(self) -> None:
         self._open = _no_flaps()
         self._found: list[Flaps] = []
+        self._parked: list[Flaps] = []
+        """Of partitions that are gone: only the end of the log is to come of them."""
+
+    @property
+    def keys(self) -> Ints:
+        """The partitions that may go on to flap."""
+        return self._open.key
+
+    def park(self, gone: Bools) -> None:
+        """Look at some of ``keys`` no more with each slice."""
+        if gone.any():
+            self._parked.append(Flaps(*(values[gone] for values in self._open)))
+            self._open = Flaps(*(values[~gone] for values in self._open))
+
+    def unpark(self) -> None:
+        """Look at all of them."""
+        every = zip(self._open, *self._parked, strict=True)
+        self._open, self._parked = Flaps(*(np.concatenate(each) for each in every)), []
 
     def add(self, spells: Spells) -> None:
         if not len(spells.key):
@@ -218,8 +236,9 @@ class TroubleWatcher:
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
-        del steps
         self._look(intervals)
+        seen = int(steps.begins.max()) if len(steps.key) else 0
+        self._flapping.park(self.partitions.gone(self._flapping.keys, seen))
 
     def _look(self, intervals: Intervals) -> None:
         self._leaderless.add(self._leaderless.finder.take(intervals, intervals.leaderless))
@@ -228,6 +247,7 @@ class TroubleWatcher:
     def last(self, steps: Steps, intervals: Intervals) -> None:
         """Those that nothing follows."""
         del steps
+        self._flapping.unpark()
         self._look(intervals)
 
     def found(self) -> Troubled:

@@ -17,11 +17,13 @@ from replay.churn.moves import Moves, move_watcher, together
 from replay.churn.partition_sizes import size_watcher
 from replay.kernels.facts import RARE_COLUMNS, Facts
 from replay.kernels.intervals import Names, of_partitions
+from replay.kernels.judged import Judged
+from replay.kernels.rules.departed import Departed
 from replay.kernels.steps import COLUMNS, Partitions
 from replay.outages.min_isr import MinIsr
 from replay.outages.partitions import outage_watcher
 from replay.outages.stretch import Stretch
-from replay.report.moments import TroubleWatcher
+from replay.report.moments import Troubled, TroubleWatcher
 
 SLICE = 2_000
 STAY, COME = 20, 8
@@ -180,6 +182,44 @@ def test_partitions_that_are_gone_are_not_looked_up_with_each_slice() -> None:
     again = partitions.step(set_column(first, "offset", slices * SLICE))
     assert again.real.tolist() == [False, True]
     assert again.begins.tolist()[0] < SLICE
+
+
+def test_stays_in_isrs_end_with_their_topics() -> None:
+    slices = 20
+    facts = facts_of(slices)
+    partitions = Partitions(facts)
+    departed, most = Departed(facts, partitions), 0
+    for slice_ in range(slices):
+        assert list(departed.check(Judged(partitions.step(records(slice_)), partitions))) == []
+        most = max(most, len(departed.staying))
+    # The last topics of a slice go with its last record, which the next slice sees.
+    assert most <= 3 * PARTITIONS * (STAY + 2 * COME)
+
+
+def test_flapping_is_the_same_however_the_log_is_cut() -> None:
+    slices = 20
+    facts = facts_of(slices)
+
+    def found(tables: list[pa.Table]) -> Troubled:
+        part, kept = part_of(facts, limit=50), 0
+        watcher = part._watchers[2]
+        for table in tables:
+            part.take(table)
+            kept = max(kept, len(watcher._flapping.keys))
+        if len(tables) > 1:
+            assert kept <= PARTITIONS * (STAY + 2 * COME)
+        troubled: Troubled = part.end()[2]
+        return troubled
+
+    def rows(troubled: Troubled) -> set[tuple[int, ...]]:
+        return set(zip(*(each.tolist() for each in troubled.flaps), strict=True))
+
+    tables = [records(slice_) for slice_ in range(slices)]
+    whole, cut = rows(found([pa.concat_tables(tables)])), rows(found(tables))
+    assert whole == cut
+    gone = {row for row in whole if row[0] >> 32 >= STAY}
+    assert len(gone) > 0.9 * slices * COME * PARTITIONS
+    assert len(whole) > len(gone)
 
 
 def set_column(table: pa.Table, name: str, value: int) -> pa.Table:

@@ -69,6 +69,11 @@ class Departed:
         rows, bits = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return state["key"][rows], bits, state["begins"][rows]
 
+    @property
+    def staying(self) -> Ints:
+        """The partitions of the stays that have not ended."""
+        return self._open[0]
+
     def check(self, judged: Judged) -> Iterator[Finding]:
         """The stays that end in a slice."""
         yield from self._judge(*self._stays(judged.steps, last=False))
