@@ -1,4 +1,4 @@
-"""How a command ends that Ctrl-C interrupts: by the signal itself, after its cleaning up.
+"""How a command ends that a signal ends: by the signal itself, after its cleaning up.
 
 A shell ends its loop only if the program *died of* SIGINT: `while true; do raftlog ...; done` goes
 on for ever over a program that catches the signal and exits with 130. Programs see no difference: a
@@ -15,20 +15,40 @@ import sys
 import time
 
 from raftlog.cli.endings import INTERRUPTED, UNREAD
-from raftlog.cli.standard_output import has_no_reader, write_lines_at_once, written
+from raftlog.cli.standard_output import (
+    cannot_be_written,
+    drop_unread,
+    has_no_reader,
+    prepare_streams,
+    written,
+)
 
 TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from asyncio import AbstractEventLoop, Task
+    from collections.abc import Callable, Coroutine
     from sys import UnraisableHookArgs
     from types import FrameType
-    from typing import NoReturn
+    from typing import Any, NoReturn, TypeVar
+
+    T = TypeVar("T")
 
 AGAIN_S = 0.02
+STUCK_S = 1.0
+"""Something that takes longer hinders the end."""
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class TerminationError(KeyboardInterrupt):
     """SIGTERM came: treated as Ctrl-C is, but for the exit code."""
+
+
+class EndedBySignal(SystemExit):
+    """The command has cleaned up after a signal and ends, by that signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
 
 
 def raise_at_sigterm(number: int, frame: FrameType | None) -> NoReturn:
@@ -56,6 +76,76 @@ def interrupt_again(swallowed: UnraisableHookArgs) -> None:
     _thread.start_new_thread(send, ())
 
 
+def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
+    """Run it on an event loop, and cancel it at a signal that would end the process.
+
+    By default SIGTERM and SIGHUP end a process at once: what it started would go on, and what it
+    holds would stay held. A signal that is ignored (nohup) or that somebody heeds stays so. Raises
+    EndedBySignal once the work has cleaned up.
+    """
+    import asyncio
+    import threading
+
+    ending = _Ending()
+
+    async def heeding() -> T:
+        ending.begin(asyncio.get_running_loop(), asyncio.current_task())
+        return await work
+
+    here = threading.current_thread() is threading.main_thread()
+    ends = [one for one in ENDING if here and signal.getsignal(one) is signal.SIG_DFL]
+    for one in ends:
+        signal.signal(one, ending.heed)
+    try:
+        return asyncio.run(heeding())
+    except asyncio.CancelledError:
+        if not ending.number:
+            raise
+        raise EndedBySignal(ending.number) from None
+    finally:
+        for one in ends:
+            signal.signal(one, signal.SIG_DFL)
+
+
+class _Ending:
+    """What becomes of a signal. It may come while a write waits for a reader that hangs: the loop
+    does not come to the end then.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._loop: AbstractEventLoop | None = None
+        self._task: Task[Any] | None = None
+        self._cancelled = False
+
+    def begin(self, loop: AbstractEventLoop, task: Task[Any] | None) -> None:
+        """The work runs on this loop, as this task."""
+        self._loop, self._task = loop, task
+        if self.number:
+            self._cancel()
+
+    def heed(self, number: int, frame: FrameType | None) -> None:
+        """Handle the signal."""
+        if not self.number:
+            self.number = number
+            _thread.start_new_thread(self._once_more, ())
+        elif not self._cancelled:
+            drop_unread()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        # Once: `timeout` sends its signal twice, and none is to cut the cleaning up short.
+        if not self._cancelled and self._task is not None:
+            self._cancelled = True
+            self._task.cancel()
+
+    def _once_more(self) -> None:
+        time.sleep(STUCK_S)
+        if not self._cancelled:
+            os.kill(os.getpid(), self.number)
+
+
 def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     """Import a command's main function by ``load``, run it, and end the process. Main thread only.
 
@@ -65,22 +155,22 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
     Each line that it prints goes out at once, into a pipe too, and if nobody reads it any more, the
     command ends (UNREAD).
     """
-    write_lines_at_once()
-    interrupted = False
+    prepare_streams()
+    number = 0
 
-    def end_by_sigint() -> None:
-        if interrupted:
+    def end_by_signal() -> None:
+        if number:
             from contextlib import suppress
 
             # The interpreter flushes them after its exit handlers, and never comes to it.
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):
                     stream.flush()
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     # Exit handlers run in reverse order: the others, which clean up, run before this one.
-    atexit.register(end_by_sigint)
+    atexit.register(end_by_signal)
     # By default Python has its own handler; the program has taken it off again before it came here.
     heeds = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
     if heeds:
@@ -94,6 +184,8 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
             sys.unraisablehook = interrupt_again
             signal.signal(signal.SIGINT, signal.default_int_handler)
         code = main()
+    except EndedBySignal as error:
+        code, number = error.code, error.number
     except SystemExit as error:
         code = error.code
     except KeyboardInterrupt:
@@ -102,6 +194,14 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
         if not has_no_reader():
             raise
         code = UNREAD
-    interrupted = code == INTERRUPTED
+    except OSError as error:
+        from raftlog.cli.reporting import report_disk
+        from raftlog.errors import is_disk_error
+
+        if not is_disk_error(error) and not cannot_be_written():
+            raise
+        code = report_disk(error)
+    if code == INTERRUPTED:
+        number = signal.SIGINT
     code = written(code)
     sys.exit(code)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from raftlog.cli.options import (
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.cli.session import Session, run
+from raftlog.cli.standard_input import standard_input
 from raftlog.cli.writes import (
     Acks,
     AcksLevel,
@@ -158,7 +159,7 @@ def put(
       raftlog kv put settings/limit 20 --expected-offset 1042
       raftlog kv put settings/limit 10 --expected-offset -1   # only if it is new
     """
-    content = sys.stdin.buffer.read() if value == "-" else value.encode()
+    content = _input() if value == "-" else value.encode()
     change = controller_pb2.KeyValueAlteration(
         key=key, value=content, lease_id=lease, expected_offset=expected
     )
@@ -204,6 +205,11 @@ def delete(
             )
             return
     _alter(changes, "deleted", acks, bootstrap_server, bootstrap_controller, timeout, as_json)
+
+
+def _input() -> bytes:
+    with standard_input() as stream:
+        return stream.buffer.read()
 
 
 def _deletion(key: str, expected: int | None) -> controller_pb2.KeyValueAlteration:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import Annotated
@@ -16,6 +15,7 @@ from raftlog.cli.exits import EPILOG, Exit, FailedError, exit_code
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json, Timeout
 from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.session import Session, run
+from raftlog.cli.standard_input import standard_input
 from raftlog.client.partition_queue import RecordMetadata
 from raftlog.client.producer import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducerSettings
 from raftlog.errors import ApiError, ErrorCode
@@ -101,6 +101,8 @@ def produce(
         outcome = _Outcome(as_json)
         source = _given(values) if values else _lines()
         async for line in source:
+            if outcome.unsaid is not None:
+                break
             key, value = _split(line, separator)
             while True:
                 try:
@@ -125,6 +127,8 @@ class _Outcome:
         self._written = 0
         self._unknown = 0
         self._errors: list[ApiError] = []
+        self.unsaid: OSError | None = None
+        """Why what became of a record could not be printed. Nothing is written from then on."""
 
     def add(self, future: asyncio.Future[RecordMetadata]) -> None:
         self._pending[future] = None
@@ -140,13 +144,20 @@ class _Outcome:
             self._unknown += error.outcome_unknown
         else:
             self._written += 1
-            done = future.result()
-            if self._as_json:
-                print_json_line(
-                    {"topic": done.topic, "partition": done.partition, "offset": done.offset}
-                )
-            else:
-                typer.echo(f"{done.topic}-{done.partition} at offset {done.offset}")
+            try:
+                self._say(future.result())
+            except OSError as failed:
+                self.unsaid = self.unsaid or failed
+
+    def _say(self, done: RecordMetadata) -> None:
+        if self.unsaid is not None:
+            return
+        if self._as_json:
+            print_json_line(
+                {"topic": done.topic, "partition": done.partition, "offset": done.offset}
+            )
+        else:
+            typer.echo(f"{done.topic}-{done.partition} at offset {done.offset}")
 
     async def some(self) -> None:
         """Wait until there is room again."""
@@ -158,8 +169,10 @@ class _Outcome:
             await asyncio.wait(list(self._pending))
 
     def finish(self, topic: str) -> None:
-        """Fail if any record did."""
+        """Fail if any record did, or if it could not be said what became of one."""
         if not self._errors:
+            if self.unsaid is not None:
+                raise self.unsaid
             return
         for error in list({str(error): error for error in self._errors}.values())[:_ERRORS_SHOWN]:
             print_error(f"raftlog: {error}")
@@ -190,7 +203,7 @@ async def _given(values: list[str]) -> AsyncIterator[bytes]:
 async def _lines() -> AsyncIterator[bytes]:
     """The lines of stdin, as they come."""
     rest = b""
-    while data := await _read(sys.stdin.fileno()):
+    while data := await _read():
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             yield line
@@ -198,20 +211,22 @@ async def _lines() -> AsyncIterator[bytes]:
         yield rest
 
 
-async def _read(descriptor: int) -> bytes:
+async def _read() -> bytes:
     """What there is; waits for a pipe or a terminal without a thread, which could not be
     interrupted.
     """
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
-    try:
-        loop.add_reader(descriptor, ready.set)
-    except PermissionError:
-        # A file is always ready.
-        await asyncio.sleep(0)
-    else:
+    with standard_input() as stream:
+        descriptor = stream.fileno()
         try:
-            await ready.wait()
-        finally:
-            loop.remove_reader(descriptor)
-    return os.read(descriptor, _READ_BYTES)
+            loop.add_reader(descriptor, ready.set)
+        except PermissionError:
+            # A file is always ready.
+            await asyncio.sleep(0)
+        else:
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_reader(descriptor)
+        return os.read(descriptor, _READ_BYTES)

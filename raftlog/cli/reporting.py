@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import DISK_REMEDY, Exit, exit_code
+from raftlog.cli.standard_output import cannot_be_written
 from raftlog.errors import ApiError, RaftlogError, StorageError, is_disk_error
 
 
@@ -38,6 +39,6 @@ def report(error: RaftlogError) -> Exit:
 
 
 def report_disk(error: OSError) -> Exit:
-    """The same of a disk that failed or refused."""
-    where = f" {error.filename}" if error.filename else ""
-    return report(StorageError(f"the disk failed: can't use{where}: {error.strerror}"))
+    """The same of a disk that failed or refused, be it what standard output goes to."""
+    where = error.filename or ("standard output" if cannot_be_written() else "it")
+    return report(StorageError(f"the disk failed: can't use {where}: {error.strerror}"))

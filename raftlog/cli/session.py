@@ -5,11 +5,11 @@ Each client is imported when it is made: what a command does not use would be ha
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from raftlog.cli.interrupts import run_cancellable
 from raftlog.cli.listening import require_listener
 from raftlog.cli.options import brokers, controllers
 
@@ -106,7 +106,11 @@ class Session:
 
 
 def run(body: Callable[[Session], Awaitable[T]], timeout_s: float) -> T:
-    """Run one command's work on an event loop of its own."""
+    """Run one command's work on an event loop of its own.
+
+    SIGTERM and SIGHUP cancel it, as Ctrl-C does: what it holds is given back. Then they end the
+    command (EndedBySignal).
+    """
 
     async def session() -> T:
         opened = open_session(timeout_s)
@@ -115,7 +119,7 @@ def run(body: Callable[[Session], Awaitable[T]], timeout_s: float) -> T:
         finally:
             await opened.close()
 
-    return asyncio.run(session())
+    return run_cancellable(session())
 
 
 def ask_controller(body: Message, bootstrap: str, timeout_s: float) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 import tomllib
 from pathlib import Path
@@ -119,6 +121,57 @@ def test_where_sigint_is_ignored_it_stays_so() -> None:
         running="print('waits', flush=True); time.sleep(0.5); print('done')",
     )
     assert interrupt(process) == (0, "done\ncleaned up\n", "")
+
+
+WORK = """
+    import asyncio
+    from raftlog.cli.session import run
+    async def work(session):
+        try:
+            {}
+            await asyncio.sleep(60)
+        finally:
+            print("given back")
+    run(work, 1.0)
+"""
+PIPE_BYTES = 1 << 16
+"""Linux's default."""
+WAITS = 'print("waits", flush=True)'
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_a_process_lets_it_give_back_what_it_holds(
+    number: signal.Signals,
+) -> None:
+    process = start(running=WORK.format(WAITS))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    for _ in range(2):  # As `timeout` does.
+        process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out, err) == (-number, "given back\ncleaned up\n", "")
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    ignored = "import os; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    process = start(running=WORK.format(f"{ignored}; os.kill(os.getpid(), 1); return"))
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out, err) == (0, "given back\ncleaned up\n", "")
+
+
+def test_a_command_whose_reader_hangs_is_ended_too() -> None:
+    """[The loop does not come to its end while a write waits.]"""
+    process = start(running=WORK.format("sys.stdout.write('x' * 10_000_000)"))
+    assert process.stdout is not None
+    waiting = bytearray(4)
+    deadline = time.monotonic() + PATIENCE_S
+    while int.from_bytes(waiting, sys.byteorder) < PIPE_BYTES:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+        fcntl.ioctl(process.stdout, termios.FIONREAD, waiting)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == -signal.SIGTERM
+    process.communicate()
 
 
 def node_in_a_loop(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:

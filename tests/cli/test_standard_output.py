@@ -84,6 +84,55 @@ def test_what_was_done_before_nobody_read_it_is_done(unread: int) -> None:
     assert ended(NO_LINE, unread) == (0, "")
 
 
+FILLED = "sys.stderr.write('why\\n')"
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+def test_what_cannot_be_said_of_an_error_leaves_its_exit_code(code: int) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(running=f"{FILLED}; return {code}")],
+            stdout=subprocess.PIPE, stderr=full, check=False, env=environ(), timeout=PATIENCE_S,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, b"")
+
+
+CLOSED = """
+import os, sys
+descriptor = os.open({path!r}, os.O_WRONLY | os.O_CREAT)
+os.write(descriptor, b"data\\n")
+print("printed")
+os.write(1, b"printed by a library\\n")
+os.write(2, b"said by a library\\n")
+print("said", file=sys.stderr)
+sys.stdout.isatty(), sys.stderr.isatty()
+return 4
+"""
+
+
+def test_what_is_printed_into_closed_descriptors_goes_into_no_file(tmp_path: Path) -> None:
+    """[Printing was an AttributeError and exit code 1, behind a change that was made.]"""
+    path = tmp_path / "data"
+    running = "\n    ".join(CLOSED.format(path=str(path)).split("\n"))
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(running=running))
+    done = subprocess.run(
+        ["bash", "-c", f"exec {sys.executable} {program} <&- >&- 2>&-"],
+        check=False, env=environ(), timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert path.read_bytes() == b"data\n"
+
+
+def test_a_disk_error_behind_no_report_is_the_disks() -> None:
+    """[`raftlog --version > /dev/full`: 120 and a traceback]"""
+    with Path("/dev/full").open("w") as full:
+        code, errors = ended(LINE, full.fileno())
+    assert code == 6
+    assert "can't use standard output: No space left on device" in errors
+    assert len(errors.splitlines()) == 1
+
+
 def test_another_broken_pipe_is_not_the_readers() -> None:
     broken = "reading, writing = os.pipe(); os.close(reading); os.write(writing, b'x')"
     code, errors = ended(f"import os; {broken}", subprocess.DEVNULL)

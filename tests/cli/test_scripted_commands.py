@@ -1,0 +1,95 @@
+"""Commands of scripts against a cluster: what their pipes and signals make of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command_lines import Raftlog
+
+from raftlog.cli.endings import UNREAD
+from raftlog.cli.local import LocalCluster
+
+PATIENCE_S = 60
+RAFTLOG = f"{sys.executable} -m raftlog.cli"
+
+
+@pytest.fixture
+def environment(cluster: LocalCluster) -> dict[str, str]:
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return usual | {
+        "RAFTLOG_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
+        "RAFTLOG_BOOTSTRAP_CONTROLLER": cluster.bootstrap_controllers,
+    }
+
+
+def shell(line: str, environment: dict[str, str]) -> tuple[int, str]:
+    """The exit code and stderr of a command line."""
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"], env=environment, check=False,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(("reader", "code"), [("| true", UNREAD), ("> /dev/full", 6)])
+def test_records_whose_outcome_nobody_is_told(
+    environment: dict[str, str], reader: str, code: int
+) -> None:
+    """[Each was a traceback of a callback, and the exit code 0.]"""
+    assert shell(f"{RAFTLOG} topics create told", environment)[0] == 0
+    try:
+        ended, said = shell(f"seq 500 | {RAFTLOG} produce told {reader}", environment)
+    finally:
+        assert shell(f"{RAFTLOG} topics delete told", environment)[0] == 0
+    assert ended == code
+    assert len(said.splitlines()) == (code == 6)
+
+
+@pytest.mark.parametrize("command", ["produce told", "kv put told -"])
+def test_no_input_is_not_an_empty_one(environment: dict[str, str], command: str) -> None:
+    assert shell(f"{RAFTLOG} {command} <&-", environment) == (
+        2,
+        "raftlog: standard input is closed: there is nothing to read\n",
+    )
+
+
+def test_a_change_is_no_failure_because_nobody_is_to_be_told(environment: dict[str, str]) -> None:
+    assert shell(f"{RAFTLOG} kv put made 1 >&-", environment) == (0, "")
+    assert shell(f"{RAFTLOG} kv put made 2 --expected-offset -1 2>/dev/full", environment)[0] == 1
+    assert shell(f"{RAFTLOG} kv delete made", environment)[0] == 0
+
+
+def test_what_runs_under_a_lock_ends_with_it(
+    environment: dict[str, str], raftlog: Raftlog, tmp_path: Path
+) -> None:
+    """[At SIGTERM the command went on, and others had the lock after its time.]"""
+    told = tmp_path / "told"
+    runs = f"echo $$ > {told}.new && mv {told}.new {told} && exec sleep 600"
+    command = [sys.executable, "-m", "raftlog.cli", "lock", "job", "--", "sh", "-c", runs]
+    with subprocess.Popen(command, env=environment) as process:
+        deadline = time.monotonic() + PATIENCE_S
+        while not told.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
+    pid = int(told.read_text())
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        left = False
+    else:
+        left = True
+    assert not left
+    servers = environment["RAFTLOG_BOOTSTRAP_SERVER"]
+    listed = raftlog(
+        "kv", "list", "locks/job/", "--read", "strict", "--json", "--bootstrap-server", servers
+    )
+    assert listed.json == []
