@@ -30,6 +30,11 @@ def printable_json(document: str) -> str:
     )
 
 
+def ascii_json(document: str) -> str:
+    """A JSON document with every character that is not ASCII as JSON's escape."""
+    return "".join(char if char.isascii() else _json_escape(char) for char in document)
+
+
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 

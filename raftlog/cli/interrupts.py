@@ -20,7 +20,7 @@ from raftlog.cli.standard_output import (
     drop_unread,
     has_no_reader,
     prepare_streams,
-    written,
+    unwritten,
 )
 
 TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of these.
@@ -195,13 +195,19 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
             raise
         code = UNREAD
     except OSError as error:
-        from raftlog.cli.reporting import report_disk
         from raftlog.errors import is_disk_error
 
         if not is_disk_error(error) and not cannot_be_written():
             raise
-        code = report_disk(error)
+        code = _report_disk(error)
     if code == INTERRUPTED:
         number = signal.SIGINT
-    code = written(code)
+    if (failed := unwritten()) is not None:
+        code = code or _report_disk(failed)
     sys.exit(code)  # type: ignore[arg-type]
+
+
+def _report_disk(error: OSError) -> int:
+    from raftlog.cli.reporting import report_disk
+
+    return report_disk(error)

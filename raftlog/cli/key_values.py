@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -159,7 +160,7 @@ def put(
       raftlog kv put settings/limit 20 --expected-offset 1042
       raftlog kv put settings/limit 10 --expected-offset -1   # only if it is new
     """
-    content = _input() if value == "-" else value.encode()
+    content = _input() if value == "-" else os.fsencode(value)
     change = controller_pb2.KeyValueAlteration(
         key=key, value=content, lease_id=lease, expected_offset=expected
     )

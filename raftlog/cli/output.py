@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from raftlog.cli.table import table_lines, wrapped
-from raftlog.printable import printable, printable_json
+from raftlog.printable import ascii_json, printable, printable_json
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -29,14 +29,12 @@ def terminal_width() -> int | None:
 
 def print_json(document: Any) -> None:
     """One JSON document."""
-    sys.stdout.write(printable_json(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
+    _write_json(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def print_json_line(document: Any) -> None:
     """One JSON document in one line, for streams of them."""
-    sys.stdout.write(
-        printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":"))) + "\n"
-    )
+    _write_json(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
 
 
 def print_table(
@@ -105,5 +103,19 @@ def _bold(text: str) -> str:
 
 def _write(text: str) -> None:
     """What the terminal's character set lacks is shown as its escape."""
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    encoding = _encoding()
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _write_json(document: str) -> None:
+    """The same with the escapes of JSON."""
+    shown = printable_json(document)
+    try:
+        shown.encode(_encoding())
+    except UnicodeEncodeError:
+        shown = ascii_json(shown)
+    sys.stdout.write(shown + "\n")
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"

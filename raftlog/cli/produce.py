@@ -94,7 +94,7 @@ def produce(
         delivery_timeout_ms=max(1, int(timeout * 1000)),
         retry_unknown=retry_unknown,
     )
-    separator = key_separator.encode()
+    separator = os.fsencode(key_separator)
 
     async def write(session: Session) -> _Outcome:
         producer = session.producer(bootstrap_server, settings)
@@ -197,7 +197,7 @@ def _split(line: bytes, separator: bytes) -> tuple[bytes | None, bytes]:
 
 async def _given(values: list[str]) -> AsyncIterator[bytes]:
     for value in values:
-        yield value.encode()
+        yield os.fsencode(value)
 
 
 async def _lines() -> AsyncIterator[bytes]:

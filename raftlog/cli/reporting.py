@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from raftlog.cli.endings import INTERRUPTED
-from raftlog.cli.exits import DISK_REMEDY, Exit, exit_code
-from raftlog.cli.standard_output import cannot_be_written
+from raftlog.cli.exits import DISK_REMEDY, Exit, FailedError, exit_code
+from raftlog.cli.standard_output import NAME, cannot_be_written
 from raftlog.errors import ApiError, RaftlogError, StorageError, is_disk_error
+
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 @contextmanager
@@ -21,6 +24,11 @@ def reported() -> Iterator[None]:
         sys.exit(report(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except UnicodeEncodeError as error:
+        # A byte of an argument that is no UTF-8 has become half of a surrogate pair.
+        if not _HALVES.search(error.object):
+            raise
+        sys.exit(report(FailedError(f"{error.object!r} is not UTF-8", Exit.USAGE)))
     except OSError as error:
         if not is_disk_error(error):
             raise
@@ -40,5 +48,5 @@ def report(error: RaftlogError) -> Exit:
 
 def report_disk(error: OSError) -> Exit:
     """The same of a disk that failed or refused, be it what standard output goes to."""
-    where = error.filename or ("standard output" if cannot_be_written() else "it")
+    where = error.filename or (NAME if cannot_be_written() else "it")
     return report(StorageError(f"the disk failed: can't use {where}: {error.strerror}"))

@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # As typing has it, whose import takes longer than all of
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
+NAME = "standard output"
 _INPUT, _OUTPUT, _ERRORS = 0, 1, 2
 
 
@@ -109,28 +110,24 @@ def cannot_be_written() -> bool:
     return False
 
 
-def written(code: object) -> object:
-    """What a program ends with that would end with the exit code ``code`` (None: 0): the disk's if
-    it did not take all that was printed.
+def unwritten() -> OSError | None:
+    """Why standard output did not take all that was printed: the disk failed. None also if nobody
+    reads it.
 
     What could not be written is dropped. Else the interpreter tries once more after all exit
     handlers, and ends with 120 and words of its own.
     """
     if not isinstance(sys.stdout, io.TextIOWrapper):
-        return code
+        return None
     try:
         sys.stdout.flush()
     except ValueError:  # It is closed.
-        return code
-    except BrokenPipeError:
-        _drop(sys.stdout.fileno())
+        return None
     except OSError as error:
-        if not code:
-            from raftlog.cli.reporting import report_disk
-
-            code = report_disk(error)
         _drop(sys.stdout.fileno())
-    return code
+        error.filename = NAME
+        return None if isinstance(error, BrokenPipeError) else error
+    return None
 
 
 def _drop(number: int) -> None:

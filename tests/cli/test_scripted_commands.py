@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -63,6 +64,39 @@ def test_a_change_is_no_failure_because_nobody_is_to_be_told(environment: dict[s
     assert shell(f"{RAFTLOG} kv put made 1 >&-", environment) == (0, "")
     assert shell(f"{RAFTLOG} kv put made 2 --expected-offset -1 2>/dev/full", environment)[0] == 1
     assert shell(f"{RAFTLOG} kv delete made", environment)[0] == 0
+
+
+def test_json_is_json_where_the_terminal_has_ascii_alone(environment: dict[str, str]) -> None:
+    """[A traceback and exit code 1, behind a change that was made.]"""
+    ascii_only = environment | {"PYTHONIOENCODING": "ascii"}
+    line = f"{RAFTLOG} configs alter topic déjà --set min.insync.replicas=1 --json"
+    code, said = shell(line, ascii_only)
+    assert (code, said.count("UNKNOWN_TOPIC_OR_PARTITION")) == (1, 1)
+    assert shell(f"{RAFTLOG} kv put made héllo", environment) == (0, "")
+    try:
+        done = subprocess.run(
+            [*RAFTLOG.split(), "kv", "get", "made", "--json"], env=ascii_only, check=True,
+            capture_output=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+    finally:
+        assert shell(f"{RAFTLOG} kv delete made", environment)[0] == 0
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["value"] == "héllo"
+
+
+def test_a_value_is_the_bytes_that_were_given_and_a_name_is_text(
+    environment: dict[str, str],
+) -> None:
+    assert shell(f"{RAFTLOG} kv put made $'\\xffx'", environment) == (0, "")
+    try:
+        got = subprocess.check_output([*RAFTLOG.split(), "kv", "get", "made"], env=environment)
+    finally:
+        assert shell(f"{RAFTLOG} kv delete made", environment)[0] == 0
+    assert got == b"\xffx"
+    assert shell(f"{RAFTLOG} topics create $'\\xffx'", environment) == (
+        2,
+        "raftlog: '\\udcffx' is not UTF-8\n",
+    )
 
 
 def test_what_runs_under_a_lock_ends_with_it(
