@@ -12,6 +12,8 @@ from pathlib import Path
 
 from raftlog.cli.endings import INTERRUPTED, TERMINATED
 from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
+from raftlog.cli.standard_output import has_no_reader
+from raftlog.errors import is_disk_error
 from raftlog.plural import counted
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
 from replay.java import spark_environment
@@ -59,6 +61,9 @@ def submit(request: JobRequest, conf: list[str]) -> int:
             _say_what_is_quicker(request)
         return code
     except (ReplayError, OSError) as error:
+        # What is printed here finds no reader, or no space.
+        if is_disk_error(error) or (isinstance(error, BrokenPipeError) and has_no_reader()):
+            raise
         print(f"{_OUR_ERROR}{error}", file=sys.stderr)
         return EXIT_INPUT
     except KeyboardInterrupt as error:
@@ -143,14 +148,15 @@ def _run(
 ) -> int:
     """The exit code.
 
-    Raises KeyboardInterrupt, for SIGTERM too, when Spark has ended: nothing goes on without us.
+    Raises KeyboardInterrupt, for SIGTERM too, and OSError of what is printed, when Spark has ended:
+    nothing goes on without us.
     """
     before = signal.signal(signal.SIGTERM, raise_at_sigterm)
     try:
         with subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True) as process:
             try:
                 return finish(process)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, OSError):
                 process.terminate()
                 try:
                     process.communicate(timeout=_STOP_S)

@@ -97,8 +97,10 @@ class _Doctor(msgspec.Struct):
 
 def write_bundle(file: Path, parts: Mapping[str, bytes], created_ms: int) -> None:
     """Write the parts by their names; the file is its owner's alone. Raises ConfigError."""
+    made = False
     try:
         with file.open("xb") as out:
+            made = True
             file.chmod(0o600)
             with tarfile.open(fileobj=out, mode="w:gz") as tar:
                 for name, data in parts.items():
@@ -108,6 +110,8 @@ def write_bundle(file: Path, parts: Mapping[str, bytes], created_ms: int) -> Non
     except FileExistsError:
         raise ConfigError(f"{file} is there already") from None
     except OSError as error:
+        if made:
+            file.unlink(missing_ok=True)  # A part of one is of no use.
         raise ConfigError(f"can't write {file}: {error.strerror}") from error
 
 

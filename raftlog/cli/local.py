@@ -157,7 +157,10 @@ class LocalCluster:
         """
         if self.exists:
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"can't make {self.directory}: {error.strerror}") from error
         count = self._controllers + self._brokers
         ports = self._ports(2 * count)
         self._state = _State(str(uuid.uuid4()), self._settings, [])

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.groups import PipedGroup
 from raftlog.cli.local import LocalCluster, Node
 from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.output import print_line, print_table
@@ -17,7 +18,11 @@ from raftlog.cli.reporting import report
 from raftlog.errors import ConfigError, RaftlogError
 
 app = typer.Typer(
-    name="scripts", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True
+    name="scripts",
+    cls=PipedGroup,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
 )
 quorum = typer.Typer(
     help="Controllers on this machine, for trying out.", epilog=EPILOG, no_args_is_help=True

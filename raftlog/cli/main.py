@@ -14,16 +14,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
 
 from raftlog.cli import built_in, extras
 from raftlog.cli.completion import respell_line, words_to_complete
-from raftlog.cli.endings import INTERRUPTED, UNREAD
+from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.groups import PipedGroup
 from raftlog.cli.quiet_logs import set_up_quiet_logs
 from raftlog.cli.reporting import reported
 from raftlog.cli.spellings import respelled
-from raftlog.cli.standard_output import has_no_reader
 from raftlog.cli.version import version_text
 
 if TYPE_CHECKING:
@@ -117,8 +116,8 @@ def _installed() -> Collection[EntryPoint]:
     return entry_points(group=GROUP)
 
 
-def _group(extras_of: Mapping[str, Collection[str]]) -> type[TyperGroup]:
-    class Commands(TyperGroup):
+def _group(extras_of: Mapping[str, Collection[str]]) -> type[PipedGroup]:
+    class Commands(PipedGroup):
         """Lists commands by name, also those that are groups. Says of a command that finds a module
         missing which extra brings it.
         """
@@ -144,11 +143,6 @@ def _group(extras_of: Mapping[str, Collection[str]]) -> type[TyperGroup]:
                 if message is None:
                     raise
                 raise FailedError(message, Exit.USAGE) from error
-            except BrokenPipeError:
-                # Typer would exit with 1, which says that nothing was changed.
-                if not has_no_reader():
-                    raise
-                sys.exit(UNREAD)
 
     return Commands
 

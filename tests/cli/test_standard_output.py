@@ -80,6 +80,17 @@ def test_a_command_ends_when_nobody_reads_it_any_more(unread: int) -> None:
     assert ended(f"while True: {LINE}", unread) == (UNREAD, "")
 
 
+@pytest.mark.parametrize(
+    "program", ["raftlog.cli --help", "raftlog.cli topics --help", "raftlog.cli.local_main quorum"]
+)
+def test_no_program_says_of_an_unread_help_that_it_was_refused(program: str, unread: int) -> None:
+    words = [sys.executable, "-m", *program.split(), "--help"]
+    done = subprocess.run(
+        words, stdout=unread, stderr=subprocess.PIPE, check=False, env=environ(), timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stderr) == (UNREAD, b"")
+
+
 def test_what_was_done_before_nobody_read_it_is_done(unread: int) -> None:
     assert ended(NO_LINE, unread) == (0, "")
 

@@ -20,7 +20,7 @@ from log_history import LogHistory
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from raftlog.cli.endings import TERMINATED
+from raftlog.cli.endings import TERMINATED, UNREAD
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
 from replay import java, submit
@@ -405,6 +405,29 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
         "",
         "raftlog replay: interrupted, nothing was answered\n",
     )
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(("reader", "code"), [("| true", UNREAD), ("> /dev/full", 6)])
+@pytest.mark.parametrize("job", ["audit exported", "watch exported audit -o watched --every 1"])
+def test_an_answer_that_nobody_takes_leaves_no_spark_behind(
+    tmp_path: Path, job: str, reader: str, code: int
+) -> None:
+    """[It was wrong usage; and Spark, which nothing ends, went on with a watch.]"""
+    fake_java(tmp_path, "echo 'openjdk version \"21\"' >&2")
+    goes_on = "while :; do sleep 0.05; done" if "watch" in job else "rm started"
+    (tmp_path / "bin" / "spark-submit").write_text(
+        "#!/bin/sh\ntrap 'rm started; exit 143' TERM\ntrap '' PIPE\n"
+        "touch started\nsleep 0.5\necho an answer\n"
+        f"{goes_on}\n"
+    )
+    (tmp_path / "bin" / "spark-submit").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m raftlog.cli replay {job} {reader}"],
+        env=clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)},
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, code == 6), done.stderr
     assert not (tmp_path / "started").exists()
 
 
