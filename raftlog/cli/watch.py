@@ -83,6 +83,7 @@ def watch(
         raise typer.BadParameter("give --since or --initial, not both")
     begin = _token(since) if since else None
     reached: list[Token] = []
+    unprinted: list[Token | None] = []
 
     async def follow(session: Session) -> None:
         one = Watch(
@@ -96,9 +97,10 @@ def watch(
             start_timeout_s=_START_TIMEOUT_S,
         )
         try:
-            await _show(one, max_changes, timeout, as_json)
+            await _show(one, max_changes, timeout, as_json, unprinted)
         finally:
-            if (token := one.token) is not None:
+            token = unprinted[0] if unprinted else one.token
+            if token is not None:
                 reached.append(token)
             one.close()
 
@@ -122,16 +124,28 @@ def _token(text: str) -> Token:
         raise typer.BadParameter(error.message, param_hint="--since") from error
 
 
-async def _show(watch: Watch, max_changes: int, timeout_s: float, as_json: bool) -> None:
+async def _show(
+    watch: Watch,
+    max_changes: int,
+    timeout_s: float,
+    as_json: bool,
+    unprinted: list[Token | None],
+) -> None:
+    """``unprinted``: gets the token before a change that could not be printed."""
     count = 0
     await watch.started()
     while not max_changes or count < max_changes:
+        before = watch.token
         try:
             async with asyncio.timeout(timeout_s or None):
                 change = await anext(watch)
         except TimeoutError:
             return
-        _print(change, as_json)
+        try:
+            _print(change, as_json)
+        except OSError:
+            unprinted.append(before)
+            raise
         count += 1
 
 

@@ -99,6 +99,33 @@ def test_a_value_is_the_bytes_that_were_given_and_a_name_is_text(
     )
 
 
+def test_a_watch_goes_on_with_the_change_that_nobody_read(environment: dict[str, str]) -> None:
+    """[It went on behind it: the change was lost.]"""
+    words = [*RAFTLOG.split(), "watch", "kv/read/*", "--json"]
+    put = f"{RAFTLOG} kv put read"
+    assert shell(f"{put}/before 1", environment) == (0, "")
+    with subprocess.Popen(
+        [*words, "--initial"],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        initial = process.stdout.readline()
+        assert shell(f"{put}/first 1", environment) == (0, "")
+        first = process.stdout.readline()
+        process.stdout.close()
+        assert shell(f"{put}/second 1", environment) == (0, "")
+        assert process.wait(PATIENCE_S) == UNREAD
+        token = process.stderr.read().split()[-1]
+    try:
+        since = [*words, "--since", token, "--max-changes", "1", "--timeout", "30"]
+        second = subprocess.check_output(since, env=environment, text=True)
+    finally:
+        assert shell(f"{RAFTLOG} kv delete --prefix read/", environment)[0] == 0
+    told = [json.loads(line)["path"] for line in (initial, first, second)]
+    assert told == ["kv/read/before", "kv/read/first", "kv/read/second"]
+
+
 def test_what_runs_under_a_lock_ends_with_it(
     environment: dict[str, str], raftlog: Raftlog, tmp_path: Path
 ) -> None:
