@@ -36,16 +36,22 @@ class Durability(Checker):
         """(node, directory) -> (end offset, epoch) of the last acknowledgement, less what was
         truncated since.
         """
+        self._replacing: dict[tuple[int, str], int] = {}
+        """(node, directory) -> the end of a snapshot that its log contradicts, on its way to the
+        disk.
+        """
         ledger.on(ev.Truncate, self._truncated)
+        ledger.on(ev.StoreSnapshot, self._stores)
 
     @override
     def controller_started(self, host: ControllerView) -> None:
         said = self._acknowledged.get(_directory(host))
+        replaced_by = self._replacing.pop(_directory(host), -1)
         if said is None:
             return
         log = self._ledger.nodes[host.name].log
         end, epoch = said
-        if end <= log.start:
+        if end <= log.start or log.start == replaced_by:
             return
         there = log.at(end)
         if there is None or there[0] != epoch:
@@ -73,6 +79,16 @@ class Durability(Checker):
                     " does not hold it durably"
                 )
             self._acknowledged[_directory(host)] = end, epoch
+            self._replacing.pop(_directory(host), None)
+
+    def _stores(self, node: Node, effect: ev.StoreSnapshot) -> None:
+        """A snapshot may take the place of a log that diverges below its end; the disk has it
+        before the process hears of it.
+        """
+        end = effect.snapshot_id.end_offset
+        there = node.log.at(end)
+        if effect.last and (there is None or there[0] != effect.snapshot_id.epoch):
+            self._replacing[_directory(node.host)] = end
 
     def _truncated(self, node: Node, effect: ev.Truncate) -> None:
         key = _directory(node.host)

@@ -740,6 +740,30 @@ REGRESSIONS = [
             " that took their time: no harm, but a check took it for one"
         ),
     ),
+    pytest.param(
+        883423,
+        '{"voters": 5, "observers": 2, "brokers": 4, "clients": 1, "reads_per_s": 0.0, '
+        '"topics_share": 0.3, "asks_share": 0.5, "unclean": true, "unclean_topics": true, '
+        '"balance_interval_s": 1, "shared_keys": 0, "numbered_share": 1.0, "timeout_s": '
+        '0.5, "safety_s": 9.0, "delay_min_ms": 0.5, "delay_mean_ms": 1.5, "disk_max_ms": '
+        '10.0, "election_timeout_ms": 500, "fetch_timeout_ms": 500, "session_timeout_ms": '
+        '1500, "drift": 0.1, "snapshot_bytes": 200, "retention_bytes": 1, "held_bytes": '
+        '1, "snapshot_part_bytes": 300, "release_version": 2, "old_build": 2, '
+        '"auto_join": true, "data_per_s": 8.0, "replica_lag_ms": 500, "strict_share": '
+        '0.7, "adopt_after_ms": 1000, "reserve_bytes": 100000, "work_us": 50.0, "faults": '
+        '{"change_build": 0.7720130863975928, "change_voters": 2.03, "clog": 1.07, '
+        '"connect_refused": 0.104, "controllers_away": 0.7271051272004728, '
+        '"kill_all_brokers": 4.0, "kill_between_steps": 0.876, "kill_broker": 0.8, '
+        '"kill_mid_write": 2.55, "lower_features": 0.7, "message_late": 0.00437, '
+        '"newcomer": 0.5, "overtaken": 7.61, "pause": 1.59, "raise_features": '
+        '0.5112794416631156, "removed_campaigns": 7.39, "slow_fetch": 1.6849200029818265, '
+        '"split": 3.31, "stop_broker": 0.7, "stranded": 3.29, "transfer": 4.57, '
+        '"whole_roll": 0.131}}',
+        id=(
+            "a snapshot had taken the place of a log that diverged, and its process died before it"
+            " knew: no harm, but a check took it for one"
+        ),
+    ),
 ]
 
 
