@@ -135,8 +135,8 @@ class Recovered(Checker):
         """Find out what of the partitions' records must stay."""
         for key, old in before.partitions.items():
             partition, now = self._golden.partition(key), self._data.partitions.get(key)
-            if partition is None or now is None or old.gone or not old.log.end:
-                continue
+            if partition is None or now is None or old.gone or not old.log.epochs:
+                continue  # Of some there was nothing, or their topic no longer keeps any of it.
             end, epoch = old.log.end, old.log.epochs[-1]
             disks = [self._data.soundness(member) for member in partition.isr]
             if all(disk is not None and epoch_on(disk, key, end) == epoch for disk in disks):

@@ -764,6 +764,24 @@ REGRESSIONS = [
             " knew: no harm, but a check took it for one"
         ),
     ),
+    pytest.param(
+        883457,
+        '{"brokers": 4, "clients": 3, "direct_clients": 1, "topics_share": 0.3, '
+        '"admin_per_s": 3.0, "balance_interval_s": 5, "shared_keys": 1, "safety_s": 9.0, '
+        '"session_timeout_ms": 1500, "queue_messages": 64, "drift": 0.1, '
+        '"snapshot_bytes": 200, "retention_bytes": 1, "held_bytes": 1, '
+        '"snapshot_part_bytes": 300, "recovery": true, "data_per_s": 5.0, '
+        '"replica_lag_ms": 500, "data_kept_bytes": 100, "max_clients": 2, "round_robin": '
+        'true, "lag_max_ms": 1500, "keepers": 2, "lockers": 3, "adopt_after_ms": 1000, '
+        '"authorizer": true, "entries_per_s": 2.0, "faults": {"bridge": 6.17, '
+        '"broker_away": 2.0, "broker_disk_full": 3.95, "broker_disk_hang": 2.53, '
+        '"broker_refused": 2.4, "brokers_cut": 4.02, "change_voters": 3.97, '
+        '"connect_refused": 0.0582, "heartbeats_lost": 3.1, "kill_between_steps": 1.3, '
+        '"kill_broker": 2.13, "move_voter": 4.13, "one_way": 2.36, "overtaken": 2.31, '
+        '"partition": 2.95, "resign": 3.05, "slow_fetch": 1.3506342017835737, '
+        '"thought_dead": 1.3921190191454718}}',
+        id="a partition had dropped all of its records when its quorum was recovered: a check fell",
+    ),
 ]
 
 
