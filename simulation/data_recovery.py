@@ -49,6 +49,7 @@ async def recover(world: World, within_s: float) -> None:
     if wanted:
         brokers = [host.name for host in world.healed.brokers()]
         refused = await data.last_records(brokers, wanted)
+        await _active(world, within_s)
         # Leaders are still moved to where they belong, and that may be a broker that was not
         # healed: nothing is asked of it.
         still_led = {led.key for led in _led(world)}
@@ -61,11 +62,17 @@ async def recover(world: World, within_s: float) -> None:
     world.outcome.operations["partitions recovered"] = len(wanted)
 
 
+async def _active(world: World, within_s: float) -> None:
+    """Wait for an active controller: one whose disk hung before the healing may resign now."""
+    await world.until(lambda: world.active() is not None, within_s, "a controller is active again")
+
+
 async def _read_all(world: World, within_s: float) -> None:
     """What is committed of each partition that is led in the healed part is given to who reads it.
 
     Raises CheckFailedError.
     """
+    await _active(world, within_s)
     names = {topic_id: name for name, topic_id in world.active_image().topic_ids.items()}
     ends = {
         (names[led.key[0]], led.key): _high_watermark(led)
@@ -84,6 +91,7 @@ async def _read_all(world: World, within_s: float) -> None:
         read, why = await world.workload.data.last_reads(brokers, wanted, READ_FOR_S)
         counts = world.outcome.operations
         counts["partitions read"] = counts.get("partitions read", 0) + len(read)
+        await _active(world, within_s)
         # What was moved to a broker that was not healed, or cut off by an unclean leader, is asked
         # of nobody.
         led = {led.key: _high_watermark(led) for led in _led(world)}
@@ -136,6 +144,8 @@ def _led(world: World) -> list[_Led]:
 
 def _missing(world: World) -> str:
     """What is not as it must be; empty if nothing."""
+    if world.active() is None:
+        return "no controller is active"
     image = world.active_image()
     core = {host.id for host in world.healed.brokers()}
     for key in sorted(image.partitions):

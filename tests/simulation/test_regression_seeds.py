@@ -782,6 +782,22 @@ REGRESSIONS = [
         '"thought_dead": 1.3921190191454718}}',
         id="a partition had dropped all of its records when its quorum was recovered: a check fell",
     ),
+    pytest.param(
+        883548,
+        '{"voters": 5, "clients": 1, "direct_clients": 1, "topics_share": 0.3, '
+        '"admin_per_s": 3.0, "balance_interval_s": 1, "value_bytes": 1000, "safety_s": '
+        '9.0, "delay_min_ms": 0.5, "delay_mean_ms": 1.5, "session_timeout_ms": 1500, '
+        '"queue_messages": 64, "drift": 0.1, "snapshot_bytes": 500, "retention_bytes": 1, '
+        '"data_per_s": 20.0, "round_robin": true, "lag_max_ms": 1500, "exports_per_s": '
+        '1.0, "adopt_after_ms": 1000, "work_us": 300.0, "faults": {"alter_hostnames": '
+        '1.0, "broker_behind": 4.65, "disk_hang": 4.22, "isr_change_late": 0.173, '
+        '"kill_broker": 4.0, "kill_mid_write": 2.62, "lower_features": 0.7, "newcomer": '
+        '0.5, "stop_broker": 0.7}}',
+        id=(
+            "a leader whose disk had hung since before the healing resigned while the last reads"
+            " were made: the run wanted one at each moment"
+        ),
+    ),
 ]
 
 
