@@ -251,7 +251,7 @@ class CommittedData(Checker):
             log = self._logs.log(host, key)
             index = log.index_at(end)
             if (index < 0 or log.bases[index] != result.base_offset) and self._was_so(
-                request, key, end
+                host, request, key, end
             ):
                 continue
             if index < 0 or log.bases[index] != result.base_offset:
@@ -274,14 +274,22 @@ class CommittedData(Checker):
                 self.claim(host, key, epoch, end)
                 self._check_copies(host, key, end, epoch)
 
-    def _was_so(self, request: Any, key: PartitionKey, end: int) -> bool:
+    def _was_so(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
         """Whether a partition's result may be of before: it waited for those of other partitions,
         and the replica has gone meanwhile.
         """
         committed = self.partitions.get(key)
         if len(request.partitions) == 1 or committed is None:
             return False
-        return request.acks == LEADER or committed.gone or committed.log.index_at(end) >= 0
+        if request.acks == LEADER or committed.gone or committed.log.index_at(end) >= 0:
+            return True
+        # Followers had it, and the replica went before it told anybody that it was committed.
+        for other in self.world.brokers:
+            log = self._logs.log(other, key)
+            if other is not host and (index := log.index_at(end)) >= 0:
+                self.claim(other, key, log.epochs[index], end)
+                return True
+        return False
 
     def _was_dropped(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
         """Whether the topic no longer keeps a partition's result, which waited for those of other

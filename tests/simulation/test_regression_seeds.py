@@ -798,6 +798,27 @@ REGRESSIONS = [
             " were made: the run wanted one at each moment"
         ),
     ),
+    pytest.param(
+        883853,
+        '{"voters": 5, "brokers": 4, "direct_clients": 1, "writes_per_s": 2.0, '
+        '"asks_share": 0.5, "admin_per_s": 5.0, "unclean": true, "balance_interval_s": 5, '
+        '"shared_keys": 1, "numbered_share": 1.0, "timeout_s": 0.3, "safety_s": 9.0, '
+        '"delay_min_ms": 0.5, "delay_mean_ms": 1.5, "disk_max_ms": 0.5, '
+        '"election_timeout_ms": 500, "fetch_timeout_ms": 500, "session_timeout_ms": 1500, '
+        '"snapshot_bytes": 1000, "retention_bytes": 1, "release_version": 4, "old_build": '
+        '4, "data_per_s": 20.0, "replica_lag_ms": 10000, "round_robin": true, "watchers": '
+        '2, "adopt_after_ms": 1000, "work_us": 300.0, "faults": {"broker_away": 1.0, '
+        '"broker_pause": 4.11, "change_build": 0.5777455411161813, "clog": 1.28, '
+        '"disk_slow": 4.17, "flapping": 9.06, "isr_change_late": 0.0775, '
+        '"kill_all_brokers": 5.02, "kill_broker": 4.0, "lower_features": 0.7, '
+        '"move_voter": 5.61, "newcomer": 0.5, "one_way": 5.26, "raise_features": '
+        '0.4591423336686744, "replace_broker_disk": 3.78, "request_repeated": 0.019, '
+        '"stop_broker": 0.7, "whole_roll": 0.129}}',
+        id=(
+            "records were acknowledged, with those of another partition that took their time, when"
+            " their replica had moved to its followers: no harm, but a check took it for one"
+        ),
+    ),
 ]
 
 
