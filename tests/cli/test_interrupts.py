@@ -20,6 +20,7 @@ PATIENCE_S = 60
 PROGRAM = """
 import atexit, signal, sys, time
 signal.signal(signal.SIGINT, {disposition})
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from raftlog.cli.interrupts import run_interruptible
 
 def load():
@@ -56,6 +57,8 @@ def start(**parts: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A user's shell has not set it.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     )
 
 

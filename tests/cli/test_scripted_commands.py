@@ -43,11 +43,11 @@ def test_records_whose_outcome_nobody_is_told(
     environment: dict[str, str], reader: str, code: int
 ) -> None:
     """[Each was a traceback of a callback, and the exit code 0.]"""
-    assert shell(f"{RAFTLOG} topics create told", environment)[0] == 0
+    assert shell(f"{RAFTLOG} topics create unsaid", environment)[0] == 0
     try:
-        ended, said = shell(f"seq 500 | {RAFTLOG} produce told {reader}", environment)
+        ended, said = shell(f"seq 500 | {RAFTLOG} produce unsaid {reader}", environment)
     finally:
-        assert shell(f"{RAFTLOG} topics delete told", environment)[0] == 0
+        assert shell(f"{RAFTLOG} topics delete unsaid", environment)[0] == 0
     assert ended == code
     assert len(said.splitlines()) == (code == 6)
 

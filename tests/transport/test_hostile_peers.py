@@ -165,9 +165,9 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
             seen = len({id(link) for link in server.links})
             done.set_result(None)
         assert seen == 8
-        # A turn is 5 ms and a message more.
+        # A turn is 5 ms and a message more, and the loop may come to two of them in one of its own.
         assert meanwhile < count * 2
-        assert await most <= 2
+        assert await most <= 2 * 2
 
     run_real(scenario)
 
