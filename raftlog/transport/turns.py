@@ -53,9 +53,8 @@ class Turns:
 
     ``spent`` is told what was used; while ``over``, ``next`` is to be awaited.
 
-    Never more than a turn's time is used in one turn of the loop, or than two where a turn begins
-    behind callbacks that use what was left of the last one. It may be a little less: what short
-    turns before it have used is given back only when it has become ``SHORT`` of a turn.
+    Never more than a turn's time is used in one turn of the loop. It may be a little less: what
+    short turns before it have used is given back only when it has become ``SHORT`` of a turn.
     """
 
     def __init__(

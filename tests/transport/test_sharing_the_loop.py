@@ -109,24 +109,6 @@ def test_short_turns_before_are_no_more_time_in_this_one(
     assert not turns.over
 
 
-def test_a_turn_that_begins_within_one_of_the_loops_is_the_second_there(
-    loop: Loop, turns: Turns, cpu: Cpu
-) -> None:
-    over: list[bool] = []
-
-    def work() -> None:
-        over.append(turns.over)
-        if not turns.over:
-            cpu.work(TURN_MS * 0.8)
-
-    work()
-    (begin,) = loop.soon
-    loop.soon = [work, work, begin, work, work, work]
-    loop.turn()
-    # The first of the loop's turn still belongs to the last one, and uses up what was left of it.
-    assert over == [False, False, True, False, False, True]
-
-
 def test_a_full_turn_pauses_whatever_was_short_before(loop: Loop, turns: Turns, cpu: Cpu) -> None:
     cpu.work(TURN_MS * SHORT * 0.9)
     for _ in range(10):
