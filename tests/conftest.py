@@ -26,6 +26,12 @@ from browser import find_browser
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a shell: whatever is started here would be deaf to Ctrl-C, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    # Begun by nohup: the same.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# A user's shell has not set it: with it, no test would notice output that a command keeps back.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 # A worker of pytest-xdist has it, and tables in pipes are as narrow as it says. Readline, which
 # pytest imports, sets it behind the back of os.environ: for what is started here, all the same.

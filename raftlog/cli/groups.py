@@ -17,7 +17,7 @@ class PipedGroup(TyperGroup):
     """
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Read the command line; also prints --help."""
+        """Raises SystemExit also if nobody reads ``--help``, which is printed here."""
         try:
             return super().make_context(*arguments, **options)
         except BrokenPipeError:
@@ -25,7 +25,7 @@ class PipedGroup(TyperGroup):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Raises SystemExit if nobody reads what the command prints."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:

@@ -125,7 +125,7 @@ class _Ending:
             self._cancel()
 
     def heed(self, number: int, frame: FrameType | None) -> None:
-        """Handle the signal."""
+        """Cancel the work, and if the loop does not come to it, free what it waits for."""
         if not self.number:
             self.number = number
             _thread.start_new_thread(self._once_more, ())

@@ -134,6 +134,11 @@ class Steps:
         """Where each row ends, exclusive; NEVER: not up to here."""
         return np.minimum(self.next_begins, self.removed)
 
+    @property
+    def seen(self) -> int:
+        """The highest offset of them; 0 of none."""
+        return int(self.begins.max()) if len(self.begins) else 0
+
     def before(self, name: str) -> Ints:
         """What the row before has; MISSING for the first of a partition."""
         return previous(getattr(self, name), self.first)
@@ -261,7 +266,7 @@ class Partitions:
         order = order_of(_packed(keys))
         steps = self._merge(table, keys[order], order)
         self._remember(steps)
-        self._bury(int(steps.begins.max()) if len(keys) else 0)
+        self._bury(steps.seen)
         return steps
 
     def ends(self) -> Iterator[Steps]:

@@ -237,8 +237,7 @@ class TroubleWatcher:
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
         self._look(intervals)
-        seen = int(steps.begins.max()) if len(steps.key) else 0
-        self._flapping.park(self.partitions.gone(self._flapping.keys, seen))
+        self._flapping.park(self.partitions.gone(self._flapping.keys, steps.seen))
 
     def _look(self, intervals: Intervals) -> None:
         self._leaderless.add(self._leaderless.finder.take(intervals, intervals.leaderless))

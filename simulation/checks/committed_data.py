@@ -276,7 +276,7 @@ class CommittedData(Checker):
 
     def _was_so(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
         """Whether a partition's result may be of before: it waited for those of other partitions,
-        and the replica has gone meanwhile.
+        and the replica has gone meanwhile. What only followers still have is claimed for them here.
         """
         committed = self.partitions.get(key)
         if len(request.partitions) == 1 or committed is None:

@@ -20,7 +20,6 @@ PATIENCE_S = 60
 PROGRAM = """
 import atexit, signal, sys, time
 signal.signal(signal.SIGINT, {disposition})
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from raftlog.cli.interrupts import run_interruptible
 
 def load():
@@ -57,8 +56,6 @@ def start(**parts: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A user's shell has not set it.
-        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     )
 
 
@@ -138,7 +135,7 @@ WORK = """
     run(work, 1.0)
 """
 PIPE_BYTES = 1 << 16
-"""Linux's default."""
+"""A pipe of Linux holds so much, unless somebody asks for more."""
 WAITS = 'print("waits", flush=True)'
 
 

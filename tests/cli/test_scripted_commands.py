@@ -22,8 +22,7 @@ RAFTLOG = f"{sys.executable} -m raftlog.cli"
 
 @pytest.fixture
 def environment(cluster: LocalCluster) -> dict[str, str]:
-    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return usual | {
+    return os.environ | {
         "RAFTLOG_BOOTSTRAP_SERVER": cluster.bootstrap_servers,
         "RAFTLOG_BOOTSTRAP_CONTROLLER": cluster.bootstrap_controllers,
     }

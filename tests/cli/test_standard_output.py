@@ -24,17 +24,12 @@ run_interruptible(lambda: main)
 """
 
 
-def environ() -> dict[str, str]:
-    """A user's shell has not set it."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-
-
 def ended(running: str, output: int) -> tuple[int, str]:
     """The exit code and errors of a program that prints into ``output``."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(running=running)],
         stdout=output, stderr=subprocess.PIPE, text=True, check=False,
-        env=environ(), timeout=PATIENCE_S,
+        timeout=PATIENCE_S,
     )  # fmt: skip
     return done.returncode, done.stderr
 
@@ -51,7 +46,7 @@ def unread() -> Iterator[int]:
 def test_a_line_is_there_before_the_next_one() -> None:
     program = PROGRAM.format(running="print('first'); time.sleep(60)")
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environ()
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "first\n"
@@ -86,7 +81,7 @@ def test_a_command_ends_when_nobody_reads_it_any_more(unread: int) -> None:
 def test_no_program_says_of_an_unread_help_that_it_was_refused(program: str, unread: int) -> None:
     words = [sys.executable, "-m", *program.split(), "--help"]
     done = subprocess.run(
-        words, stdout=unread, stderr=subprocess.PIPE, check=False, env=environ(), timeout=PATIENCE_S
+        words, stdout=unread, stderr=subprocess.PIPE, check=False, timeout=PATIENCE_S
     )
     assert (done.returncode, done.stderr) == (UNREAD, b"")
 
@@ -103,7 +98,7 @@ def test_what_cannot_be_said_of_an_error_leaves_its_exit_code(code: int) -> None
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM.format(running=f"{FILLED}; return {code}")],
-            stdout=subprocess.PIPE, stderr=full, check=False, env=environ(), timeout=PATIENCE_S,
+            stdout=subprocess.PIPE, stderr=full, check=False, timeout=PATIENCE_S,
         )  # fmt: skip
     assert (done.returncode, done.stdout) == (code, b"")
 
@@ -129,7 +124,7 @@ def test_what_is_printed_into_closed_descriptors_goes_into_no_file(tmp_path: Pat
     program.write_text(PROGRAM.format(running=running))
     done = subprocess.run(
         ["bash", "-c", f"exec {sys.executable} {program} <&- >&- 2>&-"],
-        check=False, env=environ(), timeout=PATIENCE_S,
+        check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 4
     assert path.read_bytes() == b"data\n"

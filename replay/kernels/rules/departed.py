@@ -85,8 +85,7 @@ class Departed:
         """
         key, bits, since = self._open
         left = self._partitions.removed(key, since)
-        seen = int(steps.begins.max()) if len(steps.key) else 0
-        over = self._partitions.gone(key, seen) & (left != NEVER)
+        over = self._partitions.gone(key, steps.seen) & (left != NEVER)
         self._open = key[~over], bits[~over], since[~over]
         return key[over], bits[over], since[over], left[over]
 

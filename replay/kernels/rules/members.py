@@ -56,7 +56,7 @@ class Members:
         self._facts = facts
         self._standings = facts.standings
         self._near = self._standings.near(0, 0)
-        """The slice's."""
+        """Registrations in force within the slice in question; a look costs little there."""
 
     def check(self, judged: Judged) -> Iterator[Finding]:
         """Of one slice."""
