@@ -23,6 +23,7 @@ from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.conversations import WIRES, MalformedMessageError, TooManyItemsError
 from raftlog.transport.lane import LaneError
+from raftlog.transport.turns import Turns
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -208,10 +209,20 @@ class GrpcLink(BaseLink):
 
     async def _work(self, data: bytes) -> None:
         """Hand over one envelope, in as many turns as it needs."""
-        turns, size = self._turns, self._slice_items
+        turns = self._turns
         assert turns is not None
         if turns.busy:
             await self._turn(len(data))
+        try:
+            await self._hand_over(data, turns)
+        finally:
+            # Garbage ends the link, and not the turn: [all that waited for it waited on].
+            if turns.others_may_go:
+                turns.pass_on()
+
+    async def _hand_over(self, data: bytes, turns: Turns) -> None:
+        """A turn has begun, and others follow as long as there is something left."""
+        size = self._slice_items
         begun, part_begin = turns.now(), 0
         ends = self._incoming.cut(data, self._max_items)
         for part_end in ends:
@@ -232,8 +243,6 @@ class GrpcLink(BaseLink):
                     begun = turns.now()
                 if position >= count:
                     break
-        if turns.others_may_go:
-            turns.pass_on()
 
     async def _turn(self, cost_bytes: int) -> None:
         """Wait for a turn, if there is room for what waits with it. Raises ApiError."""

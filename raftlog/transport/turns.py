@@ -78,6 +78,8 @@ class Turns:
         self._others_s = 0.0
         """Of this turn, by the clock, that others have had the CPU."""
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._called = False
+        """One of them has been given its turn, and is about to begin."""
         self._begin_due = self._paused = False
 
     @property
@@ -87,8 +89,12 @@ class Turns:
 
     @property
     def busy(self) -> bool:
-        """Whether a newcomer has to wait: the time is used up, or others wait already."""
-        return self._left_s <= 0 or self._waiting.length > 0
+        """Whether a newcomer has to wait: the time is used up, or others wait already.
+
+        Who has been given its turn waits until it begins: [it was the only one, a newcomer used up
+        the turn in front of it, and both were worked on in one turn of the loop].
+        """
+        return self._left_s <= 0 or self._waiting.length > 0 or self._called
 
     @property
     def others_may_go(self) -> bool:
@@ -119,7 +125,10 @@ class Turns:
             self._begin_soon(thread_time())
 
     async def next(self, peer: str) -> None:
-        """Wait for a turn: one for each peer that waits, then the next one for each."""
+        """Wait for a turn: one for each peer that waits, then the next one for each.
+
+        Who has it calls ``pass_on`` if ``others_may_go`` at its end, even where it fails.
+        """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.push(peer, waiter)
         if not self._begin_due:
@@ -128,15 +137,17 @@ class Turns:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
+                self._called = False
                 self.pass_on()
             raise
+        self._called = False
 
     def pass_on(self) -> None:
-        """Let the next one work: what this one did left some of the turn."""
-        while (waiter := self._waiting.pop()) is not None:
+        """Let the next one work, unless one is about to: it passes on what it leaves."""
+        while not self._called and (waiter := self._waiting.pop()) is not None:
             if not waiter.done():
+                self._called = True
                 waiter.set_result(None)
-                return
 
     def _look(self, seconds: float) -> float:
         """So much was used just now, and by the clock it is worth a turn: what is left of it.

@@ -172,6 +172,39 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
     run_real(scenario)
 
 
+def test_garbage_ends_its_link_and_not_the_turn_it_waited_for() -> None:
+    """[what waited behind it waited until somebody else sent something]"""
+    count = 10
+
+    def costly(link: Link, messages: Sequence[Any]) -> None:
+        for _ in messages:
+            begun = time.thread_time()
+            while time.thread_time() - begun < 0.02:
+                pass
+
+    async def scenario(world: World) -> None:
+        server = Recorder(costly)
+        listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
+        good = broker_pb2.BrokerRequests(
+            requests=[broker_pb2.BrokerRequest()] * count
+        ).SerializeToString()
+        async with AsyncExitStack() as stack:
+            streams = []
+            for envelope in (good, b"\x0a\x05abc", good):
+                channel = await stack.enter_async_context(
+                    grpc.aio.insecure_channel(listener.address)
+                )
+                streams.append(channel.stream_stream(Conversation.BROKER.value)())
+                done = len(server.envelopes)
+                await streams[-1].write(envelope)
+                await until(lambda done=done: len(server.envelopes) > done)  # type: ignore[misc]
+            await until(lambda: sum(map(len, server.envelopes)) == count * 2)
+            await end_of(streams[1])
+        assert complaints(world) == {Complaint.MALFORMED: 1}
+
+    run_real(scenario)
+
+
 def test_unary_calls_are_begun_one_in_a_turn() -> None:
     cost_s, count = 0.004, 150
 

@@ -228,6 +228,44 @@ def test_others_go_while_there_is_time_left(loop: Loop, turns: Turns, cpu: Cpu) 
     asyncio.run(scenario())
 
 
+def test_a_newcomer_waits_behind_the_one_that_is_about_to_begin(
+    loop: Loop, turns: Turns, cpu: Cpu
+) -> None:
+    """[one that waited alone was called, and a newcomer used up the turn in front of it: three
+    messages of 4 ms in one turn of the loop]
+    """
+
+    async def scenario() -> None:
+        task = asyncio.create_task(turns.next("a"))
+        await asyncio.sleep(0)
+        loop.turn()
+        assert bool(turns.busy), "the turn is another's, which has not begun"
+        second = asyncio.create_task(turns.next("b"))
+        await task
+        assert bool(turns.busy), "and now the second waits"
+        cpu.work(TURN_MS)
+        meet(loop)
+        await second
+        assert not turns.busy
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_of_one_that_is_gone_goes_to_the_next(loop: Loop, turns: Turns, cpu: Cpu) -> None:
+    async def scenario() -> None:
+        gone, waits = [asyncio.create_task(turns.next(peer)) for peer in "ab"]
+        await asyncio.sleep(0)
+        loop.turn()
+        turns.pass_on()
+        gone.cancel()
+        await asyncio.wait([gone])
+        assert gone.cancelled()
+        await waits
+        assert not turns.busy
+
+    asyncio.run(scenario())
+
+
 def _done(tasks: list[asyncio.Task[Any]]) -> list[bool]:
     return [task.done() for task in tasks]
 
