@@ -16,7 +16,7 @@ from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import Image
 from replay.fold import by_group
 from replay.kernels.folding import STATE, Noting, apply_row
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import prepare_worker
 
 _COLUMNS = (
     "group_kind", "group_id", "offset", "epoch", "type", "version", "body",
@@ -63,7 +63,7 @@ def changes(
 
 
 def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    set_aside_what_is_loaded()
+    prepare_worker()
     current: tuple[str, str] | None = None
     draft = Noting(Image())
     for batch in batches:

@@ -31,7 +31,7 @@ from replay.errors import ReplayError
 from replay.rawruns import RawRun, plan, read
 from replay.request import parse_time_ms
 from replay.spans import Span, cut_by
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import prepare_worker
 
 RUN_RECORDS = 250_000
 """Most records of one task."""
@@ -67,7 +67,7 @@ class RawReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one run."""
-        set_aside_what_is_loaded()
+        prepare_worker()
         yield from rows(partition, self.schema)
 
 

@@ -24,7 +24,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import content_hash
 from replay.entities import count_entities, entities, to_json
 from replay.kernels.folding import IDENTITY, Unaccounted, apply_row
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import prepare_worker
 
 FOLD_COLUMNS = (
     "group_kind",
@@ -204,7 +204,7 @@ class _GroupFold:
 
 def _folder(*, with_entities: bool) -> Folder:
     def fold_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_aside_what_is_loaded()
+        prepare_worker()
         groups = _GroupFold(with_entities=with_entities)
         current = ("", "")
         draft: ImageBuilder = Unaccounted(Image())

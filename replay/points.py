@@ -22,7 +22,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from replay.fold import FOLD_COLUMNS, by_group
 from replay.kernels.folding import apply_row
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import prepare_worker
 
 _COLUMNS = ("batch_last_offset", *FOLD_COLUMNS)
 _SHARES = pa.schema([("stretch", pa.int64()), ("hash", pa.binary())])
@@ -55,7 +55,7 @@ def state_hashes(
 
 def _sharer(ascending: list[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def share(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_aside_what_is_loaded()
+        prepare_worker()
         shares: dict[int, int] = {}
         current: tuple[str, str] | None = None
         draft = ImageBuilder(Image())

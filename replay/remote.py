@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.manifest import Segment
 from raftlog.segments.place import open_place
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import prepare_worker
 
 _HADOOP_SCHEMES = {"s3": "s3a"}
 """What a scheme of fsspec is called in Hadoop, where that is another name."""
@@ -60,7 +60,7 @@ def _reader(
     uri: str, segments: Sequence[Segment]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_aside_what_is_loaded()
+        prepare_worker()
         place = open_place(uri)
         for batch in batches:
             for index in batch.column(0).to_pylist():

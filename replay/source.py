@@ -20,7 +20,7 @@ from raftlog.segments.verify import check_segment
 from replay.errors import as_error
 from replay.opened import Export
 from replay.remote import hadoop_uri, read_through_fsspec
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import prepare_worker
 
 _FAULTS_SCHEMA = "fault string, name string"
 _GLOB = re.compile(r"([\[\]{}*?\\])")
@@ -49,7 +49,7 @@ def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
     cluster_id, generation = export.manifest.cluster_id, export.manifest.generation
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_aside_what_is_loaded()
+        prepare_worker()
         for batch in batches:
             faults: list[tuple[str, str]] = []
             for index in batch.column(0).to_pylist():

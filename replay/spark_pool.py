@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
 from replay.local.pool import ALONE_RECORDS, Pool
-from replay.workers import set_aside_what_is_loaded
+from replay.workers import prepare_worker
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -64,7 +64,7 @@ def _runner(
     work: Callable[[Any], Any], tasks: list[Any]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_aside_what_is_loaded()
+        prepare_worker()
         for batch in batches:
             ids = batch.column(0).to_pylist()
             found = [pickle.dumps(_result(work, tasks[each])) for each in ids]

@@ -28,7 +28,7 @@ from replay.kernels.arrays import NEVER
 from replay.kernels.causes import cause_named
 from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, Facts, Row
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
-from replay.workers import set_aside_what_is_loaded, slices_of
+from replay.workers import prepare_worker, slices_of
 
 _FACTS = (*BROKER_TYPES, RecordType.TOPIC, RecordType.REMOVE_TOPIC)
 Kernel = Callable[[Iterable[pa.Table]], Iterator[pa.Table]]
@@ -139,7 +139,7 @@ def configs(records: DataFrame, facts: Facts | None = None) -> DataFrame:
 
 def _by(kernel: Kernel, rows: DataFrame, schema: pa.Schema) -> DataFrame:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_aside_what_is_loaded()
+        prepare_worker()
         for table in kernel(slices_of(batches)):
             yield from table.to_batches()
 

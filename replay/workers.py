@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from replay.heap import keep_heap
+
 SLICE_ROWS = 131_072
 """What a kernel is given at once, or a few rows more: enough that what is done once a slice costs
 little. An audit of ten million records takes 0.6 GB with these, 0.3 with a quarter of them. Spark's
@@ -14,14 +16,16 @@ batches are smaller.
 """
 
 
-def set_aside_what_is_loaded() -> None:
-    """Keep what this worker has imported out of its garbage collections.
+def prepare_worker() -> None:
+    """Keep what this worker has imported out of its garbage collections, and some memory for its
+    next arrays.
 
     Spark uses a worker for many tasks, with a full collection after each. That would take 50 ms to
     look through modules, of which nothing is ever freed: more than most tasks take.
     """
     if not gc.get_freeze_count():
         gc.freeze()
+        keep_heap()
 
 
 def slices_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -21,7 +21,7 @@ from replay.kernels.facts import Facts
 from replay.kernels.finding import FINDING_DDL, as_batch
 from replay.kernels.rules import clients, configs, feature_levels, progress, rights
 from replay.kernels.steps import STATE_SCHEMA, Partitions
-from replay.workers import set_aside_what_is_loaded, slices_of
+from replay.workers import prepare_worker, slices_of
 
 STATE_DDL = (
     "topic_id string, partition_id int, begins long, begins_ms long, leader int,"
@@ -75,7 +75,7 @@ def partitions(history: History) -> DataFrame:
     facts = history.facts
 
     def states(batches: Batches) -> Batches:
-        set_aside_what_is_loaded()
+        prepare_worker()
         before, records = _split(batches)
         known = Partitions(facts, before)
         for table in records:
@@ -90,7 +90,7 @@ def partitions(history: History) -> DataFrame:
 
 def _of_partitions(facts: Facts, rules: tuple[Rule, ...]) -> Callable[[Batches], Batches]:
     def judge(batches: Batches) -> Batches:
-        set_aside_what_is_loaded()
+        prepare_worker()
         before, records = _split(batches)
         yield from _judged(kernels.PartitionRules(facts, rules, Partitions(facts, before)), records)
 
@@ -103,7 +103,7 @@ def _of_kernel(
     make: Callable[[Facts, Collection[Rule]], kernels.Kernel],
 ) -> Callable[[Batches], Batches]:
     def judge(batches: Batches) -> Batches:
-        set_aside_what_is_loaded()
+        prepare_worker()
         yield from _judged(make(facts, rules), slices_of(batches))
 
     return judge

@@ -80,17 +80,51 @@ def order_of(keys: Ints) -> Ints:
 
 def distinct(values: Ints) -> tuple[Ints, Ints]:
     """The different values in order, and which of them each is: what ``np.unique`` finds by sorting
-    is marked in a table where they lie close together.
+    is marked in a table where they lie close together, and else hashed.
     """
     if not len(values):
         return values, np.zeros(0, np.int64)
     low, high = int(values.min()), int(values.max())
-    if high - low > 4 * len(values) + 1024:
-        return np.unique(values, return_inverse=True)
+    if high - low > len(values) // 4 + 1024:
+        return _hashed(values)
     places = values - low
     there = np.zeros(high - low + 1, np.bool_)
     there[places] = True
     return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[places]
+
+
+def _hashed(values: Ints) -> tuple[Ints, Ints]:
+    encoded = pa.array(values).dictionary_encode()
+    different = encoded.dictionary.to_numpy()
+    order = np.argsort(different)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return different[order], place[encoded.indices.to_numpy()]
+
+
+class Known:
+    """A few different values, and where others stand among them."""
+
+    _SMALL = 4096
+    """What is less is looked up in a table, which takes less than a search among twelve."""
+
+    def __init__(self, values: Ints) -> None:
+        self.values = np.unique(values)
+        small = self.values[(self.values >= 0) & (self.values < self._SMALL)]
+        self._table = np.full(self._SMALL, -1, np.int64)
+        self._table[small] = np.searchsorted(self.values, small)
+
+    def find(self, wanted: Ints) -> tuple[Ints, Bools]:
+        """The place of each among the values, and whether it is one of them; else the place is
+        any.
+        """
+        if not len(self.values):
+            return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+        if len(wanted) and wanted.min() >= 0 and wanted.max() < self._SMALL:
+            place = self._table[wanted]
+            return np.maximum(place, 0), place >= 0
+        place = np.minimum(np.searchsorted(self.values, wanted), len(self.values) - 1)
+        return place, self.values[place] == wanted
 
 
 def spread(begins: Ints, counts: Ints) -> tuple[Ints, Ints]:

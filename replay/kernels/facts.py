@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from raftlog.metadata.causes import OLD_TEXT_OF, Cause
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import METADATA_VERSION
-from replay.kernels.arrays import NEVER, Bools, Ints
+from replay.kernels.arrays import NEVER, Bools, Ints, Known
 
 BROKER_TYPES = (
     RecordType.REGISTER_BROKER,
@@ -312,7 +312,7 @@ class Standings:
         self.inactive = np.array(
             [bool(span.fenced or span.in_controlled_shutdown) for span in self.spans], np.bool_
         )
-        self._different = np.unique(self._brokers)
+        self._known = Known(self._brokers)
 
     def near(self, first: int, last: int) -> Near:
         """Those in force at some offset of a range, both inclusive."""
@@ -326,13 +326,9 @@ class Near:
         self._first = first
         self._chosen = chosen
         self._ends = standings.ends[chosen]
-        self._different = standings._different
-        self._keys = (self._code(standings._brokers[chosen]) << 40) + np.maximum(
-            standings.begins[chosen] - first, 0
-        )
-
-    def _code(self, brokers: Ints) -> Ints:
-        return np.searchsorted(self._different, brokers)
+        self._known = standings._known
+        codes, _ = self._known.find(standings._brokers[chosen])
+        self._keys = (codes << 40) + np.maximum(standings.begins[chosen] - first, 0)
 
     def at(self, brokers: Ints, offsets: Ints) -> tuple[Ints, Bools]:
         """The number of the span of each broker that is in force at the offset beside it, and
@@ -341,10 +337,7 @@ class Near:
         count = len(self._chosen)
         if not count:
             return np.zeros(len(brokers), np.int64), np.zeros(len(brokers), np.bool_)
-        code = self._code(brokers)
-        known = code < len(self._different)
-        code = np.minimum(code, len(self._different) - 1)
-        known &= self._different[code] == brokers
+        code, known = self._known.find(brokers)
         keys = (code << 40) + np.maximum(offsets - self._first, 0)
         at = np.searchsorted(self._keys, keys, side="right") - 1
         found = np.maximum(at, 0)

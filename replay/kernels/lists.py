@@ -117,7 +117,10 @@ class Lists:
         """The bits of many brokers."""
         if len(brokers) and brokers.min() >= 0 and brokers.max() < _SMALL_IDS:
             bits = self._small[brokers]
-            for broker in np.unique(brokers[bits < 0]).tolist():
+            new = brokers[bits < 0]
+            if not len(new):
+                return bits
+            for broker in np.unique(new).tolist():
                 self.bit(broker)
             return self._small[brokers]
         different, where = np.unique(brokers, return_inverse=True)
@@ -142,8 +145,9 @@ class Lists:
 
     def contain(self, numbers: Ints, brokers: Ints) -> Bools:
         """Whether each list names the broker beside it."""
-        words, bits = np.divmod(self.bits(brokers), 64)
-        found = self._words[words, np.maximum(numbers, 0)] >> bits.astype(np.uint64)
+        bits, at = self.bits(brokers), np.maximum(numbers, 0)
+        words = self._words[0][at] if self.word_count == 1 else self._words[bits >> 6, at]
+        found = words >> (bits & 63).astype(np.uint64)
         return (numbers >= 0) & ((found & np.uint64(1)) == 1)
 
     def lacks(self, some: Ints, others: Ints) -> Bools:

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from replay.lag.model import LaoPoint
 from replay.lag.pieces import COLUMNS, points_of
-from replay.workers import set_aside_what_is_loaded, slices_of
+from replay.workers import prepare_worker, slices_of
 
 POINTS_DDL = (
     "offset long, epoch int, timestamp_ms long, lowest_acknowledged_offset long,"
@@ -31,7 +31,7 @@ def points(records: DataFrame) -> DataFrame:
 
 
 def _points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    set_aside_what_is_loaded()
+    prepare_worker()
     for found in points_of(slices_of(batches)):
         yield pa.RecordBatch.from_pylist(
             [msgspec.structs.asdict(each) for each in found], schema=_SCHEMA

@@ -15,6 +15,7 @@ from multiprocessing.context import BaseContext
 from typing import TypeVar
 
 from replay.errors import ReplayError
+from replay.heap import keep_heap
 from replay.local.light import spare_pandas
 
 Task = TypeVar("Task")
@@ -86,5 +87,6 @@ def _begin() -> None:
     # Interrupts are the parent's.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    keep_heap()
     spare_pandas()
     collect_rarely()

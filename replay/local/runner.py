@@ -10,6 +10,7 @@ from raftlog.errors import RaftlogError
 from raftlog.printable import printable
 from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError, exit_code
+from replay.heap import keep_heap
 from replay.local.audit import check_files
 from replay.local.light import spare_pandas
 from replay.local.pool import Pool, collect_rarely
@@ -55,6 +56,7 @@ def run_local(request: JobRequest) -> int:
     """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
     something, or files are damaged).
     """
+    keep_heap()
     spare_pandas()
     collect_rarely()
     try:

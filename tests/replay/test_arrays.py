@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.kernels.arrays import MISSING, distinct
+from replay.kernels.arrays import MISSING, Known, distinct
 
 NUMBERS = st.one_of(
     st.integers(-40, 40), st.integers(10**6, 10**6 + 5), st.integers(-(2**40), 2**40)
 )
 
 
+@settings(deadline=None)  # The first look of pyarrow may import pandas.
 @given(st.lists(NUMBERS, max_size=60))
 def test_different_values_and_which_each_is(numbers: list[int]) -> None:
     values = np.array(numbers, np.int64)
@@ -26,3 +27,14 @@ def test_different_values_and_which_each_is(numbers: list[int]) -> None:
 def test_no_table_is_made_for_values_that_lie_far_apart(far: int) -> None:
     different, which = distinct(np.array([7, far, 7], np.int64))
     assert different[which].tolist() == [7, far, 7]
+
+
+@given(st.lists(NUMBERS, max_size=20), st.lists(NUMBERS, max_size=20))
+def test_where_numbers_stand_among_a_few(few: list[int], wanted: list[int]) -> None:
+    known = Known(np.array(few, np.int64))
+    assert known.values.tolist() == sorted(set(few))
+    for some in (wanted, [*few, *wanted]):
+        place, there = known.find(np.array(some, np.int64))
+        assert there.tolist() == [each in few for each in some]
+        assert [int(known.values[at]) for at in place[there]] == [e for e in some if e in few]
+        assert not len(few) or place.max(initial=0) < len(known.values)

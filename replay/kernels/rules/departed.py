@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from replay.audit import rules
-from replay.kernels.arrays import NEVER, Ints, order_of
+from replay.kernels.arrays import NEVER, Ints, Known, order_of
 from replay.kernels.facts import BrokerSpan, Facts
 from replay.kernels.finding import Finding, offence
 from replay.kernels.judged import Judged, partition_place
@@ -54,10 +54,10 @@ class Departed:
             of_one = sorted(_looks(list(spans)), key=lambda look: (look.looked_at, look.offset))
             looks += [(broker, look) for look in of_one]
         self._brokers = np.array([broker for broker, _ in looks], np.int64)
-        self._different = np.unique(self._brokers)
+        self._known = Known(self._brokers)
         self._looks = [look for _, look in looks]
         self._at = np.array([look.looked_at for look in self._looks], np.int64)
-        self._keys = (np.searchsorted(self._different, self._brokers) << 40) + self._at
+        self._keys = (self._known.find(self._brokers)[0] << 40) + self._at
         self._open = self._standing()
         """Stays that have not ended: partition, bit of the broker, since when."""
 
@@ -164,10 +164,7 @@ class Departed:
         if not len(keys) or not len(self._looks):
             return
         brokers = np.array(self._partitions.lists.brokers, np.int64)[bits]
-        code = np.searchsorted(self._different, brokers)
-        known = code < len(self._different)
-        code = np.minimum(code, len(self._different) - 1)
-        known &= self._different[code] == brokers
+        code, known = self._known.find(brokers)
         at = np.searchsorted(self._keys, (code << 40) + since)
         at = np.minimum(at, len(self._looks) - 1)
         looked = (self._brokers[at] == brokers) & (self._at[at] >= since)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.audit import rules
-from replay.kernels.arrays import MISSING, Ints, distinct, ints, spread, whole
+from replay.kernels.arrays import MISSING, Ints, distinct, ints, order_of, spread, whole
 from replay.kernels.facts import Facts
 from replay.kernels.finding import Finding, Place, offence
 from replay.kernels.rules import levels
@@ -72,14 +72,15 @@ class Progress:
         """Each known LAO beside the last report of each unfenced broker."""
         epoch = ints(table["epoch"])
         reports, report_rows, applied = self._reports(table, epoch)
-        yield from self._applying(table, offset, (reports, report_rows, applied))
+        # A record's own reports stand before what is asked of it.
+        count = len(offset)
+        keys = reports * count + report_rows
+        order = order_of(keys)
+        keys = keys[order]
+        yield from self._applying(table, offset, (reports, report_rows, applied), order)
         known = np.flatnonzero(lao >= 0)
         spans, rows = self._counting(offset, known)
         asked = self._asked(spans, epoch[rows])
-        # A record's own reports stand before what is asked of it.
-        count = len(offset)
-        order = np.lexsort((report_rows, reports))
-        keys = (reports * count + report_rows)[order]
         at = np.searchsorted(keys, asked * count + rows, side="right") - 1
         inside = np.maximum(at, 0)
         if len(keys):
@@ -98,9 +99,12 @@ class Progress:
         self._remember(reports[order], applied[order], offset[report_rows[order]], int(epoch[-1]))
 
     def _applying(
-        self, table: pa.Table, offset: Ints, said: tuple[Ints, Ints, Ints]
+        self, table: pa.Table, offset: Ints, said: tuple[Ints, Ints, Ints], order: Ints
     ) -> Iterator[Finding]:
-        """Each report beside the log that it stands in, and beside that broker's last one."""
+        """Each report beside the log that it stands in, and beside that broker's last one.
+
+        ``order``: by number, and then by row.
+        """
         reports, rows, applied = said
         column = whole(table["applied"]).flatten()
         for index in np.flatnonzero(applied >= offset[rows]).tolist():
@@ -111,7 +115,6 @@ class Progress:
                 column[index].as_py(),
                 f"less than {offset[row]}, the end of the log",
             )
-        order = np.lexsort((rows, reports))
         number, reached, at = reports[order], applied[order], offset[rows[order]]
         again = np.zeros(len(order), np.bool_)
         again[1:] = number[1:] == number[:-1]
