@@ -17,7 +17,8 @@ def keep_heap() -> None:
 
     Kernels make arrays of a megabyte or two, and free them. By itself glibc gives these back to the
     kernel again and again, which then clears each page before the next array has it: a quarter of
-    what the rules of partitions take. Where there is no glibc it changes nothing.
+    what the rules of partitions take. It counts for more than what MALLOC_TRIM_THRESHOLD_ says, and
+    where there is no glibc it changes nothing.
     """
     if sys.platform != "linux":
         return

@@ -25,7 +25,7 @@ def prepare_worker() -> None:
     """
     if not gc.get_freeze_count():
         gc.freeze()
-        keep_heap()
+    keep_heap()
 
 
 def slices_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

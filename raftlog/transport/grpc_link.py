@@ -224,25 +224,30 @@ class GrpcLink(BaseLink):
         """A turn has begun, and others follow as long as there is something left."""
         size = self._slice_items
         begun, part_begin = turns.now(), 0
-        ends = self._incoming.cut(data, self._max_items)
-        for part_end in ends:
-            part = data if len(ends) == 1 else data[part_begin:part_end]
-            part_begin = part_end
-            messages: Sequence[Any] = self._incoming.decode(part, self._max_items)
-            count, position = len(messages), 0
-            while True:
-                self.deliver(messages[position : position + size] if count > size else messages)
-                position += size
-                now = turns.now()
-                turns.spent(now - begun)
-                begun = now
-                if position >= count and part_end == ends[-1]:
-                    break
-                if turns.over:
-                    await self._turn(len(data) + ITEM_MEMORY_BYTES * count)
-                    begun = turns.now()
-                if position >= count:
-                    break
+        try:
+            ends = self._incoming.cut(data, self._max_items)
+            for part_end in ends:
+                part = data if len(ends) == 1 else data[part_begin:part_end]
+                part_begin = part_end
+                messages: Sequence[Any] = self._incoming.decode(part, self._max_items)
+                count, position = len(messages), 0
+                while True:
+                    self.deliver(messages[position : position + size] if count > size else messages)
+                    position += size
+                    now = turns.now()
+                    turns.spent(now - begun)
+                    begun = now
+                    if position >= count and part_end == ends[-1]:
+                        break
+                    if turns.over:
+                        await self._turn(len(data) + ITEM_MEMORY_BYTES * count)
+                        begun = turns.now()
+                    if position >= count:
+                        break
+        except (MalformedMessageError, TooManyItemsError):
+            # To find that out took its time, too.
+            turns.spent(turns.now() - begun)
+            raise
 
     async def _turn(self, cost_bytes: int) -> None:
         """Wait for a turn, if there is room for what waits with it. Raises ApiError."""

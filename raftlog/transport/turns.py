@@ -51,7 +51,8 @@ class Newcomers:
 class Turns:
     """One share of the loop's time.
 
-    ``spent`` is told what was used; while ``over``, ``next`` is to be awaited.
+    ``spent`` is told what was used; while it is ``over``, who works awaits ``next``, and who comes
+    while it is ``busy``.
 
     Never more than a turn's time is used in one turn of the loop. It may be a little less: what
     short turns before it have used is given back only when it has become ``SHORT`` of a turn.
@@ -138,7 +139,8 @@ class Turns:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self._called = False
-                self.pass_on()
+                if self.others_may_go:
+                    self.pass_on()
             raise
         self._called = False
 

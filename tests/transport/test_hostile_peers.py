@@ -20,7 +20,9 @@ from raftlog.errors import ErrorCode
 from raftlog.resource_limits import RETRY_AFTER_MS
 from raftlog.transport.api import Acceptor, Conversation, Link
 from raftlog.transport.complaints import LOGGED_A_PERIOD, Complaint
+from raftlog.transport.grpc_link import FEW_BYTES
 from raftlog.transport.statuses import ERROR_METADATA_KEY, PUSHBACK_KEY, RICH_STATUS_KEY
+from raftlog.transport.turns import Turns
 from raftlog.transport.unary import unary_handler
 from raftlog.transport.unary_link import Caller
 from raftlog.wire.broker.v1 import broker_pb2
@@ -201,6 +203,30 @@ def test_garbage_ends_its_link_and_not_the_turn_it_waited_for() -> None:
             await until(lambda: sum(map(len, server.envelopes)) == count * 2)
             await end_of(streams[1])
         assert complaints(world) == {Complaint.MALFORMED: 1}
+
+    run_real(scenario)
+
+
+def test_what_garbage_takes_is_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[a hundred links with a large envelope each, whose last bytes are garbage, took a turn each]"""
+    spent: list[float] = []
+
+    def remember(_: Turns, seconds: float) -> None:
+        spent.append(seconds)
+
+    monkeypatch.setattr(Turns, "spent", remember)
+
+    async def scenario(world: World) -> None:
+        server = Recorder()
+        listener = await world.server.listen(world.bind, {Conversation.BROKER: server.accept})
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            stream = channel.stream_stream(Conversation.BROKER.value)()
+            await stream.write(b"\x0a\x00" * FEW_BYTES + b"\x0a\x05abc")
+            await end_of(stream)
+        assert complaints(world) == {Complaint.MALFORMED: 1}
+        assert not server.envelopes
+        assert len(spent) == 1
+        assert spent[0] > 0
 
     run_real(scenario)
 
