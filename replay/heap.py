@@ -6,7 +6,7 @@ import ctypes
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Of glibc's malloc.h."""
+"""Parameters of mallopt, as glibc numbers them."""
 _KEPT_BYTES = 64 << 20
 _OF_ITS_OWN_BYTES = 32 << 20
 """What is larger is given back at once."""

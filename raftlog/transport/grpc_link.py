@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
 from raftlog.errors import ApiError
@@ -23,7 +23,6 @@ from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.conversations import WIRES, MalformedMessageError, TooManyItemsError
 from raftlog.transport.lane import LaneError
-from raftlog.transport.turns import Turns
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -213,41 +212,40 @@ class GrpcLink(BaseLink):
         assert turns is not None
         if turns.busy:
             await self._turn(len(data))
+        begun = turns.now()
         try:
-            await self._hand_over(data, turns)
-        finally:
-            # Garbage ends the link, and not the turn: [all that waited for it waited on].
-            if turns.others_may_go:
-                turns.pass_on()
-
-    async def _hand_over(self, data: bytes, turns: Turns) -> None:
-        """A turn has begun, and others follow as long as there is something left."""
-        size = self._slice_items
-        begun, part_begin = turns.now(), 0
-        try:
-            ends = self._incoming.cut(data, self._max_items)
-            for part_end in ends:
-                part = data if len(ends) == 1 else data[part_begin:part_end]
-                part_begin = part_end
-                messages: Sequence[Any] = self._incoming.decode(part, self._max_items)
-                count, position = len(messages), 0
-                while True:
-                    self.deliver(messages[position : position + size] if count > size else messages)
-                    position += size
-                    now = turns.now()
-                    turns.spent(now - begun)
-                    begun = now
-                    if position >= count and part_end == ends[-1]:
-                        break
-                    if turns.over:
-                        await self._turn(len(data) + ITEM_MEMORY_BYTES * count)
-                        begun = turns.now()
-                    if position >= count:
-                        break
+            for messages, waiting_bytes in self._slices(data):
+                self.deliver(messages)
+                now = turns.now()
+                turns.spent(now - begun)
+                begun = now
+                if waiting_bytes and turns.over:
+                    await self._turn(waiting_bytes)
+                    begun = turns.now()
         except (MalformedMessageError, TooManyItemsError):
             # To find that out took its time, too.
             turns.spent(turns.now() - begun)
             raise
+        finally:
+            # Garbage ends the link, and not the turn: [all that waited for it waited on].
+            turns.pass_on()
+
+    def _slices(self, data: bytes) -> Iterator[tuple[Sequence[Any], int]]:
+        """An envelope's messages, in slices. Beside each: what is held while the next one waits for
+        its turn, in bytes; 0 if it is the last.
+        """
+        size, part_begin = self._slice_items, 0
+        ends = self._incoming.cut(data, self._max_items)
+        for part_end in ends:
+            part = data if len(ends) == 1 else data[part_begin:part_end]
+            part_begin = part_end
+            messages: Sequence[Any] = self._incoming.decode(part, self._max_items)
+            count = len(messages)
+            held_bytes = len(data) + ITEM_MEMORY_BYTES * count
+            for begin in range(0, max(count, 1), size):
+                some = messages[begin : begin + size] if count > size else messages
+                is_last = begin + size >= count and part_end == ends[-1]
+                yield some, 0 if is_last else held_bytes
 
     async def _turn(self, cost_bytes: int) -> None:
         """Wait for a turn, if there is room for what waits with it. Raises ApiError."""

@@ -128,7 +128,7 @@ class Turns:
     async def next(self, peer: str) -> None:
         """Wait for a turn: one for each peer that waits, then the next one for each.
 
-        Who has it calls ``pass_on`` if ``others_may_go`` at its end, even where it fails.
+        Who has it calls ``pass_on`` at its end, even where it fails.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.push(peer, waiter)
@@ -139,15 +139,17 @@ class Turns:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self._called = False
-                if self.others_may_go:
-                    self.pass_on()
+                self.pass_on()
             raise
         self._called = False
 
     def pass_on(self) -> None:
-        """Let the next one work, unless one is about to: it passes on what it leaves."""
-        while not self._called and (waiter := self._waiting.pop()) is not None:
-            if not waiter.done():
+        """Let the next one work if some of the turn is left, unless one is about to begin: that one
+        passes on what it leaves.
+        """
+        while self.others_may_go and not self._called:
+            waiter = self._waiting.pop()
+            if waiter is not None and not waiter.done():
                 self._called = True
                 waiter.set_result(None)
 

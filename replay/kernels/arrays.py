@@ -102,16 +102,17 @@ def _hashed(values: Ints) -> tuple[Ints, Ints]:
     return different[order], place[encoded.indices.to_numpy()]
 
 
+SMALL = 4096
+"""Numbers below it are looked up in a table: faster than a binary search, even among twelve."""
+
+
 class Known:
     """A few different values, and where others stand among them."""
 
-    _SMALL = 4096
-    """What is less is looked up in a table: faster than a binary search, even among twelve."""
-
     def __init__(self, values: Ints) -> None:
         self.values = np.unique(values)
-        small = self.values[(self.values >= 0) & (self.values < self._SMALL)]
-        self._table = np.full(self._SMALL, -1, np.int64)
+        small = self.values[(self.values >= 0) & (self.values < SMALL)]
+        self._table = np.full(SMALL, -1, np.int64)
         self._table[small] = np.searchsorted(self.values, small)
 
     def find(self, wanted: Ints) -> tuple[Ints, Bools]:
@@ -120,7 +121,7 @@ class Known:
         """
         if not len(self.values):
             return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
-        if len(wanted) and wanted.min() >= 0 and wanted.max() < self._SMALL:
+        if len(wanted) and wanted.min() >= 0 and wanted.max() < SMALL:
             place = self._table[wanted]
             return np.maximum(place, 0), place >= 0
         place = np.minimum(np.searchsorted(self.values, wanted), len(self.values) - 1)

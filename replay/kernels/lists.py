@@ -14,14 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.kernels.arrays import MISSING, Bools, Ints, distinct, whole
+from replay.kernels.arrays import MISSING, SMALL, Bools, Ints, distinct, whole
 
 Words = npt.NDArray[np.uint64]
 NOTHING = MISSING
 """The number of no list (null)."""
 _ITEM_BYTES = 4
-_SMALL_IDS = 4096
-"""Brokers with smaller ids are looked up in a table."""
 
 
 class Lists:
@@ -31,7 +29,7 @@ class Lists:
         self.members: list[tuple[int, ...]] = []
         self._numbers: dict[bytes, int] = {}
         self._bits: dict[int, int] = {}
-        self._small = np.full(_SMALL_IDS, -1, np.int64)
+        self._small = np.full(SMALL, -1, np.int64)
         self.brokers: list[int] = []
         """Broker of each bit."""
         self._size = np.zeros(64, np.int64)
@@ -107,7 +105,7 @@ class Lists:
         if bit is None:
             bit = self._bits[broker] = len(self.brokers)
             self.brokers.append(broker)
-            if 0 <= broker < _SMALL_IDS:
+            if 0 <= broker < SMALL:
                 self._small[broker] = bit
             if bit // 64 == len(self._words):
                 self._words = np.concatenate([self._words, np.zeros_like(self._words[:1])])
@@ -115,7 +113,7 @@ class Lists:
 
     def bits(self, brokers: Ints) -> Ints:
         """The bits of many brokers."""
-        if len(brokers) and brokers.min() >= 0 and brokers.max() < _SMALL_IDS:
+        if len(brokers) and brokers.min() >= 0 and brokers.max() < SMALL:
             bits = self._small[brokers]
             new = brokers[bits < 0]
             if not len(new):

@@ -75,9 +75,16 @@ def _context() -> BaseContext:
     return get_context("fork" if alone else "spawn")
 
 
-def collect_rarely() -> None:
-    """In a process of our own: what was imported is no garbage, and what folds and kernels make has
-    no cycles. To look for some after each 700 objects takes a twentieth of the time.
+def prepare_process() -> None:
+    """What each process of our own does before its work; not for one that is somebody else's."""
+    keep_heap()
+    spare_pandas()
+    _collect_rarely()
+
+
+def _collect_rarely() -> None:
+    """What was imported is no garbage, and what folds and kernels make has no cycles. To look for
+    some after each 700 objects takes a twentieth of the time.
     """
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, 20, 20)
@@ -87,6 +94,4 @@ def _begin() -> None:
     # Interrupts are the parent's.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    keep_heap()
-    spare_pandas()
-    collect_rarely()
+    prepare_process()

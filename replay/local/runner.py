@@ -10,10 +10,8 @@ from raftlog.errors import RaftlogError
 from raftlog.printable import printable
 from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError, exit_code
-from replay.heap import keep_heap
 from replay.local.audit import check_files
-from replay.local.light import spare_pandas
-from replay.local.pool import Pool, collect_rarely
+from replay.local.pool import Pool, prepare_process
 from replay.opened import open_export
 from replay.origin import with_origin
 from replay.request import JobRequest
@@ -56,9 +54,7 @@ def run_local(request: JobRequest) -> int:
     """Run a job, print its result, return the exit code: 0, 2 (unusable input), 3 (the audit found
     something, or files are damaged).
     """
-    keep_heap()
-    spare_pandas()
-    collect_rarely()
+    prepare_process()
     try:
         result = compute_local(request)
     except RaftlogError as error:

@@ -219,6 +219,9 @@ def test_others_go_while_there_is_time_left(loop: Loop, turns: Turns, cpu: Cpu) 
         assert _done(tasks) == [True, False, True], "one of each peer"
         cpu.work(TURN_MS)
         assert not turns.others_may_go
+        turns.pass_on()
+        await asyncio.sleep(0)
+        assert _done(tasks) == [True, False, True], "nothing is left of the turn"
         loop.turn()
         for _, begin in loop.later:
             begin()
