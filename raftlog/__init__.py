@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from raftlog.library.async_client import AsyncClient
     from raftlog.library.changes import Change
     from raftlog.library.client import Client, connect
+    from raftlog.library.conditions import ABSENT, UNCONDITIONAL, Unconditional
     from raftlog.library.enums import (
         AclOperation,
         AclPermission,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     )
     from raftlog.library.export_cursors import ExportCursor
     from raftlog.library.hostnames import Hostname
-    from raftlog.library.key_values import ABSENT, Delete, Expect, KeyValue, Put
+    from raftlog.library.key_values import Delete, Expect, KeyValue, Put
     from raftlog.library.leases import LeaseInfo
     from raftlog.library.options import ClientOptions
     from raftlog.library.partitions import Election, Elections, PartitionState, Reassignment
@@ -75,7 +76,8 @@ _FROM = {
         "ReadMode",
         "ResourceType",
     ),
-    "raftlog.library.key_values": ("ABSENT", "Delete", "Expect", "KeyValue", "Put"),
+    "raftlog.library.conditions": ("ABSENT", "UNCONDITIONAL", "Unconditional"),
+    "raftlog.library.key_values": ("Delete", "Expect", "KeyValue", "Put"),
     "raftlog.library.leases": ("LeaseInfo",),
     "raftlog.library.export_cursors": ("ExportCursor",),
     "raftlog.library.hostnames": ("Hostname",),
@@ -108,6 +110,7 @@ _HOME = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
     "ABSENT",
+    "UNCONDITIONAL",
     "Acks",
     "Acl",
     "AclFilter",
@@ -151,6 +154,7 @@ __all__ = [
     "Token",
     "Topic",
     "TopicsPage",
+    "Unconditional",
     "Visibility",
     "Voter",
     "WriteResult",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from raftlog.errors import RaftlogError
+
 _TOKEN = re.compile(r"(\d{1,18})-(\d{1,9})-(-1|\d{1,18})(?:-(\d{1,9}))?", re.ASCII)
 
 
@@ -69,7 +71,7 @@ class LogOffset(int):
         return LogOffset, (int(self), self.generation)
 
 
-def generation_of(*offsets: int | None) -> int | None:
+def generation_of(*offsets: object) -> int | None:
     """Of the log that they are of; None: unknown. If they differ the older one, which is over."""
     return min((one.generation for one in offsets if isinstance(one, LogOffset)), default=None)
 
@@ -90,8 +92,8 @@ class WriteResult:
     duplicate: bool = False
 
     @property
-    def offset(self) -> LogOffset | None:
-        """Of the write's last record."""
+    def offset(self) -> LogOffset:
+        """Offset of the write's last record. Raises RaftlogError if nothing was written."""
         if self.token is None:
-            return None
+            raise RaftlogError("nothing was written, so there is no offset: see token")
         return LogOffset(self.token.offset, self.token.generation)

@@ -199,7 +199,7 @@ class Keeper:
             operation.refused(error)
         else:
             operation.outcome = "ok"
-            operation.offset = -1 if result.offset is None else result.offset
+            operation.offset = -1 if result.token is None else result.offset
         self._workload.answered(operation)
 
     # --- leases ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from raftlog.library.arguments import config_text, keys_of, mapping
+from raftlog.library.conditions import UNCONDITIONAL, Unconditional, expected_values
 from raftlog.library.enums import AcksLike, ReadModeLike, ResourceLike, resource_of
 from raftlog.library.namespace import Namespace
 from raftlog.library.values import ConfigEntry, ConfigValue
@@ -52,7 +53,7 @@ class AsyncConfigs(Namespace):
         delete: Iterable[str] = (),
         append: Mapping[str, str | Sequence[str]] | None = None,
         subtract: Mapping[str, str | Sequence[str]] | None = None,
-        expected: Mapping[str, ConfigValue | None] | None = None,
+        expected: Mapping[str, ConfigValue | None] | Unconditional = UNCONDITIONAL,
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
@@ -70,7 +71,7 @@ class AsyncConfigs(Namespace):
             (controller_pb2.APPEND, mapping(append, "append")),
             (controller_pb2.SUBTRACT, mapping(subtract, "subtract")),
         )
-        present = mapping(expected, "expected")
+        present = expected_values(expected)
         resource = controller_pb2.AlterConfigsResource(
             resource_type=resource_of(kind),
             resource_name=str(name),

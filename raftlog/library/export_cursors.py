@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftlog.library.conditions import UNCONDITIONAL, Expected
+from raftlog.library.conditions import expected_offset as condition
 from raftlog.library.enums import AcksLike
 from raftlog.library.namespace import Namespace
 from raftlog.outcome import WriteResult
@@ -58,18 +60,21 @@ class AsyncExportCursors(Namespace):
         end_offset: int,
         *,
         target: str = "",
-        expected_offset: int | None = None,
+        expected_offset: Expected = UNCONDITIONAL,
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Keep the log from this offset on. ``expected_offset``: only if the cursor was set there;
-        -1: if there is none. Else InvalidUpdateVersionError.
+        ABSENT: if there is none. Else InvalidUpdateVersionError.
 
         A cursor of another ``target`` is moved only with ``expected_offset``.
         """
         change = controller_pb2.ExportCursorAlteration(
-            name=name, end_offset=end_offset, target=target, expected_offset=expected_offset
+            name=name,
+            end_offset=end_offset,
+            target=target,
+            expected_offset=condition(expected_offset, "expected_offset"),
         )
         return await self._alter(change, validate_only, acks, timeout_s)
 
@@ -77,13 +82,15 @@ class AsyncExportCursors(Namespace):
         self,
         name: str,
         *,
-        expected_offset: int | None = None,
+        expected_offset: Expected = UNCONDITIONAL,
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Keep nothing for this export any more. The export itself is not touched."""
-        change = controller_pb2.ExportCursorAlteration(name=name, expected_offset=expected_offset)
+        change = controller_pb2.ExportCursorAlteration(
+            name=name, expected_offset=condition(expected_offset, "expected_offset")
+        )
         return await self._alter(change, validate_only, acks, timeout_s)
 
     async def _alter(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftlog.library.conditions import UNCONDITIONAL, Expected
+from raftlog.library.conditions import expected_offset as condition
 from raftlog.library.enums import AcksLike
 from raftlog.library.namespace import Namespace
 from raftlog.outcome import WriteResult
@@ -45,17 +47,19 @@ class AsyncHostnames(Namespace):
         hostname: str,
         broker_id: int,
         *,
-        expected_offset: int | None = None,
+        expected_offset: Expected = UNCONDITIONAL,
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Reserve an id for a host: a broker that starts there without an id gets it.
 
-        ``expected_offset``: only if the mapping was made there; -1: if there is none.
+        ``expected_offset``: only if the mapping was made there; ABSENT: if there is none.
         """
         change = controller_pb2.HostnameAlteration(
-            hostname=hostname, broker_id=broker_id, expected_offset=expected_offset
+            hostname=hostname,
+            broker_id=broker_id,
+            expected_offset=condition(expected_offset, "expected_offset"),
         )
         return await self._alter(change, validate_only, acks, timeout_s)
 
@@ -63,14 +67,14 @@ class AsyncHostnames(Namespace):
         self,
         hostname: str,
         *,
-        expected_offset: int | None = None,
+        expected_offset: Expected = UNCONDITIONAL,
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Forget a mapping. The broker is not affected, and is mapped again when it registers."""
         change = controller_pb2.HostnameAlteration(
-            hostname=hostname, expected_offset=expected_offset
+            hostname=hostname, expected_offset=condition(expected_offset, "expected_offset")
         )
         return await self._alter(change, validate_only, acks, timeout_s)
 

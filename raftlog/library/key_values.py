@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from raftlog.errors import ApiError, ErrorCode, UnknownOutcomeError
 from raftlog.library.arguments import bytes_of
+from raftlog.library.conditions import ABSENT, UNCONDITIONAL, Expected, expected_offset
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.namespace import Namespace
 from raftlog.outcome import LogOffset, WriteResult, generation_of
@@ -15,8 +16,6 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 _CONDITION = re.compile(r"alterations\[(\d+)\]\.expected_(create_offset|offset|generation)")
-ABSENT = -1
-"""What a change expects of a key that must not be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,10 @@ class Put:
     key: str
     value: bytes | str = b""
     lease_id: int | None = None
-    expected: int | None = None
-    """The key's offset, or ABSENT; None: whatever is there."""
-    expected_create: int | None = None
-    """The key's create_offset, or ABSENT; None: whatever is there."""
+    expected: Expected = UNCONDITIONAL
+    """Offset of the key, or ABSENT."""
+    expected_create: Expected = UNCONDITIONAL
+    """Create offset of the key, or ABSENT."""
     generation: int | None = None
     """Of the log that these offsets are of (``Token.generation``): in another one, as after an
     unsafe recovery, they may be of other records. None: what they know themselves (LogOffset).
@@ -60,8 +59,8 @@ class Delete:
     """The key is deleted. One that is not there stays so."""
 
     key: str
-    expected: int | None = None
-    expected_create: int | None = None
+    expected: Expected = UNCONDITIONAL
+    expected_create: Expected = UNCONDITIONAL
     generation: int | None = None
 
 
@@ -70,8 +69,8 @@ class Expect:
     """Nothing happens to the key; but unless it is as expected, nothing happens to the others."""
 
     key: str
-    expected: int | None = None
-    expected_create: int | None = None
+    expected: Expected = UNCONDITIONAL
+    expected_create: Expected = UNCONDITIONAL
     generation: int | None = None
 
 
@@ -121,7 +120,7 @@ class AsyncKeyValues(Namespace):
         value: bytes | str,
         *,
         lease_id: int | None = None,
-        expected: int | None = None,
+        expected: Expected = UNCONDITIONAL,
         generation: int | None = None,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
@@ -140,12 +139,12 @@ class AsyncKeyValues(Namespace):
         self,
         key: str,
         *,
-        expected: int | None = None,
+        expected: Expected = UNCONDITIONAL,
         generation: int | None = None,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
-        """Delete a key. The result has no offset if it was not there. See ``put``."""
+        """Delete a key. The result has no token if it was not there. See ``put``."""
         change = Delete(key, expected, generation=generation)
         return await self.alter(change, acks=acks, timeout_s=timeout_s)
 
@@ -187,15 +186,15 @@ def _never_holds(error: ApiError, changes: tuple[KeyChange, ...]) -> bool:
     if found[2] == "generation":
         return True  # They grow.
     expected = change.expected_create if found[2] == "create_offset" else change.expected
-    return expected is not None and expected != ABSENT
+    return expected not in {UNCONDITIONAL, ABSENT}
 
 
 def _to_wire(changes: Iterable[KeyChange]) -> Iterable[controller_pb2.KeyValueAlteration]:
     for one in changes:
         alteration = controller_pb2.KeyValueAlteration(
             key=one.key,
-            expected_offset=one.expected,
-            expected_create_offset=one.expected_create,
+            expected_offset=expected_offset(one.expected, "expected"),
+            expected_create_offset=expected_offset(one.expected_create, "expected_create"),
             expected_generation=_generation(one),
         )
         if isinstance(one, Put):

@@ -58,7 +58,7 @@ _KEY_SEGMENT = r"[A-Za-z0-9._:@=+,-]+"
 KEY = Allowed(
     KEY_MAX_CHARS,
     re.compile(rf"({_KEY_SEGMENT}(/{_KEY_SEGMENT})*)?"),
-    "key: segments of letters, digits and . _ - : @ = + , with single slashes between them",
+    "key: segments of ASCII letters, digits and . _ - : @ = + , with single slashes between them",
 )
 KEY_PREFIX = Allowed(KEY_MAX_CHARS, re.compile(r"[A-Za-z0-9._:@=+,/-]*"), "beginning of a key")
 SELECTOR = Text(2_000)

@@ -122,13 +122,13 @@ NAME = re.compile(r"[A-Za-z0-9._-]*")
 
 def name(max_chars: int = 249) -> Allowed:
     """Letters, digits, dots, dashes and underscores."""
-    return Allowed(max_chars, NAME, "name of letters, digits, dots, dashes and underscores")
+    return Allowed(max_chars, NAME, "name of ASCII letters, digits, dots, dashes and underscores")
 
 
 RACK = Allowed(
     255,
     re.compile(r"[A-Za-z0-9 ._:/@=+,-]*"),
-    "rack: letters, digits, blanks and . _ : / @ = + , -",
+    "rack: ASCII letters, digits, blanks and . _ : / @ = + , -",
 )
 CLUSTER_ID = Text(255)
 HOST = Address(host_error, HOST_MAX_CHARS)

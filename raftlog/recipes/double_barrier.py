@@ -15,7 +15,8 @@ from typing import NamedTuple, Self
 from raftlog.errors import InvalidUpdateVersionError, UnknownOutcomeError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.enums import ReadModeLike
-from raftlog.library.key_values import ABSENT, Delete, Expect, KeyValue, Put
+from raftlog.library.conditions import ABSENT
+from raftlog.library.key_values import Delete, Expect, KeyValue, Put
 from raftlog.recipes.holder import InQueue
 from raftlog.recipes.keys import watched
 from raftlog.recipes.lock import DEFAULT_TTL_S

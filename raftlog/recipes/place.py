@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from raftlog.errors import ApiError, RaftlogError
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.key_values import ABSENT, Expect, KeyValue
+from raftlog.library.conditions import ABSENT
+from raftlog.library.key_values import Expect, KeyValue
 from raftlog.library.leases import AsyncLease
 from raftlog.outcome import Token
 from raftlog.recipes.keys import checked_name, place_key, until_gone
@@ -119,7 +120,6 @@ class Place:
         except BaseException:
             lease.abandon()
             raise
-        assert written.offset is not None
         self._lease, self.key, self.token = lease, key, written.offset
         self.entered = written.token
         self._is_first = False

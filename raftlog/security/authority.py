@@ -145,8 +145,8 @@ def check_client_name(name: str) -> None:
     """Raises ConfigError for a name that is none, or a node's: its owner would be that node."""
     if not _CLIENT.fullmatch(name):
         raise ConfigError(
-            f"--client: {name[:80]!r} is no name: it is 1 to {_COMMON_NAME_MAX_CHARS} letters,"
-            " digits, dots, dashes, underscores and @, and begins with a letter or digit"
+            f"--client: {name[:80]!r} is no name: it is 1 to {_COMMON_NAME_MAX_CHARS} ASCII"
+            " letters, digits, dots, dashes, underscores and @, and begins with a letter or digit"
         )
     if _LIKE_A_NODE.fullmatch(name):
         raise ConfigError(

@@ -57,6 +57,29 @@ async def test_calls_say_it_without_a_cluster() -> None:
         assert client.token == raftlog.Token(0, 1, 5)
 
 
+@pytest.mark.parametrize("argument", [None, "5", True, 5.0])
+async def test_condition_of_another_type_is_refused_before_anything_is_sent(argument: Any) -> None:
+    async with raftlog.AsyncClient("127.0.0.1:1", timeout_s=0.1) as client:
+        calls = [
+            client.kv.put("k", "v", expected=argument),
+            client.kv.delete("k", expected=argument),
+            client.kv.alter(raftlog.Expect("k", expected_create=argument)),
+            client.hostnames.set("h", 1, expected_offset=argument),
+            client.hostnames.delete("h", expected_offset=argument),
+            client.export_cursors.set("c", 1, expected_offset=argument),
+            client.export_cursors.delete("c", expected_offset=argument),
+            client.configs.alter("topic", "t", set={"a": "1"}, expected=argument),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match=r"expected\w* is .* or raftlog.UNCONDITIONAL, not"):
+                await call
+
+
+def test_result_of_a_write_that_wrote_nothing_has_no_offset() -> None:
+    with pytest.raises(raftlog.errors.RaftlogError, match="nothing was written"):
+        _ = raftlog.WriteResult(None, None).offset
+
+
 @pytest.mark.parametrize("timeout_s", [0, -1, "5", None, 86_401, float("nan")])
 def test_a_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
     with pytest.raises(ConfigError, match=r"timeout_s=.*: seconds, more than 0"):
