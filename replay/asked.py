@@ -74,22 +74,6 @@ class Asked(NamedTuple):
             and (self.suffix is None or key.endswith(self.suffix))
         )
 
-    def is_in_groups(self, kind: str, key: str, *, imported: bool) -> bool:
-        """Whether an entity of a whole state is in the groups, as far as ``has`` does not ask that.
-
-        ``imported``: the log was; there a topic's configs are in the topic's group.
-        """
-        if self.topic_name and not self.topic_types:
-            if kind == TOPIC:
-                return key == self.topic_name
-            if kind in {"partition", PARTITION_DETAIL}:
-                return key.rpartition("-")[0] == self.topic_name
-            return imported and kind == "config" and key.startswith(f"topic:{self.topic_name}:")
-        group, id_ = self.group
-        if _GROUP_OF_KIND.get(kind) != group:
-            return False
-        return self.kind is not None or id_ is None or key.partition("-")[0] == id_
-
 
 def ask(kind: str, key: str = "") -> Asked:
     """The entities of a kind under a key; "": all of the kind.

@@ -7,18 +7,14 @@ touches any more counts, too. The driver reads the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.metadata.group_state import by_group
-from raftlog.metadata.image import Image
-from raftlog.metadata.records import GroupKey
 from raftlog.segments.columns import SCHEMA
-from replay.asked import TOPIC, Asked
-from replay.beginning import base_of
-from replay.kernels.folding import STATE
+from replay.asked import Asked
+from replay.beginning import base_of, topic_there
+from replay.kernels.folding import STATE, groups_of
 from replay.opened import Export
 
 _FIXED = {"epoch": 0, "version": 0, "principal": "", "client_id": 0, "sequence": 0,
@@ -30,11 +26,10 @@ def base_rows(spark: SparkSession, export: Export, asked: Asked | None = None) -
     begin = export.begin
     if begin is None:
         return None
-    image = base_of(export)
-    has = _everything if asked is None else _groups(asked, image)
-    found = [
-        one for one in by_group(image, imported=bool(export.manifest.origin)) if has(one.group)
-    ]
+    there = None if asked is None else topic_there(export, asked.topic_name)
+    groups = groups_of(asked, () if there is None else (there,))
+    imported = bool(export.manifest.origin)
+    found = list(by_group(base_of(export), groups.has, imported=imported))
     count = len(found)
     columns = {
         "group_kind": [one.group.kind for one in found],
@@ -46,24 +41,3 @@ def base_rows(spark: SparkSession, export: Export, asked: Asked | None = None) -
     }
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     return spark.createDataFrame(pa.table(columns, schema=schema))
-
-
-def topic_there(export: Export, name: str) -> str | None:
-    """The id of the topic that has this name where the export begins."""
-    found = base_of(export).topic_ids.get(name)
-    return None if found is None else found.hex()
-
-
-def _everything(_: GroupKey) -> bool:
-    return True
-
-
-def _groups(asked: Asked, image: Image) -> Callable[[GroupKey], bool]:
-    kind, id_ = asked.group
-    if not asked.topic_name:
-        return lambda group: group.kind == kind and id_ in {None, group.id}
-    topic_id = image.topic_ids.get(asked.topic_name)
-    wanted = {(TOPIC, topic_id.hex())} if topic_id is not None else set()
-    if asked.topic_types:
-        wanted.add((kind, id_ or ""))
-    return lambda group: (group.kind, group.id) in wanted

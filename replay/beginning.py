@@ -11,10 +11,12 @@ from functools import lru_cache
 
 import msgspec
 
+from raftlog.metadata.group_state import by_group, put
 from raftlog.metadata.image import Image
 from raftlog.segments.checkpoints import last_at, load_checkpoint
 from raftlog.segments.manifest import Checkpoint
 from raftlog.segments.place import open_place
+from replay.kernels.folding import Groups, Unaccounted
 from replay.opened import Export
 from replay.request import JobRequest
 
@@ -89,10 +91,35 @@ def began(export: Export) -> Began | None:
 
 
 def base_of(export: Export) -> Image:
-    """The state that a fold of the export goes on from. Raises CorruptExportError and its kinds."""
+    """Return the state that a fold of the export continues from.
+
+    Raises CorruptExportError and its kinds.
+    """
     if export.begin is None:
         return Image()
     return _loaded(export.target, export.manifest.owner, export.begin)
+
+
+def part_of_base(export: Export, groups: Groups) -> Image:
+    """Return these groups of ``base_of``, without its state hash.
+
+    A fold of some groups starts from their states alone [a topic that is deleted before the first
+    record of these groups would still hold its name].
+    """
+    base = base_of(export)
+    if export.begin is None or groups.all:
+        return base
+    draft = Unaccounted(Image())
+    for one in by_group(base, groups.has, imported=bool(export.manifest.origin)):
+        put(draft, one.body)
+    draft.offset = base.offset
+    return draft.snapshot()
+
+
+def topic_there(export: Export, name: str) -> str | None:
+    """Return the id of the topic that has this name in ``base_of``, if there is one."""
+    found = base_of(export).topic_ids.get(name)
+    return None if found is None else found.hex()
 
 
 @lru_cache(maxsize=1)

@@ -17,17 +17,14 @@ from replay.request import JobRequest
 
 
 def by_id(export: Export, request: JobRequest) -> JobRequest:
-    """The request, asking for a topic's id if its key is one, and no topic was ever named so.
-
-    No checkpoint helps then: it would have to say which entities are of the id.
-    """
+    """Return the request for a topic's id if its key is one and no topic ever had it as a name."""
     kind, key = request.key or ("", "")
     if kind not in {TOPIC, "partition", PARTITION_DETAIL}:
         return request
     name = key if kind == TOPIC else key.rpartition("-")[0]
     if parse_topic_id(name) is None or _is_name(export, name):
         return request
-    return structs.replace(request, key=(kind, BY_ID + key), from_the_beginning=True)
+    return structs.replace(request, key=(kind, BY_ID + key))
 
 
 def _is_name(export: Export, name: str) -> bool:

@@ -25,9 +25,15 @@ class GroupState(NamedTuple):
     body: bytes
 
 
-def by_group(image: Image, *, imported: bool = False) -> Iterator[GroupState]:
-    """The groups of a state that have entities. ``imported``: of an imported log, in which a
-    topic's configs are in the topic's group.
+def by_group(
+    image: Image,
+    has: Callable[[str, str], bool] = lambda kind, id_: True,
+    *,
+    imported: bool = False,
+) -> Iterator[GroupState]:
+    """Yield the groups of a state that have entities and satisfy ``has`` (kind, id).
+
+    ``imported``: the log was imported; a topic's configs are then in the topic's group.
     """
     groups: dict[GroupKey, list[tuple[str, bytes]]] = {}
     for kind in KINDS:
@@ -38,7 +44,8 @@ def by_group(image: Image, *, imported: bool = False) -> Iterator[GroupState]:
                 if imported and kind.name == "config" and content[0] == _TOPIC_CONFIGS:
                     topic_id = image.topic_ids.get(content[1])
                     group = group if topic_id is None else GroupKey("topic", topic_id.hex())
-                groups.setdefault(group, []).append((kind.name, entity_bytes(content)))
+                if has(*group):
+                    groups.setdefault(group, []).append((kind.name, entity_bytes(content)))
     for group, entities in groups.items():
         yield GroupState(group, msgspec.msgpack.encode(entities))
 

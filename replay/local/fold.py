@@ -15,8 +15,8 @@ from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import FoldError
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.snapshot import content_hash
-from replay.asked import TOPIC, Asked
-from replay.beginning import base_of
+from replay.asked import Asked
+from replay.beginning import part_of_base, topic_there
 from replay.entities import count_entities, entities
 from replay.kernels.folding import (
     AUTHOR_COLUMNS,
@@ -24,6 +24,7 @@ from replay.kernels.folding import (
     Groups,
     Noting,
     Unaccounted,
+    groups_of,
     rows,
     touched,
 )
@@ -31,11 +32,10 @@ from replay.local.ends import End, end_of, ends_at
 from replay.local.group_shares import GroupShare, group_shares, of_groups, rows_of
 from replay.local.pool import Pool
 from replay.local.reading import slices
-from replay.local.shares import Share
 from replay.opened import Export
 
 __all__ = ["Changed", "End", "Folded", "History", "Net", "differing", "end_of",
-           "ends_at", "fold", "groups_of", "history"]  # fmt: skip
+           "ends_at", "fold", "groups_asked", "history"]  # fmt: skip
 
 _ALWAYS_MS = -(1 << 62)
 """Before all times."""
@@ -60,18 +60,9 @@ class _FoldTask(NamedTuple):
 
 def fold(export: Export, pool: Pool, *, asked: Asked | None = None, limit: int = 0) -> Folded:
     """Fold all groups, or those of the entities asked for."""
-    tasks = [_FoldTask(export, part, asked, limit) for part in _parts(export, asked, pool.size)]
+    parts = group_shares(export, groups_asked(export, asked), pool.size)
+    tasks = [_FoldTask(export, part, asked, limit) for part in parts]
     return _together(pool.map(_fold, tasks), limit)
-
-
-def _parts(export: Export, asked: Asked | None, size: int) -> list[GroupShare]:
-    groups = groups_of(export, asked)
-    if export.begin is None:
-        return group_shares(export, groups, size)
-    # A state to go on from is whole: it is folded on in one piece.
-    parts = group_shares(export, groups, 1)
-    one = parts[0].share if parts else Share()
-    return [GroupShare(groups, one if len(one.buckets) == 1 else Share())]
 
 
 def _fold(task: _FoldTask) -> Folded:
@@ -104,7 +95,7 @@ def _together(parts: Iterable[Folded], limit: int) -> Folded:
 
 
 def _folded(task: _FoldTask, groups: Groups, bucket: int | None) -> Folded:
-    draft = Unaccounted(base_of(task.export))
+    draft = Unaccounted(part_of_base(task.export, groups))
     with _in_order(task.export):
         for table in rows_of(task.export, bucket, COLUMNS):
             for row in rows(table, groups):
@@ -115,9 +106,6 @@ def _folded(task: _FoldTask, groups: Groups, bucket: int | None) -> Folded:
     else:
         asked = task.asked
         chosen = [each for each in entities(image) if asked.has(each[0], each[1])]
-        if task.export.begin is not None:
-            imported = bool(task.export.manifest.origin)
-            chosen = [each for each in chosen if asked.is_in_groups(*each[:2], imported=imported)]
         counts = {}
         for kind, _, _ in chosen:
             counts[kind] = counts.get(kind, 0) + 1
@@ -128,27 +116,16 @@ def _folded(task: _FoldTask, groups: Groups, bucket: int | None) -> Folded:
     )
 
 
-def groups_of(export: Export, asked: Asked | None) -> Groups:
-    """The groups that the entities asked for are in; all of them for None."""
-    if asked is None:
-        return Groups()
-    kind, id_ = asked.group
-    if not asked.topic_name:
-        wanted = None if id_ is None else frozenset({(kind, id_)})
-        return Groups(frozenset({kind}), wanted)
-    topics = frozenset((TOPIC, each) for each in _topic_ids(export, asked.topic_name))
-    if not asked.topic_types:
-        return Groups(frozenset({TOPIC}), topics)
-    own = frozenset({(kind, id_ or "")})
-    return Groups(
-        frozenset({kind, TOPIC}), topics | own, types={TOPIC: frozenset(asked.topic_types)}
-    )
+def groups_asked(export: Export, asked: Asked | None) -> Groups:
+    """Return the groups of the entities asked for; None: all groups."""
+    name = "" if asked is None else asked.topic_name
+    return groups_of(asked, _topic_ids(export, name) if name else ())
 
 
 def _topic_ids(export: Export, name: str) -> set[str]:
     """A name may have belonged to several topics, one after the other."""
-    there = base_of(export).topic_ids.get(name)
-    found = set() if there is None else {there.hex()}
+    there = topic_there(export, name)
+    found = set() if there is None else {there}
     for table in slices(export, ("topic_id", "topic_name"), types=(RecordType.TOPIC,)):
         names = table["topic_name"].cast(pa.string())
         found.update(table.filter(pc.equal(names, name))["topic_id"].to_pylist())
@@ -184,7 +161,7 @@ class _ChangeTask(NamedTuple):
 
 def _changes(task: _ChangeTask, groups: Groups, bucket: int | None) -> Iterator[Changed]:
     """What the records of some groups changed, in order."""
-    draft, asked = Noting(base_of(task.export)), task.asked
+    draft, asked = Noting(part_of_base(task.export, groups)), task.asked
     with _in_order(task.export):
         for table in rows_of(task.export, bucket, COLUMNS + AUTHOR_COLUMNS):
             for row in rows(table, groups, authors=True):
@@ -226,7 +203,7 @@ def history(
     """The changes of the entities asked for, behind an offset and from a time on."""
     since = -1 if since is None else since
     since_ms = _ALWAYS_MS if since_ms is None else since_ms
-    parts = group_shares(export, groups_of(export, asked), pool.size)
+    parts = group_shares(export, groups_asked(export, asked), pool.size)
     tasks = [_ChangeTask(export, part, asked, since, since_ms, limit) for part in parts]
     found = list(pool.map(_history, tasks))
     first = sorted(each for part in found for each in part.first)
@@ -269,7 +246,7 @@ def differing(export: Export, pool: Pool, asked: Asked | None, since: int) -> li
 
     Only the groups that a record behind it changes are folded.
     """
-    parts = group_shares(export, groups_of(export, asked), pool.size)
+    parts = group_shares(export, groups_asked(export, asked), pool.size)
     tasks = [_ChangeTask(export, part, asked, since) for part in parts]
     found = pool.map(_differing, tasks)
     return sorted((each for part in found for each in part), key=lambda each: each[:2])

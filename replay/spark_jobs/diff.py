@@ -7,8 +7,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.differences import field_changes, raw
-from replay.based import base_rows, topic_there
-from replay.beginning import began
+from replay.based import base_rows
+from replay.beginning import began, topic_there
 from replay.changes import changes
 from replay.fold import touched_groups
 from replay.jobs.diff import SAMPLES, Difference, DiffResult, require_order

@@ -6,8 +6,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.differences import field_changes, raw
-from replay.based import base_rows, topic_there
-from replay.beginning import began, since_of
+from replay.based import base_rows
+from replay.beginning import began, since_of, topic_there
 from replay.changes import changes
 from replay.jobs.history import Change, HistoryResult
 from replay.opened import Export, require_whole_history

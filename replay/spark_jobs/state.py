@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.entities import format_hash
-from replay.based import base_rows, topic_there
-from replay.beginning import began
+from replay.based import base_rows
+from replay.beginning import began, topic_there
 from replay.errors import ReplayError
 from replay.fold import fold, totals
 from replay.jobs.state import EntityRow, Point, StateResult

@@ -25,7 +25,7 @@ from replay.asked import ask
 from replay.beginning import begun
 from replay.jobs import audit, availability, churn, lao
 from replay.local import reading
-from replay.local.fold import groups_of
+from replay.local.fold import groups_asked
 from replay.local.pool import Pool
 from replay.local.shares import Share, shares
 from replay.opened import open_export
@@ -130,7 +130,7 @@ def test_of_one_topic_only_its_buckets_are_read(
     export = open_export(request)
     with Pool(0) as one:
         importlib.import_module(f"replay.jobs.{request.job}").run_local(export, request, one)
-    ids = groups_of(export, ask("topic", "topic-3")).wanted or ()
+    ids = groups_asked(export, ask("topic", "topic-3")).wanted or ()
     buckets = {number(id_, COUNT) for _, id_ in ids}
     assert 0 < len(buckets) < COUNT // 2
     filed = {one.base_offset: one for one in export.manifest.buckets}

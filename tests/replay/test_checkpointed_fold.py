@@ -141,6 +141,59 @@ def test_differences_are_the_same_from_anywhere_to_anywhere(
     assert both(exported, "history", key=("broker", "1"))[0].checkpoint is None
 
 
+def recurring(seed: int, directory: Path) -> tuple[list[tuple[int, int]], str]:
+    """An export in which five topic names belong to many topics in turn; pairs of its offsets, and
+    the id of one of the topics.
+    """
+    history = LogHistory(seed, metadata_version=8, topic_names=5).run(RECORDS_OF_LOG)
+    exported_to(directory, history, 350)
+    rng = Random(seed)
+    pairs = [sorted(rng.sample(range(20, RECORDS_OF_LOG), 2)) for _ in range(6)]
+    return [(begin, end) for begin, end in pairs], next(iter(history.topics.values())).hex()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("seed", in_gate(range(8), {0}))
+def test_answers_equal_the_plain_fold_when_topic_names_recur(
+    seed: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is free at one of the points is taken in the state at the checkpoint."""
+    monkeypatch.setattr(pool, "ALONE_RECORDS", 0)
+    monkeypatch.setattr(pool, "workers", lambda: workers)
+    begins = set()
+    pairs, topic_id = recurring(seed, tmp_path)
+    # Processes take seconds to start.
+    count = 6 if workers == 1 else 2
+    for begin, end in pairs[:count]:
+        asked: list[tuple[str, dict[str, Any]]] = [
+            ("diff", {"from_offset": begin}),
+            ("diff", {"from_offset": begin, "key": ("topic", "topic-1")}),
+            ("history", {"from_offset": begin, "key": ("partition", "")}),
+            ("history", {"from_offset": begin, "key": ("topic", "topic-1")}),
+            ("history", {"from_offset": begin, "key": ("topic", topic_id)}),
+            ("state", {"key": ("topic", "topic-1")}),
+            ("state", {}),
+        ]
+        for job, options in asked:
+            found, whole = both(tmp_path, job, at_offset=end, **options)
+            assert found == whole
+            begins.add(found.checkpoint and found.checkpoint.offset)
+    assert len(begins) >= count
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(3))
+def test_spark_equals_the_plain_fold_when_topic_names_recur(
+    seed: int, replay: Replay, tmp_path: Path
+) -> None:
+    pairs, topic_id = recurring(seed, tmp_path)
+    for begin, end in pairs:
+        for key in (None, ("topic", topic_id)):
+            found, whole = both(tmp_path, "diff", from_offset=begin, at_offset=end, key=key)
+            assert found == whole
+            assert replay("diff", tmp_path, from_offset=begin, at_offset=end, key=key) == found
+
+
 def test_a_history_begins_at_an_offset_or_a_time(exported: Path) -> None:
     every = compute_local(
         JobRequest(job="history", export=str(exported), key=("broker", ""), limit=10_000)

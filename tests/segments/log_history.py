@@ -39,8 +39,16 @@ class LogHistory:
     """
 
     def __init__(
-        self, seed: int = 1, *, brokers: int = 3, generation: int = 0, metadata_version: int = 1
+        self,
+        seed: int = 1,
+        *,
+        brokers: int = 3,
+        generation: int = 0,
+        metadata_version: int = 1,
+        topic_names: int = 0,
     ) -> None:
+        """``topic_names``: so many topics take turns on their names; 0: each has a new name."""
+        self.topic_names = topic_names
         self.cluster_id, self.generation, self.start_offset = CLUSTER_ID, generation, 0
         self.rng = Random(seed)
         self.draft = ImageBuilder(Image())
@@ -421,7 +429,10 @@ class LogHistory:
         rng = self.rng
         if dice < 0.05 or not self.topics:
             self.topic_number += 1
-            self.create_topic(f"topic-{self.topic_number}", rng.randrange(1, 5))
+            number = self.topic_number % self.topic_names if self.topic_names else self.topic_number
+            if f"topic-{number}" in self.topics:
+                self.delete_topic(f"topic-{number}")
+            self.create_topic(f"topic-{number}", rng.randrange(1, 5))
             return
         name = rng.choice(list(self.topics))
         if (dice < 0.07 and len(self.topics) > 3) or len(self.topics) > 300:
