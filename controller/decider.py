@@ -10,6 +10,8 @@ dropped whole.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from controller.decision import (
     Decision,
@@ -60,7 +62,7 @@ from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
 from raftlog.metadata.acls import CLUSTER, AclOperation
-from raftlog.metadata.entities import Broker
+from raftlog.metadata.entities import Broker, ClientResult
 from raftlog.security.authorization import Asker, Authorization
 from raftlog.security.authorizer import Caller
 from raftlog.security.permissions import CONTROLLER, All, Each, Listed
@@ -190,6 +192,9 @@ class Decider:
                 )
             body = getattr(request, kind)
             check_limits(body)
+            continues_wait = request.HasField("written")
+            if continues_wait:
+                handler = partial(self._continue_wait, request.written)
             if request.HasField("client"):
                 client = request.client
                 # It stands in the batch's header, whatever the request is. Most requests come from
@@ -197,7 +202,7 @@ class Decider:
                 if client.principal != self._checked_principal:
                     check_limits(client, "client")
                     self._checked_principal = client.principal
-                if client.sequence or client.client_id:
+                if (client.sequence or client.client_id) and not continues_wait:
                     if state.authorization is not None:
                         check_owner(state.log.pending, client.client_id, client.principal)
                     result = find_result(state.log.pending, client, state.generation)
@@ -234,6 +239,35 @@ class Decider:
                 return 0
             self._checked_principal = client.principal
         return plain_writes(state.log.pending_but_configs, state.settings, writes, begin)
+
+    def _continue_wait(self, written: common_pb2.MetadataToken, *_: Any) -> Duplicate:
+        """Wait for a committed write that an earlier controller has answered too soon.
+
+        Raises INCONSISTENT_GENERATION, INVALID_REQUEST; NOT_CONTROLLER for a position beyond this
+        log: it is this controller that is stale.
+        """
+        state, log = self.state, self.state.log
+        if written.generation != state.generation:
+            raise refuse(
+                ErrorCode.INCONSISTENT_GENERATION,
+                f"the position is of generation {written.generation}, the log of"
+                f" {state.generation}",
+                "written.generation",
+            )
+        if written.offset < 0:
+            raise refuse(
+                ErrorCode.INVALID_REQUEST, f"offset {written.offset} is negative", "written.offset"
+            )
+        if written.epoch > log.epoch or written.offset > log.pending.offset:
+            raise refuse(
+                ErrorCode.NOT_CONTROLLER,
+                f"offset {written.offset} of epoch {written.epoch} is beyond the end of this log,"
+                f" {log.end_offset}: a newer controller wrote it",
+                "written.offset",
+            )
+        return Duplicate(
+            ClientResult(client_id=0, sequence=0, offset=written.offset, epoch=written.epoch)
+        )
 
     def _authorized(
         self,

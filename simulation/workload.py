@@ -455,6 +455,8 @@ class Client:
         """
         timeout_s = self._config.timeout_s
         acks: Any = operation.acks
+        # A client that asks one controller alone cannot continue a wait at the next one.
+        operation.timeout_s = 0.0 if self._asks_share else timeout_s
         numbered = self._rng.random() < self._config.numbered_share
         # Below level 2 of metadata.version there are no sessions: such a write would be refused.
         if numbered and self._config.release_version != 1:

@@ -82,7 +82,7 @@ class Answers:
         """
         for one in parked.each():
             if is_committed:
-                say_how_far(one, lao)
+                say_how_far(one, lao, leadership_lost=code is ErrorCode.NOT_CONTROLLER)
                 self.send(one)
             else:
                 error = ApiError(code, why, outcome_unknown=one.is_write)

@@ -71,13 +71,14 @@ def failure(
     return response
 
 
-def say_how_far(parked: Parked, lao: LaoView) -> None:
-    """Complete the answer of a write that is committed: how visible it is by now, and whom the
-    asked level still waits for.
+def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
+    """Complete the response to a committed write: the level that it has reached, the brokers that
+    the requested level still waits for, and whether the wait can continue at another controller.
     """
     if parked.acks == COMMITTED:
         return
     write = parked.response.write
+    write.leadership_lost = leadership_lost
     acknowledged = lao.lao >= parked.offset
     write.reached = common_pb2.ACKS_ACKNOWLEDGED if acknowledged else common_pb2.ACKS_COMMITTED
     waiting = lao.waiting_for_known_lao if acknowledged else lao.waiting_for_applied

@@ -28,7 +28,8 @@ class ControllerClient:
 
     A definite NOT_CONTROLLER is tried again, at the controller it names or round the others, until
     the deadline. An unknown outcome is never retried: it is reported; ``session`` has writes that
-    are. Must be made on the event loop.
+    are. A committed write that waits for brokers when the leader changes continues to wait at the
+    next leader, until the deadline. Must be made on the event loop.
     """
 
     def __init__(
@@ -53,6 +54,9 @@ class ControllerClient:
                 notice=lambda notice: controller_refusal(notice) is not None,
                 successor=lambda notice: "" if notice.HasField("error") else notice.leader_endpoint,
                 moves=lambda notice: notice.successor_takes_requests,
+                waits=lambda request: request.acks != common_pb2.ACKS_COMMITTED,
+                joined=_joined,
+                wait_on=_wait_on,
             ),
             rng=rng,
         )
@@ -150,3 +154,29 @@ def controller_again(
     copy.CopyFrom(request)
     copy.timeout_ms = max(1, int(remaining_s * 1000))
     return copy
+
+
+def _wait_on(
+    request: controller_pb2.ControllerRequest | ConfigWrite,
+    response: controller_pb2.ControllerResponse,
+) -> controller_pb2.ControllerRequest | None:
+    """The request to the next leader to continue the wait; None: no leader change has ended it."""
+    if not response.write.leadership_lost:
+        return None
+    again = controller_pb2.ControllerRequest()
+    again.CopyFrom(request.request() if isinstance(request, ConfigWrite) else request)
+    again.written.CopyFrom(response.write.token)
+    return again
+
+
+def _joined(
+    first: controller_pb2.ControllerResponse, last: controller_pb2.ControllerResponse
+) -> controller_pb2.ControllerResponse:
+    """The last leader says how far the write has got, and the first one what it did."""
+    if not last.HasField("write"):
+        return first
+    if (body := first.WhichOneof("body")) is not None:
+        getattr(last, body).CopyFrom(getattr(first, body))
+    last.write.duplicate = first.write.duplicate
+    last.write.reached = max(first.write.reached, last.write.reached)
+    return last

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from raftlog.client.throttling import pause_after
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.transport.wire_errors import error_from_wire
 
 if TYPE_CHECKING:
     from raftlog.client.router import Route, Router
+
+PAUSE_S = 0.02
+"""Shortest pause before a wait that a server had no room for is tried again."""
 
 
 class RoutedCall(msgspec.Struct, eq=False):
@@ -21,11 +26,17 @@ class RoutedCall(msgspec.Struct, eq=False):
     deadline: float
     future: asyncio.Future[Any]
     idempotent: bool
+    waits: bool = False
+    """Whether a response may have ended the server's wait too early."""
     attempts: int = 0
     route: Route | None = None
     """Of the current attempt."""
     last: Any = None
     """What the last server said that refused it."""
+    standing: Any = None
+    """The response to a write that is done, while its wait continues at another server. The call
+    ends with it, or with a better one: no error of a later attempt is the outcome of the write.
+    """
 
     def done(self) -> bool:
         """Never: whatever an attempt says may be news to the router."""
@@ -37,6 +48,8 @@ class RoutedCall(msgspec.Struct, eq=False):
         refusal = self.router.refusal(response) if response.HasField("error") else None
         if refusal is None:
             future, router = self.future, self.router
+            if self.waits and (response := self._after_wait(response)) is None:
+                return
             if not future.done():
                 future.set_result(response)
             if not router.settled:
@@ -65,8 +78,10 @@ class RoutedCall(msgspec.Struct, eq=False):
             self.fail(error.saying(f"{error.message}; the request was not executed"))
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error."""
-        if not self.future.done():
+        """End it with an error, unless the write is known to stand."""
+        if self.standing is not None:
+            self._resolve(self.standing)
+        elif not self.future.done():
             self.future.set_exception(error)
 
     def set_exception(self, error: BaseException) -> None:
@@ -84,6 +99,29 @@ class RoutedCall(msgspec.Struct, eq=False):
         assert self.route is not None, "an attempt ended that was never begun"
         return self.route
 
+    def _after_wait(self, response: Any) -> Any:
+        """Return the response that the call ends with; None: the wait continues elsewhere."""
+        router = self.router
+        if not response.HasField("error"):
+            if self.standing is not None:
+                response = router.protocol.joined(self.standing, response)
+            again = router.protocol.wait_on(self.request, response)
+            if again is None:
+                return response
+            self.standing, self.request, self.idempotent = response, again, True
+            return None if router.retry(self) else response
+        if self.standing is None:
+            return response
+        error = error_from_wire(response.error)
+        if not error.retriable:
+            return self.standing
+        asyncio.get_running_loop().call_later(pause_after(error, PAUSE_S), self._wait_on)
+        return None
+
+    def _wait_on(self) -> None:
+        if not self.router.retry(self):
+            self._resolve(self.standing)
+
     def _resolve(self, response: Any) -> None:
         if not self.future.done():
-            self.future.set_result(response)
+            self.future.set_result(response if self.standing is None else self.standing)

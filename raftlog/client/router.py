@@ -65,6 +65,15 @@ class Protocol:
     """
     moves: Callable[[Any], bool] = lambda _notice: False
     """Whether that one is to be asked from now on."""
+    waits: Callable[[Any], bool] = lambda _request: False
+    """Whether the server holds the response to this request back until a condition holds, so that
+    another server may have to continue the wait.
+    """
+    joined: Callable[[Any, Any], Any] = lambda _first, last: last
+    """The response to such a request, from the first and the last response to it."""
+    wait_on: Callable[[Any, Any], Any] = lambda _request, _response: None
+    """The request that continues a wait which this response has ended too early; None: it has not.
+    """
 
 
 class Router:
@@ -122,7 +131,8 @@ class Router:
         if tracing.active is not None:
             request = tracing.active.calling(request, future)
         deadline = loop.time() + timeout_s
-        self._attempt(RoutedCall(self, request, deadline, future, idempotent), deadline)
+        call = RoutedCall(self, request, deadline, future, idempotent, self.protocol.waits(request))
+        self._attempt(call, deadline)
         return future
 
     def close(self) -> None:

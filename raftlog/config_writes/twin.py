@@ -118,7 +118,7 @@ def is_plain(request: pb.ControllerRequest) -> bool:
     """Whether a request may be in a group, by all but its resources."""
     if request.WhichOneof("body") != KIND or request.timeout_ms < 0:
         return False
-    if not 0 <= request.acks <= MAX_ACKS or request.traceparent:
+    if not 0 <= request.acks <= MAX_ACKS or request.traceparent or request.HasField("written"):
         return False
     if request.HasField("client"):
         known = {field.name for field, _ in request.client.ListFields()}

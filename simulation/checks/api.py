@@ -121,6 +121,8 @@ class Operation:
     """What is written. A read: empty."""
     acks: int = 0
     """A write: ``Acks`` asked for."""
+    timeout_s: float = 0.0
+    """A write: how long its client waits for that, at whichever controller; 0: it does not."""
     mode: int = 0
     """A read: ``ReadMode``."""
     at_least: int = -1

@@ -7,6 +7,8 @@
   last never sees less.
 * After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on
   every unfenced broker; after ``visible`` every *repeatable* read does too.
+* A write is not answered below the level that it asked for before its deadline, whoever leads
+  meanwhile.
 * An acknowledged write is in the committed log where its token says (I12; that it stays there is
   I6, that all show it is I10).
 
@@ -15,7 +17,7 @@ What it answers between the commit of its fencing and that of its next unfencing
 first two rules only.
 
 Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO that
-runs ahead of readers.
+runs ahead of readers, a wait that ends with the leadership of the controller it began at.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from simulation.checks.ledger import Ledger
 
 SENT_MAX = 10_000
 READ_KINDS = ("read_config", "read_topics")
+DEADLINE_SHARE = 0.75
+"""Of the timeout: a server whose clock runs fast answers at its own deadline."""
 
 
 class _Sent(NamedTuple):
@@ -61,6 +65,8 @@ class Visibility(Checker):
         self.reads = 0
         self.held_to = 0
         """Reads that had to show some write, because of its level."""
+        self.waited = 0
+        """Writes that asked for more than ``committed``, and have reached it."""
 
     @override
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
@@ -92,6 +98,7 @@ class Visibility(Checker):
             self._check_floor(operation)
         else:
             self._check_written(operation)
+            self._check_wait(operation)
             if operation.reached >= common_pb2.ACKS_ACKNOWLEDGED:
                 self._acknowledged.raise_to(operation.offset, operation.returned_at)
             if operation.reached >= common_pb2.ACKS_VISIBLE:
@@ -117,6 +124,17 @@ class Visibility(Checker):
                 raise CheckFailedError(
                     f"I12: {_name(operation)} is answered as written; the log says {there!r} there"
                 )
+
+    def _check_wait(self, operation: Operation) -> None:
+        if operation.reached >= operation.acks:
+            self.waited += bool(operation.acks)
+            return
+        took_s = operation.returned_at - operation.invoked_at
+        if took_s < DEADLINE_SHARE * operation.timeout_s:
+            raise CheckFailedError(
+                f"{_name(operation)} is answered after {took_s:.3f} of {operation.timeout_s:g} s"
+                f" with level {operation.reached}; it asked for {operation.acks}"
+            )
 
     # --- reads -----------------------------------------------------------------------------------
 

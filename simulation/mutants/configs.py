@@ -43,6 +43,11 @@ BROKERS = SwarmConfig(
 )  # fmt: skip
 """Brokers that come, go and lag, under controllers that do."""
 
+WAITED = replace(
+    BROKERS, writes_per_s=40.0, reads_per_s=0.0, faults={"transfer": 1.0, "resign": 2.0, "clog": 1.5},
+)  # fmt: skip
+"""Writes that wait for brokers while the leader changes."""
+
 WATCHES = replace(BROKERS, watchers=4, reads_per_s=0.0)
 """Watchers that go from broker to broker."""
 

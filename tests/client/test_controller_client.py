@@ -4,13 +4,23 @@ import asyncio
 from collections.abc import Awaitable
 
 import pytest
-from client_world import World, create, leader, not_controller, refuses, silent, simulate
+from client_world import (
+    Answer,
+    World,
+    create,
+    leader,
+    not_controller,
+    refuses,
+    silent,
+    simulate,
+)
 
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
 
 
 async def failure(awaitable: Awaitable[object]) -> ApiError:
@@ -372,3 +382,112 @@ def test_without_an_endpoint_there_is_no_client() -> None:
 def test_a_body_of_another_conversation_is_refused_here() -> None:
     with pytest.raises(TypeError, match="MetadataRequest"):
         controller_request(broker_pb2.MetadataRequest())
+
+
+def stands_at(offset: int, reached: common_pb2.Acks, *, leadership_lost: bool) -> Answer:
+    """The answer of a controller to a committed write, or to a request to wait on for it."""
+
+    def answer(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+        response = controller_pb2.ControllerResponse(
+            write=common_pb2.WriteResult(
+                token=common_pb2.MetadataToken(generation=3, epoch=1, offset=offset),
+                reached=reached,
+                leadership_lost=leadership_lost,
+                duplicate=request.HasField("written"),
+            )
+        )
+        if not request.HasField("written"):
+            response.create_topics.topics.add(name="t")
+        return response
+
+    return answer
+
+
+LOST = stands_at(40, common_pb2.ACKS_COMMITTED, leadership_lost=True)
+REACHED = stands_at(40, common_pb2.ACKS_VISIBLE, leadership_lost=False)
+
+
+def first_then(first: Answer, then: Answer) -> Answer:
+    """Answer the first request in one way and the others in another."""
+    answers = iter([first])
+
+    def answer(request: controller_pb2.ControllerRequest) -> controller_pb2.ControllerResponse:
+        response: controller_pb2.ControllerResponse = next(answers, then)(request)
+        return response
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "at_next",
+    [
+        REACHED,
+        first_then(refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED), REACHED),
+        first_then(not_controller("b"), REACHED),
+        first_then(LOST, REACHED),
+    ],
+    ids=["at once", "throttled", "before its claim", "lost again"],
+)
+def test_committed_write_waits_on_at_next_leader(at_next: Answer) -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", first_then(LOST, not_controller("b")))
+        b = await world.controller("b", at_next)
+        client = world.controller_client("a", "b")
+        response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5)
+        assert response.write.reached == common_pb2.ACKS_VISIBLE
+        assert not response.write.duplicate
+        assert [one.name for one in response.create_topics.topics] == ["t"]
+        resumed = [*a.asked[1:], *b.asked]
+        assert resumed
+        assert {one.written.offset for one in resumed} == {40}
+        assert {one.written.generation for one in resumed} == {3}
+        assert b.asked[-1].acks == common_pb2.ACKS_VISIBLE
+        assert b.asked[-1].timeout_ms <= 5000
+        client.close()
+
+    simulate(test)
+
+
+@pytest.mark.parametrize(
+    "at_next", [silent, refuses(ErrorCode.INCONSISTENT_GENERATION), not_controller()]
+)
+def test_committed_write_succeeds_when_no_next_leader_continues_its_wait(at_next: Answer) -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", first_then(LOST, not_controller("b")))
+        await world.controller("b", at_next)
+        client = world.controller_client("a", "b")
+        response = await client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=2)
+        assert response.write.token.offset == 40
+        assert response.write.reached == common_pb2.ACKS_COMMITTED
+        client.close()
+
+    simulate(test)
+
+
+def test_wait_is_continued_again_when_the_connection_to_next_leader_breaks() -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", first_then(LOST, not_controller("b")))
+        b = await world.controller("b", silent)
+        client = world.controller_client("a", "b")
+        call = asyncio.ensure_future(
+            client.call(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5)
+        )
+        while not b.asked:
+            await asyncio.sleep(0.001)
+        b.answer = REACHED
+        b.hang_up()
+        assert (await call).write.reached == common_pb2.ACKS_VISIBLE
+        client.close()
+
+    simulate(test)
+
+
+def test_write_with_acks_committed_ends_with_its_first_response() -> None:
+    async def test(world: World) -> None:
+        a = await world.controller("a", LOST)
+        client = world.controller_client("a")
+        await client.call(create(), timeout_s=5)
+        assert len(a.asked) == 1
+        client.close()
+
+    simulate(test)

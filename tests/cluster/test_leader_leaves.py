@@ -5,8 +5,12 @@ acknowledged is lost.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from cluster_kit import (
@@ -15,11 +19,15 @@ from cluster_kit import (
     committed_image,
     controllers_of,
     lost,
+    running,
     says,
     three_controllers,
+    until,
     until_true,
 )
+from cluster_kit import raftlog as raftlog_command
 
+import raftlog
 from raftlog.cli.local import LocalCluster, Node
 
 GAP_S = 10.0
@@ -100,3 +108,38 @@ async def test_a_leader_that_sleeps_steps_down_when_it_wakes(cluster: LocalClust
     await asyncio.to_thread(
         cluster.wait_ready, [node.name for node in cluster.controllers], PATIENCE_S
     )
+
+
+@pytest.mark.nightly
+def test_visible_writes_succeed_when_leaders_are_transferred_and_restarted(tmp_path: Path) -> None:
+    made = LocalCluster(tmp_path / "c", controllers=3, brokers=3)
+    with running(made), ThreadPoolExecutor() as pool:
+        stopping = threading.Event()
+
+        def write(number: int, acks: raftlog.Acks) -> int:
+            with raftlog.connect([node.endpoint for node in made.brokers], timeout_s=30) as client:
+                for count in itertools.count(1):
+                    # Raises if the level is not reached.
+                    client.kv.put(f"key-{number}", str(count), acks=acks)
+                    if stopping.is_set():
+                        return count
+            return 0
+
+        levels = [*[raftlog.Acks.VISIBLE] * 3, raftlog.Acks.ACKNOWLEDGED]
+        writers = [pool.submit(write, *each) for each in enumerate(levels)]
+        try:
+            for _ in range(4):
+                leader = made.wait_leader(PATIENCE_S)
+                raftlog_command(
+                    "quorum", "transfer", "--bootstrap-controller", made.bootstrap_controllers
+                )
+                until(lambda: made.wait_leader(PATIENCE_S) != leader, "another leads")  # noqa: B023
+            for _ in range(2):
+                leader = made.wait_leader(PATIENCE_S)
+                assert made.kill(leader.name, signal.SIGTERM)
+                assert made.wait_gone(leader.name, PATIENCE_S)
+                made.start(leader.name)
+                made.wait_ready([leader.name], PATIENCE_S)
+        finally:
+            stopping.set()
+        assert all(writer.result(PATIENCE_S) > 10 for writer in writers)

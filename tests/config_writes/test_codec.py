@@ -97,6 +97,7 @@ NOT_PLAIN = {
     "a negative type": alter(pb.AlterConfigsResource(resource_type=-1, configs=SETS.configs)),
     "a negative timeout": alter(SETS, timeout_ms=-1),
     "acks that nobody knows": alter(SETS, acks=3),
+    "a wait that goes on": alter(SETS, written=common_pb2.MetadataToken(offset=3)),
     "a trace": alter(SETS, traceparent="00-" + "1" * 32 + "-" + "2" * 16 + "-01"),
     "negative acks": alter(SETS, acks=-1),
     "a sequence": alter(SETS, client=common_pb2.ClientIdentity(client_id=7, sequence=1)),

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 
-from deciding import CLUSTER_ID, Cell, envelope, registration
+from deciding import CLUSTER_ID, Cell, Decided, envelope, registration
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
@@ -234,3 +235,36 @@ def test_nothing_due_means_nothing_written_on_an_idle_cluster() -> None:
             cell.beat(broker_id)
         cell.due()
     assert cell.pending.offset == end
+
+
+def continued(cell: Cell, offset: int, *, epoch: int = 1, generation: int = 0) -> Decided:
+    request = envelope(
+        rpc.CreateTopicsRequest(topics=[rpc.CreatableTopic(name="t", num_partitions=1)])
+    )
+    request.acks = common_pb2.ACKS_VISIBLE
+    request.written.generation, request.written.epoch = generation, epoch
+    request.written.offset = offset
+    return cell.decide_request(request)
+
+
+def test_request_to_continue_a_wait_is_not_executed() -> None:
+    cell = Cell()
+    decided = continued(cell, cell.pending.offset)
+    assert not decided.records
+    assert decided.duplicate is not None
+    assert (decided.duplicate.offset, decided.duplicate.epoch) == (cell.pending.offset, 1)
+
+
+def test_request_to_continue_a_wait_is_refused_for_a_position_that_is_not_in_this_log() -> None:
+    cell = Cell()
+    end = cell.pending.offset + 1
+    for decided, code, field in (
+        (continued(cell, 3, generation=1), ErrorCode.INCONSISTENT_GENERATION, "generation"),
+        (continued(cell, -1), ErrorCode.INVALID_REQUEST, "offset"),
+        (continued(cell, end), ErrorCode.NOT_CONTROLLER, "offset"),
+        (continued(cell, 3, epoch=2), ErrorCode.NOT_CONTROLLER, "offset"),
+    ):
+        assert not decided.records
+        assert decided.error is not None
+        assert (decided.error.code, decided.error.field) == (code, f"written.{field}")
+        assert not decided.error.outcome_unknown

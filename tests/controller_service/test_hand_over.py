@@ -19,9 +19,12 @@ from controller.service import hand_over
 from controller.service.farewell import BOUND_S, QUIET_S, Farewell
 from controller.service.hand_over import CONNECT_S, HOLD_S
 from controller.service.status import describe_quorum, ready
+from raftlog.client.requests import controller_request
+from raftlog.config_writes.messages import ConfigWrite
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.quorum.events import Proposed
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -93,6 +96,38 @@ async def test_a_transfer_under_load_leaves_nothing_unknown() -> None:
     assert max(load.acknowledged.values()) > min(load.acknowledged.values())
     await holds_all(world, load)
     assert not world.network.handler_failures
+
+
+@pytest.mark.parametrize("as_message", [True, False])
+@simulated
+async def test_write_waits_for_brokers_until_its_deadline_when_the_leader_changes(
+    as_message: bool,
+) -> None:
+    """No broker is unfenced, so LAO stands still, and the write waits for it in vain."""
+    world = World()
+    old = await world.active()
+    change = (16, "a", "match", "v")
+    write = (
+        controller_request(alter("a", "v"), acks=common_pb2.ACKS_VISIBLE)
+        if as_message
+        else ConfigWrite([change], acks=common_pb2.ACKS_VISIBLE)
+    )
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    answered = world.client.send(write, 3.0)
+    await world.until(lambda: (16, "a") in old.service.image.configs)
+    end = old.service.replica.log_end_offset
+    for _ in range(2):
+        target = (await transfer(world)).transfer_leadership.target_id
+        await led_by(world, target)
+        assert not answered.done()
+    response = await answered
+    assert loop.time() - begun == pytest.approx(3.0, abs=0.1)
+    assert response.WhichOneof("body") == "incremental_alter_configs"
+    assert response.write.reached == common_pb2.ACKS_COMMITTED
+    assert response.write.token.offset == end - 1
+    epochs = 2
+    assert (await world.active()).service.replica.log_end_offset == end + epochs
 
 
 @simulated
