@@ -144,7 +144,8 @@ class Joining:
             self._transport, addresses, rng=self._rng, cluster_id=own.cluster_id
         )
         try:
-            await client.call(wanted, timeout_s=ASK_TIMEOUT_S)
+            me = f"controller-{own.node_id}"
+            await client.call(wanted, timeout_s=ASK_TIMEOUT_S, principal=me)
         finally:
             client.close()
 

@@ -26,8 +26,13 @@ from raftlog import tracing
 from raftlog.config_writes.messages import KIND, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.replica.replica import Replica
+from raftlog.security.node_claims import CLAIM_OF
+from raftlog.transport.api import Conversation
+from raftlog.wire.common.v1 import common_pb2
 
 log = structlog.get_logger(__name__)
+
+_claimed = CLAIM_OF[Conversation.CONTROLLER]
 
 MAX_PARKED = limits.CONTROLLER_MAX_PARKED_REPLIES
 MAX_TURN_RECORDS, MAX_TURN_S = (
@@ -201,7 +206,7 @@ class Turns:
         # Compared by type, not isinstance, which would be asked for each request.
         if type(decision) is Write:
             written = len(decision.records)
-            leadership.log.add(decision.records, request.client, timestamp_ms)
+            leadership.log.add(decision.records, _author(request), timestamp_ms)
         elif type(decision) is TransferLeadership:
             self._begin_transfer(leadership, decision, waiting)
             return -1
@@ -373,3 +378,9 @@ class Turns:
         last_at, last_count = self._last
         self._last = (now, count)
         return count <= 1 and last_count <= 1 and now - last_at > IDLE_S
+
+
+def _author(request: Any) -> common_pb2.ClientIdentity | None:
+    """Return the client whose write it is; None: a broker or controller writes about itself."""
+    client: common_pb2.ClientIdentity = request.client
+    return None if not client.principal and _claimed(request) is not None else client

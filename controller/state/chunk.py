@@ -13,10 +13,12 @@ from raftlog.config_writes import codec
 from raftlog.config_writes.messages import ConfigWrites
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.voters_log import from_entries
+from raftlog.principals import ANONYMOUS_PRINCIPAL
 from raftlog.voter import VotersAt
 from raftlog.wire.common.v1 import common_pb2
 
 MAX_SHARED_RECORDS = 512
+_NOBODY = common_pb2.ClientIdentity()
 
 
 class Chunk(NamedTuple):
@@ -55,13 +57,18 @@ class ChunkBuilder:
         self,
         records: list[Record],
         base_offset: int,
-        client: common_pb2.ClientIdentity,
+        client: common_pb2.ClientIdentity | None,
         timestamp_ms: int,
     ) -> None:
-        """Take the records of a decision; they follow those taken before."""
+        """Take the records of a decision; they follow those taken before.
+
+        ``client``: the author; None: the controller itself, or a node.
+        """
         if self._base_offset < 0:
             self._base_offset = base_offset
         self._timestamp_ms = timestamp_ms
+        principal = "" if client is None else client.principal or ANONYMOUS_PRINCIPAL
+        client = client or _NOBODY
         sequence = client.sequence
         if len(records) == 1 and records[0].type == RecordType.CONFIG and not sequence:
             one = records[0]
@@ -69,7 +76,7 @@ class ChunkBuilder:
                 (batch.record_head(one.type, one.version, len(one.body)), one.body),
                 1,
                 base_offset,
-                client.principal,
+                principal,
             )
             return
         self._end_shared()
@@ -82,7 +89,7 @@ class ChunkBuilder:
                 base_offset=base_offset,
                 epoch=self._epoch,
                 timestamp_ms=timestamp_ms,
-                principal=client.principal,
+                principal=principal,
                 client_id=client.client_id,
                 sequence=sequence,
                 all_below_done=client.all_below_done,
@@ -95,7 +102,8 @@ class ChunkBuilder:
         if self._base_offset < 0:
             self._base_offset = base_offset
         self._timestamp_ms = timestamp_ms
-        changes, principal, total = writes.changes, writes.principal, len(writes.changes)
+        changes, total = writes.changes, len(writes.changes)
+        principal = writes.principal or ANONYMOUS_PRINCIPAL
         if total == len(writes.counts):
             self._share((codec.encoded(changes, 0, total),), total, base_offset, principal)
             return

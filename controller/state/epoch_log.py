@@ -26,8 +26,6 @@ from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2
 
-_NOBODY = common_pb2.ClientIdentity()
-
 LaoReport = Callable[[int, int, int, int, int], None]
 """``LaoTracker.report``: broker id, broker epoch, controller epoch, applied offset, known LAO."""
 
@@ -184,21 +182,21 @@ class EpochLog:
     def add(
         self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int
     ) -> None:
-        """Take what was decided: the next decision sees it. Raises FoldError."""
+        """Take what was decided: the next decision sees it. Raises FoldError.
+
+        ``client``: the author; None: the controller itself, or a node.
+        """
         self.changes += 1
         self.fold()
         pending, base_offset = self._pending, self.end_offset
-        if client is None:
-            client = _NOBODY
-        sequence = client.sequence
-        if sequence:
+        if client is not None and client.sequence:
             pending.apply_batch(
                 records,
                 base_offset=base_offset,
                 epoch=self.epoch,
                 timestamp_ms=timestamp_ms,
                 client_id=client.client_id,
-                sequence=sequence,
+                sequence=client.sequence,
                 all_below_done=client.all_below_done,
             )
         else:

@@ -14,8 +14,9 @@ from google.protobuf.message import Message
 
 from raftlog.cli.log_sources import LogSource, RunningLog
 from raftlog.cli.output import print_error
-from raftlog.cli.writes import first_error, principal
+from raftlog.cli.writes import first_error
 from raftlog.errors import ApiError, ConfigError
+from raftlog.os_user import os_user
 from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
@@ -61,7 +62,7 @@ class ClusterCursors:
             name=name, end_offset=end_offset, target=target
         )
         request = controller_pb2.AlterExportCursorsRequest(alterations=[change])
-        response = self._ask(request, principal=principal())
+        response = self._ask(request, principal=os_user())
         error = first_error(response.alter_export_cursors.results)
         if error is not None:
             raise error

@@ -201,7 +201,7 @@ def _print(shown: deque[Changed], origin: str) -> None:
                 (
                     one.offset,
                     time_text(one.timestamp_ms)[:19].replace("T", " ") + "Z",
-                    *(() if origin else (author(one.principal),)),
+                    *(() if origin else (author(one.principal, one.client_id),)),
                     f"{one.kind} {one.key}".rstrip(),
                     in_words(one),
                 )

@@ -139,11 +139,11 @@ def transfer(
 
 def _change(body: Any, bootstrap_controller: str, timeout_s: float) -> Any:
     from raftlog.cli.session import Session, run
-    from raftlog.cli.writes import principal
+    from raftlog.os_user import os_user
 
     async def send(session: Session) -> Any:
         client = session.controllers(bootstrap_controller)
-        return await client.call(body, timeout_s=timeout_s, principal=principal())
+        return await client.call(body, timeout_s=timeout_s, principal=os_user())
 
     return run(send, timeout_s)
 

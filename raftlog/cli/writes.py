@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.output import print_json, print_line
 from raftlog.cli.session import run
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.os_user import os_user
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.common.v1 import common_pb2
 
@@ -66,17 +66,6 @@ def expected_offset(what: str, column: str) -> Any:
     )
 
 
-def principal() -> str:
-    """Who asks, for audits: the user of this machine.
-
-    Not authenticated; empty if the user has no name.
-    """
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""
-
-
 def write(
     body: Any, acks: AcksLevel, bootstrap_server: str, bootstrap_controller: str, timeout_s: float
 ) -> Any:
@@ -89,7 +78,7 @@ def write(
     options: Any = {
         "acks": acks.wire,
         "timeout_s": timeout_s,
-        "principal": principal(),
+        "principal": os_user(),
         "raise_refused": False,
     }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from raftlog import batch
 from raftlog.cli.render import fields_text, record_name, record_to_dict
+from raftlog.metadata.authors import author
 from raftlog.metadata.entity_words import RESOURCE_TYPES
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
@@ -30,20 +31,6 @@ _UNTOLD = frozenset(
         RecordType.SNAPSHOT_ENTITIES,
     }
 )
-
-
-_BY_CLIENTS = frozenset(
-    {
-        RecordType.TOPIC,
-        RecordType.REMOVE_TOPIC,
-        RecordType.CONFIG,
-        RecordType.ACCESS_CONTROL_ENTRY,
-        RecordType.REMOVE_ACCESS_CONTROL_ENTRY,
-        RecordType.FEATURE_LEVEL,
-        RecordType.UNREGISTER_BROKER,
-    }
-)
-"""What no controller does by itself: without a principal nobody has said who it was."""
 
 
 class RecentChanges:
@@ -150,7 +137,7 @@ def _told(
         "offset": offset,
         "at_ms": header.timestamp_ms,
         "by": header.principal,
-        "who": header.principal or ("somebody" if data.type in _BY_CLIENTS else "the controller"),
+        "who": author(header.principal, header.client_id),
         "type": record_name(data.type),
         "text": text,
         "partitions": 0,

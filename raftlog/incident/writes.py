@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from raftlog.incident.evidence import Evidence, decoded
 from raftlog.incident.line import Line, Weight, took
+from raftlog.metadata.authors import author
 from raftlog.metadata.changes import Changed
 from raftlog.metadata.differences import field_changes, raw, words
 from raftlog.plural import counted
@@ -47,12 +48,16 @@ def groups(items: Iterable[T], belong: Callable[[T, T], bool]) -> Iterator[list[
 
 def _belong(before: Changed, one: Changed) -> bool:
     near = one.timestamp_ms - before.timestamp_ms <= TOGETHER_MS
-    return near and one.principal == before.principal
+    return near and _author(one) == _author(before)
+
+
+def _author(one: Changed) -> str:
+    return author(one.principal, one.client_id)
 
 
 def _told(changes: list[Changed]) -> Iterator[Line]:
     first, last = changes[0], changes[-1]
-    by = first.principal or "the controller"
+    by = _author(first)
     if len(changes) <= ALONE_MAX:
         for one in changes:
             what = f"{one.kind} {one.key}".rstrip()

@@ -12,6 +12,7 @@ from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.wire import acks_to_wire, mode_to_wire
+from raftlog.os_user import os_user
 from raftlog.transport.tls import ClientTls, TlsConfig, TlsTrust
 from raftlog.transport.token_source import NoTokenError, TokenSource, token_file
 
@@ -40,7 +41,8 @@ class ClientOptions(TypedDict, total=False):
     """Number the writes, so that they are retried across failovers and executed once. None
     (default): where the cluster allows it. True: fail where it does not. False: never."""
     principal: str
-    """Who writes, for audits, where the cluster has no other proof of it."""
+    """Who writes, for audits, where the cluster has no other proof of it. Default: the user who
+    runs this program. Empty: User:ANONYMOUS."""
     tls_ca_file: PathLike
     """PEM: the authority of the servers' certificates. Without it nothing is encrypted."""
     tls_certificate_file: PathLike
@@ -101,7 +103,7 @@ class Options:
             read=read,
             timeout_s=positive(timeout_s),
             exactly_once=given.get("exactly_once"),
-            principal=given.get("principal", ""),
+            principal=given["principal"] if "principal" in given else os_user(),
             tls=tls,
             token=token,
         )

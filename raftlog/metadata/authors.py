@@ -1,15 +1,22 @@
-"""Who asked for a change, in words.
+"""Authors of changes, in words.
 
-A batch names its principal. None: the controller did it by itself, or the client said nothing. The
-log of another system says nobody's name at all; then the controller is not named in its place.
+A batch names its principal; the batches without one are the controller's own. The log of another
+system names no authors at all; the controller is then not named in their place.
 """
 
 from __future__ import annotations
 
+from raftlog.principals import ANONYMOUS_PRINCIPAL
 
-def author(principal: str) -> str:
-    """For people, of raftlog's own log."""
-    return principal or "controller"
+
+def author(principal: str, client_id: int = 0) -> str:
+    """Return the author of a batch of raftlog's own log, for people.
+
+    ``client_id``: of the batch, 0 if its write has no number.
+    """
+    if principal == ANONYMOUS_PRINCIPAL:
+        return f"client {client_id} (no principal)" if client_id else "a client (no principal)"
+    return principal or "the controller"
 
 
 def why_nobody(origin: str) -> str:

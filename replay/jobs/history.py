@@ -100,7 +100,7 @@ def render(result: HistoryResult, console: Console) -> None:
         table.add_row(
             str(change.offset),
             format_time(change.timestamp_ms),
-            *(() if result.origin else (author(change.principal),)),
+            *(() if result.origin else (author(change.principal, change.client_id),)),
             f"{change.kind} {change.key}".rstrip(),
             words(change.before, change.after, change.fields, change.kind),
         )

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raftlog.metadata.acl_words import in_words
+from raftlog.metadata.authors import author
 from raftlog.metadata.records import RecordType
 from replay.entities import RESOURCE_TYPES
 from replay.kernels.arrays import NEVER, Ints
@@ -216,7 +217,7 @@ def changes_on_purpose(
     for (at_ms, type_, principal), some in grouped.items():
         more = f" and {len(some) - 1} more" if len(some) > 1 else ""
         what = words[type_](some[0])
-        who = "" if origin else f", by {principal or 'controller'}"
+        who = "" if origin else f", by {author(principal)}"
         text = f"{what}{more}{who}"
         kind = some[0]["type_name"].lower()
         events.append(Event(kind, PLANNED, at_ms, at_ms, some[0]["offset"], len(some), text))

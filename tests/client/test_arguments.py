@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from typing import Any
 
 import pytest
@@ -90,6 +91,12 @@ def test_a_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
 def test_addresses_are_text(bootstrap: Any) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap=.*: host:port, several with commas"):
         Options.of(bootstrap, {})
+
+
+def test_principal_is_the_user_of_this_machine_unless_one_is_given() -> None:
+    assert Options.of("h:1", {}).principal == getpass.getuser()
+    assert Options.of("h:1", {"principal": ""}).principal == ""
+    assert Options.of("h:1", {"principal": "User:me"}).principal == "User:me"
 
 
 def test_what_the_guide_names_is_there_without_another_import() -> None:

@@ -15,9 +15,11 @@ from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
 from raftlog.incident.line import Line, Weight
 from raftlog.incident.story import Story
 from raftlog.metadata import pmap
+from raftlog.metadata.authors import author
 from raftlog.metadata.entities import Broker, Listener, Process, Topic
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
+from raftlog.principals import ANONYMOUS_PRINCIPAL
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2
@@ -142,11 +144,11 @@ def test_changes_are_told_newest_first_with_their_principal() -> None:
 
 def test_a_config_is_told_as_people_say_it() -> None:
     deleted = records_pb2.ConfigRecord(resource_type=4, name="k").SerializeToString()
-    chunk = _chunk(0, _config("1"), (RecordType.CONFIG, deleted), principal="")
+    chunk = _chunk(0, _config("1"), (RecordType.CONFIG, deleted), principal=ANONYMOUS_PRINCIPAL)
     found = RecentChanges().read([chunk], 2, Image())
     assert [(one["who"], one["text"]) for one in found] == [
-        ("somebody", "broker: k deleted"),
-        ("somebody", "topic t: k=1"),
+        ("a client (no principal)", "broker: k deleted"),
+        ("a client (no principal)", "topic t: k=1"),
     ]
 
 
@@ -231,8 +233,14 @@ def test_changes_of_partitions_at_one_time_are_one_row() -> None:
 
 
 def _row(at_ms: int, text: str, by: str = "User:eve", type_: str = "CONFIG") -> dict[str, Any]:
-    who = by or "somebody"
-    return {"offset": at_ms, "at_ms": at_ms, "by": by, "who": who, "type": type_, "text": text}
+    return {
+        "offset": at_ms,
+        "at_ms": at_ms,
+        "by": by,
+        "who": author(by),
+        "type": type_,
+        "text": text,
+    }
 
 
 def _told(story: Story, *newest_first: dict[str, Any]) -> list[tuple[int, str, str]]:
@@ -245,12 +253,12 @@ def test_what_was_changed_stands_among_the_incidents() -> None:
     story = Story(1_000, 9_000, lines, (), (), ())
     assert _told(
         story,
-        _row(3_000, "b", by=""),
+        _row(3_000, "b", by=ANONYMOUS_PRINCIPAL),
         _row(2_500, "p=0", type_="PARTITION_CHANGE"),
         _row(1_500, "a"),
         _row(900, "before the period"),
     ) == [
-        (3_000, "change", "somebody changed config: b"),
+        (3_000, "change", "a client (no principal) changed config: b"),
         (2_000, "trouble", "broker-4 crashed"),
         (1_500, "change", "User:eve changed config: a"),
     ]

@@ -5,6 +5,7 @@ same.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from raftlog import batch
 from raftlog.client.controller_client import ControllerClient
 from raftlog.config_writes.messages import ConfigWrite, ConfigWrites
 from raftlog.errors import ErrorCode
+from raftlog.metadata.records import RecordType
+from raftlog.principals import ANONYMOUS_PRINCIPAL
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -116,6 +119,24 @@ async def test_another_cluster_is_refused() -> None:
     )
     assert here.write.token.offset == end
     assert there.error.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+@simulated
+async def test_batch_without_a_principal_is_the_controllers_own() -> None:
+    """[writes of clients that state no principal were shown as done by the controller]"""
+    world, node, _ = await unfenced_broker()
+    await together(world.client, write("a"), write("b"))
+    two = [(METRICS, "c", "match", "1"), (METRICS, "d", "match", "2")]
+    await world.client.send(ConfigWrite(two), 5.0)
+    hostname = pb.HostnameAlteration(hostname="h", broker_id=7)
+    await world.client.call(pb.AlterHostnamesRequest(alterations=[hostname]))
+    chunk = node.service.replica.read(0, node.service.replica.log_end_offset, 1 << 20)
+    by: dict[str, set[str]] = defaultdict(set)
+    for header in batch.headers(chunk):
+        by[header.principal] |= {RecordType(one.type).name for one in batch.records(chunk, header)}
+    assert by.keys() == {"", ANONYMOUS_PRINCIPAL}
+    assert by[ANONYMOUS_PRINCIPAL] == {"CONFIG", "HOSTNAME"}
+    assert {"LEADER_CHANGE", "REGISTER_BROKER", "BROKER_REGISTRATION_CHANGE"} <= by[""]
 
 
 @simulated
