@@ -7,7 +7,9 @@ from typing import Any
 
 from raftlog.incident.evidence import Evidence, decoded
 from raftlog.incident.line import Line, Weight, took
+from raftlog.incident.spans import Span, for_how_long, overlapping, spans, until_ms
 from raftlog.journal.event import Kind, NodeEvent
+from raftlog.metadata.authors import author
 from raftlog.metadata.causes import PLANNED, cause_of
 from raftlog.metadata.changes import Changed
 from raftlog.words import brokers as broker_list
@@ -30,7 +32,8 @@ def fences(seen: Evidence) -> Iterator[Line]:
                 "UNREGISTERED",
                 Weight.CHANGE,
                 name,
-                f"broker {change.key} was unregistered by {change.principal or 'the controller'}",
+                f"broker {change.key} was unregistered by"
+                f" {author(change.principal, change.client_id)}",
                 change.timestamp_ms,
             )
         elif not old:
@@ -101,42 +104,40 @@ def _said(event: NodeEvent) -> str:
 
 
 def alone(seen: Evidence) -> Iterator[Line]:
-    """Times in which brokers reached no controller: one line for all of them. Of controllers that
-    are all dead nobody else tells.
+    """Times in which brokers reached no controller: one line for those that overlap. Of controllers
+    that are all dead nobody else tells.
     """
-    open_: dict[int, int] = {}
-    told: set[int] = set()
-    from_ms = 0
-    for event in seen.events(Kind.CONTROLLER_LOST, Kind.CONTROLLER_FOUND, Kind.STOPPED):
-        if event.kind == Kind.CONTROLLER_LOST:
-            from_ms = from_ms if open_ else event.at_ms
-            open_.setdefault(event.node_id, event.at_ms)
-            told.add(event.node_id)
-        elif open_.pop(event.node_id, None) is not None and not open_:
-            if event.at_ms - from_ms >= ALONE_MS:
-                yield _alone(seen, told, from_ms, event.at_ms)
-            told = set()
-    if open_ and seen.to_ms - from_ms >= ALONE_MS:
-        yield _alone(seen, told, from_ms, -1)
+    found = spans(
+        seen,
+        Kind.CONTROLLER_LOST,
+        (Kind.CONTROLLER_FOUND, Kind.REGISTERED, Kind.UNFENCED, Kind.LEASE_GRANTED),
+    )
+    long = [one for one in found if one.lasted_ms(seen.to_ms) >= ALONE_MS]
+    return (_alone(seen, group) for group in overlapping(long))
 
 
-def _alone(seen: Evidence, ids: set[int], from_ms: int, until_ms: int) -> Line:
-    last_ms = until_ms if until_ms > 0 else seen.to_ms
+def _alone(seen: Evidence, group: list[Span]) -> Line:
+    ids = {one.begun.node_id for one in group}
+    still = {one.begun.node_id for one in group if one.ended is None}
+    from_ms, end_ms = group[0].begun.at_ms, until_ms(group)
+    last_ms = end_ms if end_ms > 0 else seen.to_ms
     fenced = {
         event.node_id
         for event in seen.events(Kind.FENCED)
         if event.node_id in ids and from_ms <= event.at_ms <= last_ms
     }
-    lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and still do not"
-    if until_ms < 0 and len(ids) == 1:
-        lasted = ", and still does not"
+    if still:
+        who = "" if still == ids else f"{broker_list(still)} "
+        lasted = f", and {who}still {'does' if len(still) == 1 else 'do'} not"
+    else:
+        lasted = f" {for_how_long(group)}"
     return Line(
         from_ms,
         "NO_CONTROLLER",
         Weight.TROUBLE,
         f"broker-{min(ids)}" if len(ids) == 1 else "cluster",
         f"{broker_list(ids)} reached no controller{lasted}",
-        until_ms,
+        end_ms,
         (f"{broker_list(fenced)} fenced {'itself' if len(fenced) == 1 else 'themselves'}",)
         if fenced
         else (),
@@ -145,15 +146,12 @@ def _alone(seen: Evidence, ids: set[int], from_ms: int, until_ms: int) -> Line:
 
 def lao_stalls(seen: Evidence) -> Iterator[Line]:
     """Times in which LAO stood still, and who held it back."""
-    open_: dict[int, NodeEvent] = {}
-    for event in seen.events(Kind.LAO_STALLED, Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP):
-        if event.kind == Kind.LAO_STALLED:
-            open_.setdefault(event.node_id, event)
-        elif (begun := open_.pop(event.node_id, None)) is not None:
-            stood_ms = event.number("stood_ms", 0) or event.at_ms - begun.at_ms + 1_000
-            yield _stall(begun, event.at_ms - stood_ms, event.at_ms)
-    for begun in open_.values():
-        yield _stall(begun, begun.at_ms - 1_000, -1)
+    for begun, ended in spans(seen, Kind.LAO_STALLED, (Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP)):
+        if ended is None:
+            yield _stall(begun, begun.at_ms - 1_000, -1)
+        else:
+            stood_ms = ended.number("stood_ms", 0) or ended.at_ms - begun.at_ms + 1_000
+            yield _stall(begun, ended.at_ms - stood_ms, ended.at_ms)
 
 
 def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:

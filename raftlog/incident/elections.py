@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from raftlog.incident.evidence import Evidence, decoded
 from raftlog.incident.line import Line, Weight, took
+from raftlog.incident.spans import Span, for_how_long, overlapping, spans, until_ms
 from raftlog.journal.event import Kind, NodeEvent
 
 BEFORE_MS = 60_000
@@ -73,28 +74,21 @@ def elections(seen: Evidence) -> Iterator[Line]:
 
 def outages(seen: Evidence) -> Iterator[Line]:
     """Times of more than a second without a leader, as the nodes saw them."""
-    begins: list[NodeEvent] = []
-    for event in seen.events(Kind.NO_LEADER, Kind.BECAME_LEADER, Kind.LEADER_CHANGED):
-        if event.kind == Kind.NO_LEADER:
-            begins.append(event)
-        elif begins:
-            yield _outage(begins, event.at_ms)
-            begins = []
-    if begins:
-        yield _outage(begins, -1)
+    found = spans(seen, Kind.NO_LEADER, (Kind.BECAME_LEADER, Kind.LEADER_CHANGED))
+    return (_outage(group) for group in overlapping(found))
 
 
-def _outage(begins: list[NodeEvent], until_ms: int) -> Line:
-    first = begins[0]
-    nodes = ", ".join(sorted({f"{one.role}-{one.node_id}" for one in begins}))
-    lasted = f" for {took(until_ms - first.at_ms)}" if until_ms > 0 else ", and there is none yet"
+def _outage(group: list[Span]) -> Line:
+    first, end_ms = group[0].begun, until_ms(group)
+    nodes = ", ".join(sorted({f"{one.begun.role}-{one.begun.node_id}" for one in group}))
+    lasted = f" {for_how_long(group)}" if end_ms > 0 else ", and there is none yet"
     return Line(
         first.at_ms,
         "NO_LEADER",
         Weight.TROUBLE,
         "cluster",
         f"{nodes} {'know' if ',' in nodes else 'knows'} no leader{lasted}: {first.text('reason')}",
-        until_ms,
+        end_ms,
     )
 
 

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 from raftlog.incident.evidence import Evidence
 from raftlog.incident.line import Line, Weight, took
+from raftlog.incident.spans import Span, for_how_long, overlapping, spans, until_ms
 from raftlog.journal.event import Kind, NodeEvent
 
+NOTICED_MS = 1_000
+"""How long a peer is silent before its loss is noted."""
 TOGETHER_MS = 5_000
 """Slow flushes of a node that are no farther apart are told together."""
 
@@ -47,34 +50,26 @@ def _process(event: NodeEvent, name: str) -> Line | None:
 
 def links(seen: Evidence) -> Iterator[Line]:
     """Nodes that others did not reach: one line for each, however many noticed."""
-    open_: dict[int, dict[int, NodeEvent]] = defaultdict(dict)
-    told: dict[int, list[NodeEvent]] = defaultdict(list)
-    for event in seen.events(Kind.PEER_LOST, Kind.PEER_REGAINED):
-        peer = event.number("peer_id")
-        if event.kind == Kind.PEER_LOST:
-            open_[peer][event.node_id] = event
-            told[peer].append(event)
-        elif event.node_id in open_[peer]:
-            del open_[peer][event.node_id]
-            if not open_[peer]:
-                yield _link(peer, told.pop(peer), event.at_ms)
-    for peer, events in told.items():
-        yield _link(peer, events, -1)
+    by_peer: dict[int, list[Span]] = defaultdict(list)
+    for one in spans(seen, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
+        by_peer[one.begun.number("peer_id")].append(one)
+    for peer, found in by_peer.items():
+        for group in overlapping(found):
+            yield _link(peer, group)
 
 
-def _link(peer: int, events: list[NodeEvent], until_ms: int) -> Line:
-    first = events[0]
-    from_ms = first.at_ms - 1_000
-    by = sorted({one.node_id for one in events})
-    lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and still does not"
+def _link(peer: int, group: list[Span]) -> Line:
+    first, end_ms = group[0].begun, until_ms(group)
+    by = sorted({one.begun.node_id for one in group})
+    lasted = f" {for_how_long(group, NOTICED_MS)}" if end_ms > 0 else ", and still does not"
     return Line(
-        from_ms,
+        first.at_ms - NOTICED_MS,
         "UNREACHABLE",
         Weight.TROUBLE,
         f"controller-{peer}",
         f"controller-{peer} did not answer node{'s' if len(by) > 1 else ''}"
         f" {', '.join(map(str, by))}{lasted}: {first.text('reason')}",
-        until_ms,
+        end_ms,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from raftlog.incident import brokers, elections, nodes, writes
@@ -154,6 +155,14 @@ def _suspects(lines: tuple[Line, ...]) -> tuple[Line, ...]:
 
 def _missing(seen: Evidence) -> list[str]:
     missing = [f"{one.name}: {one.failure}" for one in seen.nodes if one.failure]
+    left_out: Counter[str] = Counter()
+    for event in seen.events():
+        left_out[f"{event.role}-{event.node_id}"] += event.left_out
+    missing += [
+        f"{name}: {counted(count, 'event')}, too many at once for its journal"
+        for name, count in left_out.items()
+        if count
+    ]
     if seen.log.failure:
         missing.append(f"the log: {seen.log.failure}")
     if seen.log.late:

@@ -35,7 +35,7 @@ KEPT_EVENTS = 10_000
 QUEUE_EVENTS = 1_000
 TEXT_MAX_CHARS = 500
 SAME_MS = 60_000
-"""What is the same as the last of its kind is counted for so long, and has no line."""
+"""How long the newest event is only counted when it happens again, with nothing in between."""
 PER_S, BURST = 5, 200
 """A node that flaps must not push what began it out of the ring."""
 CLOSE_S = 2.0
@@ -78,7 +78,8 @@ class RecentEvents:
         self._clock, self._written = wall_clock_ms, written
         self._events = deque(before or [], maxlen=KEPT_EVENTS)
         self._seq = self._events[-1].seq + 1 if self._events else 1
-        self._last: dict[Kind, tuple[dict[str, Value], int, int]] = {}
+        self._newest: tuple[Kind, dict[str, Value], int] | None = None
+        self._repeats: dict[Kind, int] = {}
         self._tokens, self._refilled_ms = float(BURST), wall_clock_ms()
         self._left_out = 0
 
@@ -86,17 +87,21 @@ class RecentEvents:
         """See ``Journal``."""
         found = {name: _bounded(value) for name, value in checked_details(kind, details).items()}
         now = self._clock()
-        same, at_ms, repeats = self._last.get(kind, (None, 0, 0))
-        if same == found and 0 <= now - at_ms < SAME_MS:
-            self._last[kind] = (found, at_ms, repeats + 1)
-            return
+        # Only what directly follows itself is a repetition [a controller is found, lost, and found
+        # again: without the second finding it seems to be lost for good].
+        if self._newest is not None:
+            *same, at_ms = self._newest
+            if same == [kind, found] and 0 <= now - at_ms < SAME_MS:
+                self._repeats[kind] = self._repeats.get(kind, 0) + 1
+                return
         if not self._admit(now):
             self._left_out += 1
             return
+        repeats = self._repeats.pop(kind, 0)
         event = NodeEvent(
             self._seq, now, self._node_id, self._role, kind.value, found, repeats, self._left_out
         )
-        self._last[kind] = (found, now, 0)
+        self._newest = (kind, found, now)
         self._seq, self._left_out = self._seq + 1, 0
         self._events.append(event)
         self._written(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from raftlog.incident.line import Line, Weight, took
 from raftlog.incident.story import Story, tell
 from raftlog.journal.event import Kind, NodeEvent, checked_details
 from raftlog.metadata.changes import Changed
+from raftlog.principals import ANONYMOUS_PRINCIPAL
 
 T0 = 1_700_000_000_000
 END = T0 + 3_600_000
@@ -247,7 +249,9 @@ def test_4b_it_is_over_when_the_last_broker_has_found_one() -> None:
              (90_000, LOST, {"controller_id": 2}),
              (90_900, FOUND, {"controller_id": 2, "epoch": 4})),
     )  # fmt: skip
-    assert the(told, "NO_CONTROLLER").text == "brokers 4 and 5 reached no controller for 21 s"
+    assert the(told, "NO_CONTROLLER").text == (
+        "brokers 4 and 5 reached no controller for up to 20.9 s"
+    )
 
 
 def test_4d_a_moment_after_the_start_is_not_the_outage() -> None:
@@ -272,6 +276,73 @@ def test_4c_what_the_controllers_tell_themselves_is_not_told_twice() -> None:
              (60_100, Kind.STOPPED, {"reason": "asked to stop", "clean": True})),
     )  # fmt: skip
     assert [line.code for line in told.lines if line.weight is Weight.TROUBLE] == ["NO_LEADER"]
+
+
+def test_outage_of_brokers_is_told_per_broker_when_one_of_them_was_alone_before() -> None:
+    """[0.6 s of one broker and, four minutes later, 22 s of three were told as one outage of three
+    that lasted from the first to the last]
+    """
+    found = {"controller_id": 1, "epoch": 3}
+    told = story(
+        node("broker-4", (60_000, LOST, {"controller_id": 1}), (60_600, FOUND, found),
+             (324_000, LOST, {"controller_id": 1}), (346_000, FOUND, found)),
+        node("broker-5", (324_100, LOST, {"controller_id": 1}), (346_100, FOUND, found)),
+        node("broker-6", (324_200, LOST, {"controller_id": 1}), (346_200, FOUND, found)),
+    )  # fmt: skip
+    line = the(told, "NO_CONTROLLER")
+    assert line.text == "brokers 4, 5 and 6 reached no controller for 22 s"
+    assert (line.at_ms, line.until_ms) == (T0 + 324_000, T0 + 346_200)
+
+
+@pytest.mark.parametrize(
+    ("kind", "details"),
+    [
+        (Kind.REGISTERED, {"broker_epoch": 9}),
+        (Kind.UNFENCED, {"broker_epoch": 9}),
+        (Kind.LEASE_GRANTED, {}),
+        (Kind.STARTED, {"after": "crash"}),
+    ],
+)
+def test_broker_alone_ends_at_its_first_sign_of_a_controller(
+    kind: Kind, details: dict[str, Any]
+) -> None:
+    told = story(
+        node("broker-4", (60_000, LOST, {"controller_id": 1}), (63_000, kind, details)),
+        node("broker-5", (60_000, FOUND, {"controller_id": 1, "epoch": 3})),
+    )
+    assert the(told, "NO_CONTROLLER").text == "broker 4 reached no controller for 3 s"
+
+
+def test_outage_does_not_end_when_another_node_hears_the_leader() -> None:
+    told = story(
+        node("controller-1", (62_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 2})),
+        node("controller-3", (61_000, Kind.NO_LEADER, {"epoch": 3, "reason": "cut off"}),
+             (91_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 2})),
+    )  # fmt: skip
+    assert the(told, "NO_LEADER").text == "controller-3 knows no leader for 30 s: cut off"
+
+
+def test_states_of_a_process_end_with_it() -> None:
+    """[a leader that was killed was told to hold visibility back for ever]"""
+    told = story(
+        node("controller-1",
+             (60_000, Kind.PEER_LOST, {"peer_id": 3, "reason": "cut off"}),
+             (61_000, Kind.LAO_STALLED, {"offset": 40, "brokers": "5", "reason": ""}),
+             (70_000, Kind.STARTED, {"after": "crash"})),
+    )  # fmt: skip
+    assert the(told, "LAO_STALL").until_ms == T0 + 70_000
+    assert "for 11 s" in the(told, "UNREACHABLE").text
+
+
+def test_span_has_no_length_when_the_journal_left_events_out() -> None:
+    whole = node(
+        "broker-4", (60_000, LOST, {"controller_id": 1}), (90_000, LOST, {"controller_id": 1}),
+        (93_000, FOUND, {"controller_id": 1, "epoch": 3}),
+    )  # fmt: skip
+    first, second, third = whole.events
+    told = story(replace(whole, events=(first, msgspec.structs.replace(second, left_out=7), third)))
+    assert the(told, "NO_CONTROLLER").text == "broker 4 reached no controller for 3 s"
+    assert told.missing == ("broker-4: 7 events, too many at once for its journal",)
 
 
 def test_5_a_broker_is_paused_holds_lao_back_and_is_fenced() -> None:
@@ -333,7 +404,7 @@ def test_8_a_link_is_cut_and_nobody_stopped() -> None:
         node("controller-3"),
     )  # fmt: skip
     assert the(told, "UNREACHABLE").text == (
-        "controller-3 did not answer nodes 1, 2 for 20.1 s: it is connected and does not answer"
+        "controller-3 did not answer nodes 1, 2 for 20 s: it is connected and does not answer"
     )
     stopped = story(
         node("controller-1", (61_000, Kind.PEER_LOST, lost)),
@@ -418,6 +489,21 @@ def test_the_winner_was_not_heard() -> None:
         log=LogTold((leader(60_000, 4, 2, 1),)),
     )
     assert the(told, "ELECTION").text.endswith("why is not known: the node that won was not heard")
+
+
+@pytest.mark.parametrize(
+    ("principal", "client_id", "who"),
+    [
+        ("alice", 7, "alice"),
+        (ANONYMOUS_PRINCIPAL, 9286, "client 9286 (no principal)"),
+        (ANONYMOUS_PRINCIPAL, 0, "a client (no principal)"),
+        ("", 0, "the controller"),
+    ],
+)
+def test_change_names_its_author(principal: str, client_id: int, who: str) -> None:
+    made = change(60_000, "topic", "orders", None, {"id": "7f"}, by=principal)
+    told = story(log=LogTold((made._replace(client_id=client_id),)))
+    assert the(told, "CHANGED").text.startswith(f"{who} changed topic orders: ")
 
 
 def test_nothing_happened() -> None:

@@ -113,6 +113,20 @@ def test_what_is_the_same_is_counted_and_not_written() -> None:
     assert [(one.number("epoch"), one.repeats) for one in events] == [(7, 0), (7, 4), (8, 0)]
 
 
+def test_journal_keeps_each_transition_when_a_state_comes_back_within_a_minute() -> None:
+    """[a controller was found, lost, and found again: the second finding was counted as a
+    repetition, and the outage never seemed to end]
+    """
+    clock = Clock()
+    recent = RecentEvents(4, "broker", wall_clock_ms=clock)
+    for _ in range(2):
+        recent.note(Kind.CONTROLLER_FOUND, controller_id=1, epoch=3)
+        recent.note(Kind.CONTROLLER_LOST, controller_id=1)
+        clock.ms += 600
+    events, _ = recent.since(0, 0, 10)
+    assert [one.kind for one in events] == 2 * [Kind.CONTROLLER_FOUND, Kind.CONTROLLER_LOST]
+
+
 def test_a_node_that_flaps_does_not_push_out_what_began_it() -> None:
     clock = Clock()
     recent = RecentEvents(1, "broker", wall_clock_ms=clock)
