@@ -48,18 +48,19 @@ def changes(
     *,
     partitions: int | None = None,
     only: Column | None = None,
-    among: DataFrame | None = None,
+    since: int | None = None,
     base: DataFrame | None = None,
+    imported: bool = False,
 ) -> DataFrame:
     """One row a change, unordered: the record's offset, epoch, time and author, and the entity's
     key, ``before`` and ``after``, JSON.
 
-    ``only``: a condition on ``group_kind`` and ``group_id``; ``among``: the groups that count;
-    ``base``: the state to go on from.
+    ``only``, ``since``, ``base``, ``imported``: see ``by_group``.
     """
-    return by_group(records, _COLUMNS, partitions, only=only, among=among, base=base).mapInArrow(
-        _record_changes, _CHANGED_DDL
+    rows = by_group(
+        records, _COLUMNS, partitions, only=only, since=since, base=base, imported=imported
     )
+    return rows.mapInArrow(_record_changes, _CHANGED_DDL)
 
 
 def _record_changes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as sf
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.records import EVERY_TOPIC
 from raftlog.metadata.snapshot import content_hash
 from replay.entities import count_entities, entities, to_json
 from replay.kernels.folding import IDENTITY, Unaccounted, apply_row
@@ -68,13 +69,15 @@ def by_group(
     partitions: int | None,
     *,
     only: Column | None = None,
-    among: DataFrame | None = None,
+    since: int | None = None,
     base: DataFrame | None = None,
+    imported: bool = False,
 ) -> DataFrame:
-    """The rows that change something, each group whole in one task and in order of offsets.
+    """Return the rows that change something, each group whole in one task and ordered by offset.
 
-    ``only``: a condition on group_kind and group_id; ``among``: the groups that count
-    (``touched_groups``). ``base``: the state that the records go on from (replay/based.py).
+    ``only``: a condition on group_kind and group_id; ``since``: only groups that a record behind
+    this offset changes. ``base``: the state that the records continue (replay/based.py).
+    ``imported``: the log is imported, so that a record may change every topic.
 
     A batch that names a client changes that client's group by its header, whatever its records
     change: one more row, IDENTITY.
@@ -83,21 +86,26 @@ def by_group(
     rows = rows.unionByName(_identities(records, columns))
     if base is not None:
         rows = rows.unionByName(base.select(*columns))
+    if imported:
+        rows = _for_each_topic(rows)
     if only is not None:
         rows = rows.where(only)
-    if among is not None:
-        rows = rows.join(among, ["group_kind", "group_id"], "left_semi").select(*columns)
     keys = ("group_id", "group_kind")
+    if since is not None:
+        changed = rows.where(sf.col("offset") > since).select(*keys).distinct()
+        rows = rows.join(changed, [*keys], "left_semi").select(*columns)
     rows = rows.repartition(*keys) if partitions is None else rows.repartition(partitions, *keys)
     # group_id first: it differs within the eight bytes that Spark compares before it looks closer.
     return rows.sortWithinPartitions(*keys, "offset", "type")
 
 
-def touched_groups(records: DataFrame) -> DataFrame:
-    """The groups that records change: columns group_kind, group_id, each once."""
-    columns = ("group_kind", "group_id")
-    rows = records.where(sf.col("group_kind").isNotNull()).select(*columns)
-    return rows.unionByName(_identities(records, columns)).distinct()
+def _for_each_topic(rows: DataFrame) -> DataFrame:
+    """Put a copy of each record that changes every topic into the group of each topic."""
+    of_topics = sf.col("group_kind") == EVERY_TOPIC.kind
+    of_every = of_topics & (sf.col("group_id") == EVERY_TOPIC.id)
+    topics = rows.where(of_topics & ~of_every).select("group_id").distinct()
+    copies = rows.where(of_every).drop("group_id").crossJoin(topics)
+    return rows.where(~of_every).unionByName(copies.select(*rows.columns))
 
 
 def _identities(records: DataFrame, columns: tuple[str, ...]) -> DataFrame:
@@ -123,15 +131,15 @@ def fold(
     with_entities: bool,
     only: Column | None = None,
     base: DataFrame | None = None,
+    imported: bool = False,
 ) -> DataFrame:
     """Fold: one row an entity (kind, key, value as JSON) if asked for, and for each task and kind
     one with ``hash`` and ``entities``.
 
-    ``only``: a condition on group_kind and group_id; ``base``: the state to go on from.
+    ``only``, ``base``, ``imported``: see ``by_group``.
     """
-    return by_group(records, FOLD_COLUMNS, partitions, only=only, base=base).mapInArrow(
-        _folder(with_entities=with_entities), _FOLDED_DDL
-    )
+    rows = by_group(records, FOLD_COLUMNS, partitions, only=only, base=base, imported=imported)
+    return rows.mapInArrow(_folder(with_entities=with_entities), _FOLDED_DDL)
 
 
 def totals(folded: DataFrame) -> Totals:

@@ -31,7 +31,11 @@ _HASH_BYTES = 16
 
 
 def state_hashes(
-    records: DataFrame, offsets: Iterable[int], *, partitions: int | None = None
+    records: DataFrame,
+    offsets: Iterable[int],
+    *,
+    partitions: int | None = None,
+    imported: bool = False,
 ) -> dict[int, int]:
     """The state hash at each of ``offsets``.
 
@@ -43,7 +47,8 @@ def state_hashes(
     if not ascending:
         return {}
     wanted = records.where(sf.col("batch_last_offset") <= ascending[-1])
-    shares = by_group(wanted, _COLUMNS, partitions).mapInArrow(_sharer(ascending), _SHARES_DDL)
+    rows = by_group(wanted, _COLUMNS, partitions, imported=imported)
+    shares = rows.mapInArrow(_sharer(ascending), _SHARES_DDL)
     totals = [0] * len(ascending)
     for stretch, share in shares.collect():
         totals[stretch] += int.from_bytes(share, "big")

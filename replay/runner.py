@@ -18,7 +18,7 @@ from replay.opened import Export, open_export
 from replay.origin import with_origin
 from replay.request import JobRequest
 from replay.session import build_session, expect_records
-from replay.shown import show
+from replay.shown import say_doubt, show
 from replay.source import check_files
 from replay.topic_ids import by_id
 
@@ -53,6 +53,7 @@ def run_here(request: JobRequest) -> int:
     try:
         # Before Spark starts, which takes seconds: most mistakes show here.
         export = open_export(request)
+        say_doubt(export)
         spark = build_session(f"raftlog replay {request.job}")
         try:
             expect_records(spark, export.record_count)

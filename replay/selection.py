@@ -7,6 +7,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from raftlog.metadata.records import EVERY_TOPIC
 from replay.asked import KINDS, TOPIC, Asked, ask
 
 __all__ = ["KINDS", "Selection", "select"]
@@ -36,14 +37,15 @@ class Selection(NamedTuple):
             .select(sf.col("topic_id").alias("group_id"))
             .distinct()
         )
-        if there is not None:
-            ids = ids.union(rows.sparkSession.createDataFrame([(there,)], "group_id string"))
+        others = [EVERY_TOPIC.id] if there is None else [EVERY_TOPIC.id, there]
+        more = rows.sparkSession.createDataFrame([(id_,) for id_ in others], "group_id string")
+        ids = ids.union(more)
         of_topic = rows.where(sf.col("group_kind") == TOPIC)
         if not asked.topic_types:
             return of_topic.join(ids, "group_id", "left_semi")
         of_topic = of_topic.where(sf.col("type").isin(*asked.topic_types))
-        others = rows.where(self.groups & (sf.col("group_kind") != TOPIC))
-        return others.unionByName(of_topic.join(ids, "group_id", "left_semi").select(rows.columns))
+        own = rows.where(self.groups & (sf.col("group_kind") != TOPIC))
+        return own.unionByName(of_topic.join(ids, "group_id", "left_semi").select(rows.columns))
 
 
 def select(kind: str, key: str = "") -> Selection:

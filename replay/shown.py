@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 import msgspec
 
 from raftlog.printable import printable_json
 from replay.errors import EXIT_FINDINGS
+from replay.opened import Export
 from replay.request import JobRequest
 from replay.text import console
+
+
+def say_doubt(export: Export) -> None:
+    """Print to stderr what is known to be wrong with the state of an export, if anything."""
+    if export.manifest.doubt:
+        print(f"raftlog replay: {export.manifest.doubt}", file=sys.stderr)
 
 
 def show(request: JobRequest, result: Any) -> int:

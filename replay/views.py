@@ -31,8 +31,8 @@ from replay.source import check_files, records
 class _Records:
     """The records, and what few of them say: asked once for all views."""
 
-    def __init__(self, rows: DataFrame) -> None:
-        self.rows = rows
+    def __init__(self, rows: DataFrame, *, imported: bool) -> None:
+        self.rows, self.imported = rows, imported
 
     @cached_property
     def facts(self) -> Facts:
@@ -41,7 +41,7 @@ class _Records:
 
 VIEWS: dict[str, Callable[[_Records], DataFrame]] = {
     "records": lambda of: of.rows,
-    "changes": lambda of: changes(of.rows),
+    "changes": lambda of: changes(of.rows, imported=of.imported),
     "brokers": lambda of: timelines.brokers(of.rows, of.facts),
     "partitions": lambda of: timelines.partitions(of.rows, of.facts),
     "topics": lambda of: timelines.topics(of.rows, of.facts),
@@ -84,6 +84,6 @@ def register_export(
     """Make the views over an open export, or some of them: brokers, topics, partitions and configs
     need a look at the records.
     """
-    of = _Records(records(spark, export))
+    of = _Records(records(spark, export), imported=bool(export.manifest.origin))
     for name in names:
         VIEWS[name](of).createOrReplaceTempView(prefix + name)

@@ -108,7 +108,10 @@ def open_log(
             say_left_out(log)
             yield DirectoryLog(log)
     elif export is not None:
-        yield ExportLog(export)
+        source = ExportLog(export)
+        if source.doubt:
+            print_error(source.doubt)
+        yield source
     else:
         with closing(RunningLog(bootstrap_controller, timeout_s)) as running:
             yield running
@@ -256,6 +259,8 @@ class ExportLog:
         self.cluster_id = manifest.cluster_id
         self.generation = manifest.generation
         self.origin = manifest.origin
+        self.doubt = manifest.doubt
+        """What is known to be wrong with its state; empty: nothing."""
         self.start_offset = manifest.history_begin
         self.high_watermark = self.end_offset = manifest.end_offset
 

@@ -47,8 +47,9 @@ def fold_imported(image: ImageDraft, message: pb.ImportedRecord, offset: int, ep
     """Fold an ImportedRecord. Raises KeyError for a topic that is not there."""
     if message.aborted:
         return
-    if message.clears_elr_of:
-        _clear_elr(image, image.topics[message.clears_elr_of])
+    if message.HasField("clears_elr_of"):
+        for topic_id in (message.clears_elr_of,) if message.clears_elr_of else _topics(image):
+            _clear_elr(image, image.topics[topic_id])
     elif message.kind:
         value = message.value if message.HasField("value") else None
         set_imported(image, message.kind, message.key, value)
@@ -90,6 +91,10 @@ def remove_with_topic(image: ImageDraft, topic: Topic) -> None:
     del image.configs[_TOPIC, topic.name]
     for name, value in values.items():
         image.replace("config", (_TOPIC, topic.name, name), value, None)
+
+
+def _topics(image: ImageDraft) -> list[bytes]:
+    return sorted(id_ for id_, _ in image.snapshot().topics.items())
 
 
 def _clear_elr(image: ImageDraft, topic: Topic) -> None:

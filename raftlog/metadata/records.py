@@ -1,8 +1,9 @@
 """The record types: their numbers, their messages, and the entity group that each one changes.
 
-Numbers are Kafka's apiKeys where Kafka has the record. A record changes exactly one *entity group*;
-folding a log group by group gives the same entities as folding it in order, which is what lets an
-engine like Spark do it in parallel.
+Numbers are Kafka's apiKeys where Kafka has the record. A record changes exactly one *entity group*
+(in an imported log one type changes every topic's, ``EVERY_TOPIC``); folding a log group by group
+gives the same entities as folding it in order, which is what lets an engine like Spark do it in
+parallel.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ class GroupKey(NamedTuple):
     kind: str
     id: str
 
+
+EVERY_TOPIC = GroupKey("topic", "")
+"""In the place of a group: the record changes every group of the kind topic."""
 
 MESSAGES: dict[int, type[Message]] = {
     RecordType.REGISTER_BROKER: pb.RegisterBrokerRecord,
@@ -152,7 +156,7 @@ def _topic(message: Any) -> GroupKey:
 
 
 def _imported(message: Any) -> GroupKey | None:
-    if message.clears_elr_of:
+    if message.HasField("clears_elr_of"):
         return GroupKey("topic", message.clears_elr_of.hex())
     return GroupKey(message.kind, message.key) if message.kind else None
 
@@ -206,7 +210,7 @@ def lease_group(lease_id: int) -> GroupKey:
 
 
 def group_of(type_: int, message: Any, offset: int) -> GroupKey | None:
-    """The entity group that the record at ``offset`` changes; None if it changes nothing."""
+    """Return the entity group that the record at ``offset`` changes; None if it changes nothing."""
     if type_ == RecordType.OPEN_CLIENT:  # its offset is the client's id
         return client_group(offset)
     if type_ == RecordType.LEASE:  # so is a lease's

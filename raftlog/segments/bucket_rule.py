@@ -8,6 +8,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raftlog.metadata.records import EVERY_TOPIC
 from raftlog.segments.manifest import BY_GROUP, Bucket, Manifest, Segment
 
 
@@ -25,9 +26,12 @@ def shares(table: pa.Table, count: int) -> Iterator[pa.Table]:
     )
     clients = pc.if_else(ends, table["client_id"].cast(pa.string()), None)
     client = _numbers(clients, count)
+    every = pc.and_(
+        pc.equal(table["group_kind"], EVERY_TOPIC.kind), pc.equal(table["group_id"], EVERY_TOPIC.id)
+    )
     for bucket in range(count):
-        chosen = pc.or_kleene(pc.equal(own, bucket), pc.equal(client, bucket))
-        yield table.filter(chosen)
+        of_group = pc.or_kleene(pc.equal(own, bucket), every)
+        yield table.filter(pc.or_kleene(of_group, pc.equal(client, bucket)))
 
 
 def _numbers(ids: pa.ChunkedArray, count: int) -> pa.Array:

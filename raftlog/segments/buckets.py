@@ -2,7 +2,8 @@
 together, so that whoever works by topic reads only his share, and nothing is shuffled.
 
 A row is in the bucket of the group that it changes, and, if it ends a batch that names a client, in
-that client's, too: the batch's header changes it. In each file rows are in the order of the log.
+that client's, too: the batch's header changes it. One that changes every topic is in all buckets.
+In each file rows are in the order of the log.
 The files say nothing that the records do not say; they can be made again.
 
 ``raftlog export --compact`` makes them, of ranges that are not merged any more.

@@ -150,6 +150,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     what is exported, as made of its bytes, from ``log_hash_begin_offset`` on (empty: not known).
     ``origin``: what kind of cluster the log is of, empty for raftlog's own. ``state_from``: the
     records before this offset are the state there, not history (None: all are history).
+    ``differs_from``: at this offset the system that the log is imported from had another state than
+    the log comes to here (None: no such offset is known).
     ``checkpoints``: states in between, by offset. ``bucketing``: records by group, of the ranges
     that were compacted (None: of none). ``retired``: files that do not count any more,
     and are removed after a while.
@@ -168,6 +170,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state_hashes: tuple[StateHash, ...] = ()
     origin: str = ""
     state_from: int | None = None
+    differs_from: int | None = None
     segments: tuple[Segment, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     bucketing: Bucketing | None = None
@@ -178,6 +181,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def owner(self) -> tuple[str, int]:
         """Whose log it is: cluster and generation."""
         return self.cluster_id, self.generation
+
+    @property
+    def doubt(self) -> str:
+        """What is known to be wrong with the state that the log comes to; empty: nothing."""
+        if self.differs_from is None:
+            return ""
+        return (
+            f"the state in this export is wrong at offset {self.differs_from}, and maybe before and"
+            f" after that: {self.origin.capitalize()}'s own snapshot there has another one (the"
+            " import says in what)"
+        )
 
     @property
     def end_offset(self) -> int:

@@ -29,12 +29,13 @@ def check_fields(manifest: Manifest, path: str) -> None:
             f"{path} is of a log of {manifest.origin!r}, which this build does not know: use a"
             " newer raftlog"
         )
-    if manifest.state_from is not None and not manifest.origin:
-        raise CorruptExportError(
-            f"{path} is corrupt: it has state_from {manifest.state_from}, and only the log of"
-            " another system begins with a state",
-            file=MANIFEST_NAME,
-        )
+    for name in ("state_from", "differs_from"):
+        if (value := getattr(manifest, name)) is not None and not manifest.origin:
+            raise CorruptExportError(
+                f"{path} is corrupt: it has {name} {value}, and only the log of another system"
+                " does",
+                file=MANIFEST_NAME,
+            )
 
 
 def _is_inside(file: str) -> bool:

@@ -185,6 +185,9 @@ def verify(export: Export, request: JobRequest, engine: Engine) -> VerifyResult:
         folded = engine.fold(known, {end.offset, *(one.offset for one in said)}, end.offset)
         faults += folded.faults
         faults += [fault for one in said for fault in _misplaced(one, ends)]
+        if manifest.differs_from is not None and manifest.differs_from <= end.offset:
+            at = manifest.differs_from
+            faults.append(Fault(at, at, "STATE", "", manifest.doubt))
     states = _states(said, folded.hashes)
     faults += [_disagreement(one) for one in states if not one.agrees]
     faults.sort()

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 from msgspec import structs
 
-from raftlog.metadata.entities import Broker, with_cause
+from raftlog.metadata.differences import brief, field_changes
+from raftlog.metadata.entities import Broker, Voters, with_cause
+from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.snapshot import KINDS
+from raftlog.metadata.imported import PARTITION_DETAIL
+from raftlog.plural import counted
+from replay.entities import entities
 from replay.kafka.batches import batches
 from replay.kafka.conversion import Conversion, Converted, StateHeader, decoded
 from replay.kafka.copies import Checkpoint
 from replay.kafka.errors import KafkaLogError, unreadable
-from replay.kafka.mapping import Mapping
+from replay.kafka.mapping import ELIGIBLE, Mapping
 from replay.kafka.records import KafkaRecord
 
 _HEADER, _FOOTER = "SnapshotHeaderRecord", "SnapshotFooterRecord"
 _NOT_IN_THEM = {"leader", "progress"}
 """Kinds of entities that Kafka's snapshots do not have."""
+_DEFAULT = ("zk_migration", 0)
+"""A state that Kafka's snapshots name although no record may have set it."""
+_ELR_VERSION = "eligible.leader.replicas.version"
 _MAX_DIFFERENCES = 20
 MAX_BYTES = 1 << 30
 """Of a snapshot: more than any of a million partitions."""
@@ -63,46 +69,46 @@ def state_of(checkpoint: Checkpoint) -> tuple[Converted, Mapping]:
 
 
 def differences(folded: Image, said: Image) -> list[str]:
-    """Where the fold of the log differs from what a snapshot says, in words; at most twenty."""
-    found: list[str] = []
-    ours, theirs = dict(_entities(folded)), dict(_entities(said))
-    for name in sorted(ours.keys() | theirs.keys()):
-        one, other = ours.get(name), theirs.get(name)
-        if one == other:
-            continue
-        if len(found) == _MAX_DIFFERENCES:
-            found.append("and more")
-            break
-        if one is None or other is None:
-            found.append(f"{name} is only in the {'log' if other is None else 'snapshot'}")
-        else:
-            found.append(f"{name} is {one!r} by the log, {other!r} in the snapshot")
+    """Return where the fold of the log differs from what a snapshot says, in words: the first
+    entities, and how many more.
+    """
+    ours, theirs = _comparable(folded), _comparable(said)
+    names = sorted(
+        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
+    )
+    found = [_in_words(name, ours.get(name), theirs.get(name)) for name in names[:_MAX_DIFFERENCES]]
+    if more := len(names) - len(found):
+        found.append(f"and {counted(more, 'more entity', 'more entities')}")
     return found
 
 
-def _entities(image: Image) -> Iterator[tuple[str, Any]]:
-    for kind in KINDS:
-        if kind.name in _NOT_IN_THEM:
+def _in_words(name: tuple[str, str], ours: Any, theirs: Any) -> str:
+    entity = " ".join(name).rstrip()
+    if ours is None or theirs is None:
+        return f"{entity} is only in the {'log' if theirs is None else 'snapshot'}"
+    changes = field_changes(to_json(ours), to_json(theirs))
+    return f"{entity}: " + ", ".join(
+        f"{one.field} is {brief(one.before)} by the log, {brief(one.after)} in the snapshot"
+        for one in changes
+    )
+
+
+def _comparable(image: Image) -> dict[tuple[str, str], Any]:
+    """Return the entities of an image, without what a log and Kafka's snapshots say differently."""
+    has_elr = image.features.get(_ELR_VERSION, 0) > 0
+    found: dict[tuple[str, str], Any] = {}
+    for kind, key, value in entities(image):
+        if kind in _NOT_IN_THEM or (kind, value) == _DEFAULT:
             continue
-        for key in kind.keys(image):
-            for content in kind.contents(image, key):
-                *names, value = content
-                name = " ".join((kind.name, *map(_word, names or _as_names(key))))
-                yield name, _comparable(value)
-
-
-def _as_names(key: Any) -> tuple[Any, ...]:
-    return key if isinstance(key, tuple) else (key,)
-
-
-def _word(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def _comparable(value: Any) -> Any:
-    """Without what only the log says: why a broker is as it is, and where the voters were named."""
-    if isinstance(value, Broker):
-        return structs.asdict(structs.replace(with_cause(value, 0), reason=""))
-    if hasattr(value, "voters"):
-        return value.voters
-    return value
+        if isinstance(value, Broker):
+            # Why it is as it is.
+            found[kind, key] = structs.replace(with_cause(value, 0), reason="")
+        elif isinstance(value, Voters):
+            # Where they were named.
+            found[kind, key] = value.voters
+        elif kind != PARTITION_DETAIL or has_elr:
+            found[kind, key] = value
+        # Kafka writes eligible replicas into its snapshots only at a level that knows them.
+        elif rest := {name: ids for name, ids in value.items() if name not in ELIGIBLE}:
+            found[kind, key] = rest
+    return found

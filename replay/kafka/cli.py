@@ -217,16 +217,17 @@ def findings(imported: Imported) -> list[str]:
     """What was found wrong, in words."""
     found = [f"damaged: {one}" for one in imported.damages]
     found += [f"the copies differ: {one}" for one in imported.differences]
-    for one in imported.snapshots:
+    unlike = [one for one in imported.snapshots if one.differences]
+    for one in unlike[:1]:
         found += [
             f"the state at offset {one.end_offset - 1} is not that of {one.file} of {one.node}:"
             f" {difference}"
             for difference in one.differences
         ]
-    if imported.not_cleared:
+    if unlike[1:]:
         found.append(
-            f"of {counted(imported.not_cleared, 'partition')} the state shows eligible leader"
-            " replicas that Kafka has cleared: one record cleared those of several topics"
+            f"nor is it that of {counted(len(unlike) - 1, 'later snapshot')}, up to offset"
+            f" {unlike[-1].end_offset - 1}"
         )
     found += [
         f"the log ends at offset {imported.copies_end - 1}, and {one}: the rest of the log is"

@@ -64,7 +64,6 @@ class Imported(msgspec.Struct, frozen=True):
     open_transaction: int | None
     later_ms: int
     reordered: int
-    not_cleared: int
     damages: list[str]
     differences: list[str]
     snapshots: list[Compared]
@@ -77,8 +76,7 @@ class Imported(msgspec.Struct, frozen=True):
     @property
     def sound(self) -> bool:
         """Whether nothing was found wrong."""
-        wrong = self.damages or self.differences or self.stopped or self.not_cleared
-        wrong = wrong or self.missing
+        wrong = self.damages or self.differences or self.stopped or self.missing
         return not wrong and not any(one.differences for one in self.snapshots)
 
 
@@ -102,6 +100,8 @@ class Importer:
         self._conversion = Conversion()
         self._differences: list[str] = []
         self._compared: list[Compared] = []
+        self._differs_from: int | None = None
+        """The offset of the first snapshot of Kafka's that is not what the log comes to."""
         self._snapshots: dict[int, list[tuple[Copy, Checkpoint]]] = {}
         """By the offset that they end at: what the fold is held against on the way."""
         self._agreed, self._together, self._stopped = 0, True, ""
@@ -194,6 +194,9 @@ class Importer:
         while not self.broken and (found := self._place()) is not None:
             self._take(*found)
         self._writer.commit(self._writer.next_offset)
+        known = self._writer.manifest.differs_from
+        if self._differs_from is not None and (known is None or self._differs_from < known):
+            self._writer.amend(differs_from=self._differs_from)
         return self._imported()
 
     def _take(self, copy: Copy, place: Place) -> None:
@@ -305,6 +308,8 @@ class Importer:
             self._compared.append(Compared(copy.name, one.path.name, one.end_offset, found))
             if not found:
                 self._writer.record([self._state_hash(copy, header)])
+            elif self._differs_from is None:
+                self._differs_from = header.last_offset
 
     def _state_hash(self, copy: Copy, header: batch.BatchHeader) -> StateHash:
         return StateHash(
@@ -332,7 +337,6 @@ class Importer:
             open_transaction=self._conversion.open_transaction,
             later_ms=counts.later_ms,
             reordered=counts.reordered,
-            not_cleared=self._conversion.mapping.not_cleared,
             damages=[one for copy in self._copies for one in copy.damages],
             differences=self._differences,
             snapshots=self._compared,

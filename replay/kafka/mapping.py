@@ -15,6 +15,7 @@ import msgspec
 from raftlog.metadata.imported import KAFKAS_METADATA_VERSION
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
+from replay.kafka.errors import KafkaLogError
 from replay.kafka.primitives import is_zero_uuid, uuid_bytes
 from replay.kafka.records import SECRETS, UNKNOWN, KafkaRecord
 from replay.kafka.schema import UNKNOWN_TAGS, Decoded
@@ -22,7 +23,7 @@ from replay.kafka.schema import UNKNOWN_TAGS, Decoded
 KRAFT_VERSION = "kraft.version"
 _NO_LEADER_CHANGE, _UNCHANGED_STATE = -2, -1
 _TOPIC = 2
-_ELIGIBLE = ("eligible_leader_replicas", "last_known_elr")
+ELIGIBLE = ("eligible_leader_replicas", "last_known_elr")
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
@@ -32,17 +33,11 @@ def encoded(value: Any) -> str:
 
 
 class Mapping:
-    """Maps records in the order of the log, and remembers what that takes: which topics there are,
-    and which partitions have eligible leader replicas.
-    """
+    """Maps records in the order of the log, and remembers which topics there are."""
 
     def __init__(self) -> None:
         self._name_of: dict[bytes, str] = {}
         self._id_of: dict[str, bytes] = {}
-        self._eligible: dict[bytes, set[int]] = {}
-        self.not_cleared = 0
-        """Of how many partitions the state shows eligible replicas that Kafka has cleared: one
-        record cleared those of several topics."""
         self._maps: dict[str, Callable[[Decoded], Any]] = {
             "RegisterBrokerRecord": _register_broker,
             "UnregisterBrokerRecord": _unregister_broker,
@@ -66,11 +61,11 @@ class Mapping:
     def message(self, record: KafkaRecord) -> Any:
         """The message of :mod:`raftlog.wire.records` that a record becomes."""
         made = self._maps.get(record.name)
-        if made is not None:
+        if made is not None and not _is_passed_over(record):
             return made(record.fields)
         message = plain(record)
         if record.name == "ClearElrRecord":
-            self._clear_elr(record.fields["topic_name"], message)
+            message.clears_elr_of = self._cleared(record.fields["topic_name"])
         entity = _ENTITIES.get(record.name)
         if entity is not None:
             message.kind, message.key, value = entity(record.fields)
@@ -88,7 +83,6 @@ class Mapping:
         name = self._name_of.pop(id_, None)
         if name is not None:
             self._id_of.pop(name, None)
-        self._eligible.pop(id_, None)
         return pb.RemoveTopicRecord(topic_id=id_, with_configs=True)
 
     def _partition(self, fields: Decoded) -> pb.PartitionRecord:
@@ -105,7 +99,7 @@ class Mapping:
             leader_epoch=fields["leader_epoch"],
             partition_epoch=fields["partition_epoch"],
         )
-        self._detail(fields, topic_id, message)
+        _set_detail(fields, message)
         return message
 
     def _partition_change(self, fields: Decoded) -> pb.PartitionChangeRecord:
@@ -125,40 +119,16 @@ class Mapping:
             message.leader = fields["leader"]
         if fields["leader_recovery_state"] != _UNCHANGED_STATE:
             message.leader_recovery_state = fields["leader_recovery_state"]
-        self._detail(fields, topic_id, message)
+        _set_detail(fields, message)
         return message
 
-    def _detail(
-        self,
-        fields: Decoded,
-        topic_id: bytes,
-        message: pb.PartitionRecord | pb.PartitionChangeRecord,
-    ) -> None:
-        if fields["directories"]:
-            message.imported.directories.ids.extend(map(uuid_bytes, fields["directories"]))
-        lists = {name: fields[name] for name in _ELIGIBLE if fields[name] is not None}
-        if not lists:
-            return
-        for name, ids in lists.items():
-            getattr(message.imported, name).SetInParent()
-            getattr(message.imported, name).ids.extend(ids)
-        eligible = self._eligible.setdefault(topic_id, set())
-        if any(lists.values()):
-            eligible.add(fields["partition_id"])
-        elif len(lists) == 2:
-            eligible.discard(fields["partition_id"])
-
-    def _clear_elr(self, topic_name: str, message: pb.ImportedRecord) -> None:
-        """An empty name: of all topics. A record changes one topic, and there are seldom more."""
-        if topic_name:
-            topics = [self._id_of[topic_name]] if topic_name in self._id_of else []
-        else:
-            topics = sorted(id_ for id_, partitions in self._eligible.items() if partitions)
-        for id_ in topics[1:]:
-            self.not_cleared += len(self._eligible[id_])
-        if topics:
-            message.clears_elr_of = topics[0]
-            self._eligible.pop(topics[0], None)
+    def _cleared(self, topic_name: str) -> bytes:
+        """Return the id of the topic whose eligible replicas are cleared; empty: of all topics."""
+        if not topic_name:
+            return b""
+        if topic_name not in self._id_of:
+            raise KafkaLogError(f"ClearElrRecord names the topic {topic_name!r}: it is not there")
+        return self._id_of[topic_name]
 
     def _config(self, fields: Decoded) -> pb.ConfigRecord:
         message = pb.ConfigRecord(
@@ -171,6 +141,17 @@ class Mapping:
         if fields["resource_type"] == _TOPIC:
             message.topic_id = self._id_of.get(fields["resource_name"], b"")
         return message
+
+
+def _set_detail(fields: Decoded, message: pb.PartitionRecord | pb.PartitionChangeRecord) -> None:
+    directories = fields["directories"]
+    # Kafka reads a record without directories as one that has the zero id for each replica.
+    if directories and not all(map(is_zero_uuid, directories)):
+        message.imported.directories.ids.extend(map(uuid_bytes, directories))
+    for name in ELIGIBLE:
+        if fields[name] is not None:
+            getattr(message.imported, name).SetInParent()
+            getattr(message.imported, name).ids.extend(fields[name])
 
 
 def plain(record: KafkaRecord, *, aborted: bool = False) -> pb.ImportedRecord:
@@ -187,6 +168,11 @@ def plain(record: KafkaRecord, *, aborted: bool = False) -> pb.ImportedRecord:
 
 def _shown(name: str, value: Any) -> Any:
     return "(secret)" if name in SECRETS else value
+
+
+def _is_passed_over(record: KafkaRecord) -> bool:
+    """A level of kraft.version that is no control record has no effect in Kafka (KAFKA-18979)."""
+    return record.name == "FeatureLevelRecord" and record.fields["name"] == KRAFT_VERSION
 
 
 def is_unknown(record: KafkaRecord) -> str:

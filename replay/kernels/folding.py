@@ -20,7 +20,7 @@ from raftlog.metadata.clients import fold_identity
 from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.group_state import put
 from raftlog.metadata.image import FoldError, Image
-from raftlog.metadata.records import parse_body
+from raftlog.metadata.records import EVERY_TOPIC, parse_body
 from replay.asked import TOPIC, Asked
 from replay.kernels.arrays import Bools, codes, distinct, ints
 
@@ -132,7 +132,9 @@ class Groups(NamedTuple):
         return self.kinds is None and self.wanted is None and self.buckets == 1
 
     def has(self, kind: str, id_: str) -> bool:
-        """Whether a group is one of them."""
+        """Return whether a group is one of them; EVERY_TOPIC: whether topics may be among them."""
+        if (kind, id_) == EVERY_TOPIC:
+            return self.kinds is None or kind in self.kinds
         return (
             (self.buckets == 1 or crc32(id_.encode()) % self.buckets == self.bucket)
             and (self.kinds is None or kind in self.kinds)

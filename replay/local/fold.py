@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from raftlog.metadata.entities import HASH_MASK
 from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import FoldError
-from raftlog.metadata.records import RecordType
+from raftlog.metadata.records import EVERY_TOPIC, RecordType
 from raftlog.metadata.snapshot import content_hash
 from replay.asked import Asked
 from replay.beginning import part_of_base, topic_there
@@ -265,11 +265,13 @@ def _differing(task: _ChangeTask) -> list[Net]:
 
 
 def _moved(task: _ChangeTask, groups: Groups, bucket: int | None) -> Groups:
-    """Those of the groups that a record behind the offset changes."""
+    """Return those of the groups that a record behind the offset may change."""
     behind = [each for each in task.export.segments if each.last_offset > task.since]
     moved: set[tuple[str, str]] = set()
     for table in rows_of(task.export, bucket, COLUMNS[:2] + _TOUCH_COLUMNS, behind):
         moved |= touched(table.filter(pc.greater(table["offset"], task.since)), groups)
+    if EVERY_TOPIC in moved:
+        return groups
     return groups._replace(wanted=frozenset(moved))
 
 

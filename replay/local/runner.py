@@ -12,10 +12,10 @@ from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError, exit_code
 from replay.local.audit import check_files
 from replay.local.pool import Pool, prepare_process
-from replay.opened import open_export
+from replay.opened import Export, open_export
 from replay.origin import with_origin
 from replay.request import JobRequest
-from replay.shown import show
+from replay.shown import say_doubt, show
 from replay.topic_ids import by_id
 
 LOCAL_JOBS = (
@@ -36,10 +36,19 @@ _CHECK_BY_THEMSELVES = ("audit", "summary", "verify", "report")
 
 
 def compute_local(request: JobRequest) -> Any:
-    """The result of a job. Raises RaftlogError."""
+    """Return the result of a job. Raises RaftlogError."""
+    return compute_on(open_local(request), request)
+
+
+def open_local(request: JobRequest) -> Export:
+    """Open the export that a job is about. Raises RaftlogError."""
     if request.job not in LOCAL_JOBS:
         raise ReplayError(f"{request.job} needs Spark: --engine local has {', '.join(LOCAL_JOBS)}")
-    export = open_export(request)
+    return open_export(request)
+
+
+def compute_on(export: Export, request: JobRequest) -> Any:
+    """Return the result of a job on an open export. Raises RaftlogError."""
     if request.job in BEGIN_IN_BETWEEN:
         request = by_id(export, request)
         export = begun(export, request)
@@ -56,7 +65,9 @@ def run_local(request: JobRequest) -> int:
     """
     prepare_process()
     try:
-        result = compute_local(request)
+        export = open_local(request)
+        say_doubt(export)
+        result = compute_on(export, request)
     except RaftlogError as error:
         print(f"raftlog replay: {printable(str(error), keep=chr(10))}", file=sys.stderr)
         return exit_code(error)

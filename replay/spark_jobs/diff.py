@@ -10,7 +10,6 @@ from raftlog.metadata.differences import field_changes, raw
 from replay.based import base_rows
 from replay.beginning import began, topic_there
 from replay.changes import changes
-from replay.fold import touched_groups
 from replay.jobs.diff import SAMPLES, Difference, DiffResult, require_order
 from replay.jobs.state import Point
 from replay.opened import Export, require_whole_history
@@ -85,13 +84,13 @@ def _differing(
         selection = select(*request.key)
         asked, only, entities = selection.asked, selection.groups, selection.entities
         rows = selection.narrow(rows, topic_there(export, asked.topic_name))
-    among = touched_groups(rows.where(meanwhile)) if begin_offset >= 0 else None
     changed = changes(
         rows,
         partitions=request.partitions,
         only=only,
-        among=among,
+        since=begin_offset if begin_offset >= 0 else None,
         base=base_rows(spark, export, asked),
+        imported=bool(export.manifest.origin),
     ).where(meanwhile)
     if entities is not None:
         changed = changed.where(entities)

@@ -30,6 +30,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> HistoryResu
         partitions=request.partitions,
         only=selection.groups,
         base=base_rows(spark, export, selection.asked),
+        imported=bool(export.manifest.origin),
     ).where(selection.entities)
     if (since := since_of(request)) is not None:
         changed = changed.where(sf.col("offset") > since)

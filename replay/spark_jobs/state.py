@@ -47,6 +47,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> StateResult
         partitions=request.partitions,
         with_entities=True,
         base=base_rows(spark, export),
+        imported=bool(export.manifest.origin),
     ).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         total = totals(folded)
@@ -78,6 +79,7 @@ def _some(
         with_entities=True,
         only=selection.groups,
         base=base_rows(spark, export, selection.asked),
+        imported=bool(export.manifest.origin),
     )
     found = folded.where(sf.col("key").isNotNull() & selection.entities).persist(
         StorageLevel.MEMORY_AND_DISK

@@ -22,6 +22,13 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> SummaryResu
     rows = records(spark, late)
     point = find_point(rows, late)
     base = base_rows(spark, late)
-    total = totals(fold(rows, partitions=request.partitions, with_entities=False, base=base))
+    folded = fold(
+        rows,
+        partitions=request.partitions,
+        with_entities=False,
+        base=base,
+        imported=bool(export.manifest.origin),
+    )
+    total = totals(folded)
     audited = audit.run(spark, export, request)
     return summed_up(export, late, point, total.entities, total.state_hash, audited)

@@ -40,7 +40,10 @@ class _InSpark(Engine):
     def _fold_by_groups(self, offsets: Collection[int]) -> Fold:
         tasks = [self._request.partitions] if self._request.partitions else list(TASKS)
         rows = records(self._spark, self._export)
-        hashes, faults = _fold(lambda count: state_hashes(rows, offsets, partitions=count), tasks)
+        imported = bool(self._export.manifest.origin)
+        hashes, faults = _fold(
+            lambda count: state_hashes(rows, offsets, partitions=count, imported=imported), tasks
+        )
         said = {offset: format_hash(state_hash) for offset, state_hash in hashes.items()}
         return Fold(said, faults, tasks, 0)
 

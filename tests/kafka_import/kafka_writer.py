@@ -139,6 +139,16 @@ def write_node(
     return inside
 
 
+def write_checkpoint(inside: Path, end_offset: int, *records: bytes, epoch: int = 1) -> Path:
+    """A snapshot of the state at an offset (exclusive), beside a node's segments."""
+    header = control("SnapshotHeaderRecord", last_contained_log_timestamp=1000)
+    parts = [batch(0, [header]), batch(1, records)] if records else [batch(0, [header])]
+    parts.append(batch(1 + len(records), [control("SnapshotFooterRecord")]))
+    path = inside / f"{end_offset:020d}-{epoch:010d}.checkpoint"
+    path.write_bytes(b"".join(parts))
+    return path
+
+
 UUID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 

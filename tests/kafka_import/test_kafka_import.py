@@ -27,10 +27,16 @@ from replay.kafka.conversion import decoded
 from replay.kafka.copies import find_copies
 from replay.kafka.errors import NoKafkaLogError
 from replay.kafka.importing import Imported, Importer
+from replay.local.runner import run_local
+from replay.request import JobRequest
 
+NO_DIRECTORY = "A" * 22
 HERE = Path(__file__).parent
 
 NOOP = kafka.metadata("NoOpRecord")
+ELR_ON = kafka.metadata(
+    "FeatureLevelRecord", name="eligible.leader.replicas.version", feature_level=1
+)
 
 
 @pytest.fixture(scope="module")
@@ -393,12 +399,91 @@ def test_eligible_leader_replicas_are_followed_and_cleared(tmp_path: Path, of: s
     assert detail(state(tmp_path / "before")) == {"eligible_leader_replicas": [2]}
     with (node / "00000000000000000000.log").open("ab") as file:
         file.write(log_of(kafka.metadata("ClearElrRecord", topic_name=of), first=3))
-    found = import_all(tmp_path / "after", node)
+    import_all(tmp_path / "after", node)
     image = state(tmp_path / "after")
     assert detail(image) == {}
     (partition,) = image.partitions.values()
     assert (partition.isr, partition.partition_epoch) == ((1,), 2)
-    assert found.not_cleared == 0
+
+
+def test_cluster_wide_clear_equals_kafkas_snapshot_of_every_topic(tmp_path: Path) -> None:
+    """A topic without eligible replicas keeps its partition epoch."""
+    other, third = kafka.UUID.replace("Q", "g"), kafka.UUID.replace("Q", "w")
+    elr: dict[str, Any] = {"eligible_leader_replicas": [2], "last_known_elr": [1]}
+    log = log_of(
+        *(kafka.topic(), kafka.partition(0, **elr), kafka.partition(1)),
+        *(kafka.topic("other", other), kafka.partition(0, other, **elr, partition_epoch=5)),
+        *(kafka.topic("third", third), kafka.partition(0, third)),
+        kafka.metadata("ClearElrRecord", topic_name=""),
+        kafka.partition(2, **elr),
+        ELR_ON,
+    )
+    node = kafka.write_node(tmp_path / "node", log)
+    kafka.write_checkpoint(
+        node,
+        10,
+        ELR_ON,
+        *(kafka.topic(), kafka.partition(0, partition_epoch=1), kafka.partition(1)),
+        kafka.partition(2, **elr),
+        *(kafka.topic("other", other), kafka.partition(0, other, partition_epoch=6)),
+        *(kafka.topic("third", third), kafka.partition(0, third)),
+    )
+    found = import_all(tmp_path / "exported", node)
+    assert [(one.end_offset, one.differences) for one in found.snapshots] == [(10, [])]
+    assert found.sound
+
+
+def test_what_only_kafkas_snapshots_say_is_no_difference(tmp_path: Path) -> None:
+    """Directories of before there were any, eligible replicas at a level without them, and a
+    migration that never was.
+    """
+    log = log_of(
+        *(kafka.topic(), kafka.partition(0)),
+        kafka.partition(1, eligible_leader_replicas=[2]),
+        kafka.metadata("FeatureLevelRecord", name="kraft.version", feature_level=1),
+    )
+    node = kafka.write_node(tmp_path / "node", log)
+    kafka.write_checkpoint(
+        node,
+        4,
+        *(kafka.topic(), kafka.partition(0, directories=[NO_DIRECTORY] * 2)),
+        kafka.partition(1, directories=[NO_DIRECTORY] * 2),
+        kafka.metadata("ZkMigrationStateRecord", zk_migration_state=0),
+    )
+    found = import_all(tmp_path / "exported", node)
+    assert [(one.end_offset, one.differences) for one in found.snapshots] == [(4, [])]
+    assert "kraft.version" not in state(tmp_path / "exported").features
+
+
+def test_differences_are_named_by_field_and_remembered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = log_of(kafka.topic(), *(kafka.partition(index) for index in range(30)), NOOP)
+    node = kafka.write_node(tmp_path / "node", log)
+    changed = [kafka.partition(index, isr=[1], leader=2) for index in range(30)]
+    kafka.write_checkpoint(node, 32, kafka.topic(), *changed)
+    found = import_all(tmp_path / "exported", node)
+    (one,) = found.snapshots
+    assert one.differences[0] == (
+        "partition orders-0: isr is [1,2] by the log, [1] in the snapshot, leader is 1 by the log,"
+        " 2 in the snapshot"
+    )
+    assert one.differences[20:] == ["and 10 more entities"]
+    assert read_manifest(tmp_path / "exported").differs_from == 31
+    for job, code in (("state", 0), ("verify", 3)):
+        assert run_local(JobRequest(job=job, export=str(tmp_path / "exported"))) == code
+        shown = capsys.readouterr()
+        assert "the state in this export is wrong at offset 31" in shown.err
+    assert "STATE: the state in this export is wrong at offset 31" in shown.out
+
+
+def test_clear_of_unknown_topic_stops_the_import(tmp_path: Path) -> None:
+    log = log_of(kafka.topic()) + log_of(
+        kafka.metadata("ClearElrRecord", topic_name="gone"), first=1
+    )
+    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    assert "ClearElrRecord names the topic 'gone'" in found.stopped
+    assert found.end_offset == 1
 
 
 def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:

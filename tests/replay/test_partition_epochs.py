@@ -130,7 +130,9 @@ def test_epochs_of_a_real_kafka_are_those_of_the_image(release: str, tmp_path: P
 def test_eligible_replicas_that_are_cleared_take_a_partition_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
 ) -> None:
-    """Where there were any, and once; whatever is said of the partition next, or nothing."""
+    """Where there were any, and once; whatever is said of the partition next, or nothing. Of one
+    topic, or of all.
+    """
     log = KafkaLog()
     clear = kafka.metadata("ClearElrRecord", topic_name="one")
     log.topic("one", [1, 2, 3], isr=[1])
@@ -145,9 +147,12 @@ def test_eligible_replicas_that_are_cleared_take_a_partition_epoch(
     log.change("one", isr=[1], eligible_leader_replicas=[3])
     log.change("other", isr=[1, 3])
     log.append(clear)
+    for name in ("one", "other"):
+        log.change(name, eligible_leader_replicas=[4])
+    log.append(kafka.metadata("ClearElrRecord", topic_name=""))
     log.import_into(tmp_path)
     monkeypatch.setattr(reading, "SLICE_ROWS", slice_rows)
     for offset, expected in followed(tmp_path / "exported"):
         assert of_kernels(tmp_path / "exported", offset) == expected, offset
     (one, other) = sorted(epoch for _, _, epoch in expected.values())
-    assert (one, other) == (2, 7)
+    assert (one, other) == (4, 9)
