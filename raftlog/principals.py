@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 from dataclasses import dataclass
 
@@ -93,3 +94,14 @@ def parse_super_users(text: str) -> frozenset[str]:
                 f"{name!r} is no super user: it is User: and the name of one who has proved it"
             )
     return names
+
+
+def os_user() -> str:
+    """Return the user who runs this process, which commands and clients state as their principal.
+
+    It proves nothing. Empty if the user has no name.
+    """
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""

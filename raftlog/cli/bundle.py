@@ -25,6 +25,7 @@ import msgspec
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from raftlog.cli.times import Period
 from raftlog.doctor.evidence import About as NodeAbout
 from raftlog.doctor.evidence import Evidence as Seen
 from raftlog.doctor.evidence import NodeSeen, Reach
@@ -144,8 +145,11 @@ class Bundle:
             raise ConfigError(f"{self._file}: doctor.json: {error}") from error
         return Seen(nodes, brokers, found.brokers_failure, found.at_ms, told)
 
-    def told(self, first_ms: int, last_ms: int) -> Evidence:
-        """What happened, as far as the bundle has it."""
+    def told(self, period: Period) -> Evidence:
+        """What happened, as far as the bundle has it. Raises BadParameter for no such period."""
+        first_ms, last_ms = self.about.from_ms, self.about.to_ms
+        if period.is_given:
+            first_ms, last_ms = period.at(lambda: self.about.to_ms)
         nodes = []
         for one in self.about.nodes:
             lines = self._parts.get(f"nodes/{one.name}/events.jsonl", b"").splitlines()
@@ -161,7 +165,7 @@ class Bundle:
             log.failure,
             log.late,
         )
-        return Evidence(first_ms, last_ms, tuple(nodes), told)
+        return Evidence(first_ms, min(last_ms, self.about.to_ms), tuple(nodes), told)
 
     def _decode(self, name: str, type_: type[Any]) -> Any:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,15 +17,13 @@ from raftlog.cli.options import (
     Timeout,
     controllers,
 )
-from raftlog.cli.times import Since, period_ms
+from raftlog.cli.times import Period, Since
 
 if TYPE_CHECKING:
     from raftlog.cli.node_queries import NodeAt
-    from raftlog.doctor.evidence import Evidence as Seen
     from raftlog.incident.evidence import NodeTold
 
 app = typer.Typer(help="What others need to help.", epilog=EPILOG, no_args_is_help=True)
-DAY_MS = 86_400_000
 
 
 def register(app_: typer.Typer) -> None:
@@ -70,10 +67,10 @@ def bundle(
 
     addresses = controllers(bootstrap_controller)
     servers = [one.strip() for one in bootstrap_server.split(",") if one.strip()]
-    first_ms, last_ms = period_ms(since, "", "", DAY_MS)
+    period = Period(since, default="1d")
     name = f"raftlog-debug-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar.gz"
     target = file if file is not None else Path(name)
-    asked, missing = _write(target, addresses, servers, timeout, first_ms, last_ms, disk=disk)
+    asked, missing = _write(target, addresses, servers, timeout, period, disk=disk)
     print_line(f"{target}: {counted(asked, 'node')}, {target.stat().st_size} bytes")
     for one in missing:
         print_line(f"missing: {one}")
@@ -86,8 +83,7 @@ def _write(
     addresses: list[str],
     servers: list[str],
     timeout_s: float,
-    first_ms: int,
-    last_ms: int,
+    period: Period,
     *,
     disk: bool,
 ) -> tuple[int, list[str]]:
@@ -96,24 +92,22 @@ def _write(
 
     from raftlog.build import build_text
     from raftlog.cli.bundle import FORMAT, About, ToldNode, doctor_part, log_part, write_bundle
-    from raftlog.cli.client_security import security_of_environment
-    from raftlog.cli.doctor_evidence import gather
     from raftlog.cli.doctor_screen import screen as doctor_screen
     from raftlog.cli.explain_evidence import of_cluster
     from raftlog.cli.explain_screen import screen as explain_screen
+    from raftlog.cli.node_queries import NodeAt, nodes_of
     from raftlog.doctor.diagnosis import diagnose, verdict
     from raftlog.incident.story import tell
 
-    told = of_cluster(addresses, servers, timeout_s, first_ms, last_ms)
-    seen: Seen = asyncio.run(gather(addresses, min(timeout_s, 1.0), security_of_environment()))
+    told, seen = of_cluster(addresses, servers, timeout_s, period)
     findings = diagnose(seen)
-    parts, failures = asyncio.run(_of_nodes(addresses, servers, timeout_s, disk=disk))
+    asked = nodes_of(seen, [NodeAt("broker", -1, one) for one in servers])
+    parts, failures = asyncio.run(_of_nodes(asked, timeout_s, disk=disk))
     nodes = [
         ToldNode(one.name, one.role, one.node_id, "", one.failure or failures.get(one.name, ""))
         for one in told.nodes
     ]
-    now_ms = time.time_ns() // 1_000_000
-    about = About(FORMAT, now_ms, build_text(), first_ms, last_ms, nodes)
+    about = About(FORMAT, seen.at_ms, build_text(), told.from_ms, told.to_ms, nodes)
     story = tell(told)
     explained = explain_screen(story, (findings, verdict(findings).value), everything=True)
     parts |= {
@@ -124,7 +118,7 @@ def _write(
         "log.json": log_part(told.log),
         **{f"nodes/{one.name}/events.jsonl": _lines(one) for one in told.nodes},
     }
-    write_bundle(target, dict(sorted(parts.items())), now_ms)
+    write_bundle(target, dict(sorted(parts.items())), seen.at_ms)
     missing = [f"{one.name}: {one.failure}" for one in nodes if one.failure]
     if told.log.failure:
         missing.append(f"the log: {told.log.failure}")
@@ -138,15 +132,14 @@ def _lines(node: NodeTold) -> bytes:
 
 
 async def _of_nodes(
-    addresses: list[str], servers: list[str], timeout_s: float, *, disk: bool
+    nodes: list[NodeAt], timeout_s: float, *, disk: bool
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """The parts of each node that answers, and why others do not, by name."""
     from raftlog.cli.client_security import security_of_environment
-    from raftlog.cli.node_queries import ask_all, find_nodes
+    from raftlog.cli.node_queries import ask_all
     from raftlog.wire.node.v1 import node_pb2 as pb
 
     security = security_of_environment()
-    nodes = await find_nodes(addresses, min(timeout_s, 2.0), security, servers)
     described, diagnosed = await asyncio.gather(
         ask_all(
             nodes,

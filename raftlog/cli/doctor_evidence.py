@@ -24,6 +24,8 @@ import grpc  # isort: skip
 GRACE = 0.1
 """Once somebody has answered, the others have this share of the whole time: a node that hangs must
 not make the one who looks for it wait."""
+LOOK_S = 1.0
+"""The time for a whole look, where nobody says otherwise."""
 LEADERS_SHARE = 0.4
 """So much has a leader that answers, to describe the brokers."""
 MAX_ADDRESSES = 100
@@ -83,7 +85,8 @@ class _Look:
         nodes = _once_a_node(list(seen.values()))
         brokers = await self._brokers_seen(Evidence(nodes).leader)
         told = await self._told_by(brokers.response)
-        return Evidence(nodes, brokers.response, brokers.failure, _now_ms(), told)
+        found = Evidence(nodes, brokers.response, brokers.failure, _now_ms(), told)
+        return replace(found, at_ms=found.at_ms + (found.ahead_ms or 0))
 
     def _ask(self, address: str) -> None:
         if address and address not in self._asked and len(self._asked) < MAX_ADDRESSES:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raftlog import batch
 from raftlog.cli.client_security import security_of_environment
+from raftlog.cli.doctor_evidence import LOOK_S, gather
 from raftlog.cli.log_sources import LogSource, begins_late, chunks, open_log
-from raftlog.cli.node_queries import NodeEvents, events_of_all, find_nodes
+from raftlog.cli.node_queries import NodeAt, journals, nodes_of
+from raftlog.cli.times import FOR_EVER_MS, Period
+from raftlog.doctor.evidence import Evidence as Seen
 from raftlog.errors import (
     ApiError,
     ConfigError,
@@ -36,74 +40,83 @@ _UNTOLD = frozenset({"applied", "progress", "client", "client_result", "export_c
 
 
 def of_cluster(
-    addresses: Sequence[str],
-    servers: Sequence[str],
-    timeout_s: float,
-    first_ms: int,
-    last_ms: int,
-) -> Evidence:
-    """Ask all nodes, and read the log. Never raises for what nodes do."""
-    told = asyncio.run(_journals(addresses, servers, min(timeout_s, NODE_TIMEOUT_S), first_ms))
-    bootstrap = ",".join(
-        dict.fromkeys(
-            [*(one.node.endpoint for one in told if one.node.role == "controller"), *addresses]
-        )
-    )
+    addresses: Sequence[str], servers: Sequence[str], timeout_s: float, period: Period
+) -> tuple[Evidence, Seen]:
+    """Look at the cluster, ask all nodes for their journals, and read the log.
+
+    Never raises for what nodes do. Raises BadParameter for a period that ends before it begins.
+    """
+    seen, told, (first_ms, last_ms) = asyncio.run(_told_of(addresses, servers, timeout_s, period))
+    voters = (one.endpoint for one in nodes_of(seen) if one.role == "controller")
+    bootstrap = ",".join(dict.fromkeys([*voters, *addresses]))
     try:
         with open_log(None, None, bootstrap, min(timeout_s, LOG_TIMEOUT_S)) as source:
             log = log_of(source, first_ms, last_ms)
     except (ApiError, CorruptLogError, ConfigError) as error:
         log = LogTold(failure=str(error))
-    return Evidence(first_ms, last_ms, tuple(one.told() for one in told), log)
+    return _evidence(first_ms, last_ms, seen.at_ms, told, log), seen
 
 
-async def _journals(
-    addresses: Sequence[str], servers: Sequence[str], timeout_s: float, first_ms: int
-) -> list[NodeEvents]:
+async def _told_of(
+    addresses: Sequence[str], servers: Sequence[str], timeout_s: float, period: Period
+) -> tuple[Seen, list[NodeTold], tuple[int, int]]:
     security = security_of_environment()
-    nodes = await find_nodes(addresses, timeout_s, security, servers)
-    found = await events_of_all(nodes, first_ms, timeout_s, security)
-    # An address whose node has a name by now is one node, however it was called.
-    by_name: dict[tuple[str, str], NodeEvents] = {}
-    for one in found:
-        key = (one.node.role, one.node.name)
-        if key not in by_name or by_name[key].failure:
-            by_name[key] = one
-    return list(by_name.values())
+    seen = await gather(addresses, min(timeout_s, LOOK_S), security)
+    first_ms, last_ms = period.at(lambda: seen.at_ms)
+    nodes = nodes_of(seen, [NodeAt("broker", -1, one) for one in servers])
+    age_ms = max(1, seen.at_ms - first_ms)
+    told = await journals(seen, nodes, age_ms, min(timeout_s, NODE_TIMEOUT_S), security)
+    return seen, told, (first_ms, last_ms)
 
 
-def of_directories(directories: Sequence[Path], first_ms: int, last_ms: int) -> Evidence:
+def _evidence(
+    first_ms: int, last_ms: int, now_ms: int, nodes: Sequence[NodeTold], log: LogTold
+) -> Evidence:
+    if last_ms == FOR_EVER_MS:
+        return Evidence.until_now(first_ms, now_ms, tuple(nodes), log)
+    return Evidence(first_ms, last_ms, tuple(nodes), log)
+
+
+def of_directories(directories: Sequence[Path], period: Period) -> Evidence:
     """Read the journals of data directories, and the longest log that one of them has.
 
-    Raises ConfigError for what is no data directory.
+    What time it is, they say themselves: that of the last that any of them has.
+    Raises ConfigError for what is no data directory, BadParameter as ``of_cluster``.
     """
     from raftlog.cli.data_directory import require_node
     from raftlog.storage.meta_file import read_identity
 
-    nodes, logs = [], []
-    for directory in directories:
-        require_node(directory)
-        identity = read_identity(directory)
-        has_log = (directory / "log" / "CURRENT").exists() and _is_controller(directory)
-        role = "controller" if has_log else "broker"
-        nodes.append(_told(directory, identity, role))
-        if has_log:
-            logs.append(directory)
-    log = LogTold(failure="no directory of a controller was given")
-    for directory in logs:
-        try:
-            with open_log(directory, None, "", 0) as source:
-                found = log_of(source, first_ms, last_ms)
-        except DirectoryInUseError as error:
-            found = LogTold(
-                failure=f"{error}: its node runs. Ask the cluster instead, without --directory:"
-                " --bootstrap-controller, or RAFTLOG_BOOTSTRAP_CONTROLLER"
-            )
-        except (ConfigError, CorruptLogError, StorageError) as error:
-            found = LogTold(failure=str(error))
-        if log.failure or len(found.changes) > len(log.changes):
-            log = found
-    return Evidence(first_ms, last_ms, tuple(nodes), log)
+    nodes, failures, longest = [], [], None
+    with ExitStack() as stack:
+        for directory in directories:
+            require_node(directory)
+            identity = read_identity(directory)
+            has_log = (directory / "log" / "CURRENT").exists() and _is_controller(directory)
+            nodes.append(_told(directory, identity, "controller" if has_log else "broker"))
+            if not has_log:
+                continue
+            try:
+                source = stack.enter_context(open_log(directory, None, "", 0))
+                if longest is None or source.high_watermark > longest.high_watermark:
+                    longest = source
+            except DirectoryInUseError as error:
+                failures.append(
+                    f"{error}: its node runs. Ask the cluster instead, without --directory:"
+                    " --bootstrap-controller, or RAFTLOG_BOOTSTRAP_CONTROLLER"
+                )
+            except (ConfigError, CorruptLogError, StorageError) as error:
+                failures.append(str(error))
+        newest = [event.at_ms for node in nodes for event in node.events]
+        if longest is None:
+            now_ms = max(newest, default=0)
+            first_ms, last_ms = period.at(lambda: now_ms)
+            why = "; ".join(failures) or "no directory of a controller was given"
+            log = LogTold(failure=why)
+        else:
+            now_ms = max([longest.now_ms(), *newest])
+            first_ms, last_ms = period.at(lambda: now_ms)
+            log = log_of(longest, first_ms, last_ms)
+    return _evidence(first_ms, last_ms, now_ms, nodes, log)
 
 
 def _is_controller(directory: Path) -> bool:
@@ -132,10 +145,8 @@ def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogTold:
     writes: deque[int] = deque(maxlen=MAX_WRITES)
     for chunk in chunks(source, end, begin=builder.offset + 1):
         headers = list(batch.headers(chunk, verify=False))
-        if headers[0].timestamp_ms > last_ms:
-            break
         if recorder is None:
-            if headers[-1].timestamp_ms < first_ms:
+            if max(one.timestamp_ms for one in headers) < first_ms:
                 builder.apply_chunk(chunk)
                 continue
             recorder = ChangeRecorder(builder.snapshot())

@@ -16,7 +16,7 @@ from raftlog.cli.log_sources import LogSource, RunningLog
 from raftlog.cli.output import print_error
 from raftlog.cli.writes import first_error
 from raftlog.errors import ApiError, ConfigError
-from raftlog.os_user import os_user
+from raftlog.principals import os_user
 from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import MANIFEST_NAME, read_manifest

@@ -12,14 +12,14 @@ from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.log_sources import DataDirectory, ExportDirectory
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, JsonLines, Timeout
-from raftlog.cli.times import From, Since, To, now_ms, period_ms
+from raftlog.cli.times import From, Period, Since, To
+from raftlog.metadata.history import KINDS
 
 if TYPE_CHECKING:
     from raftlog.cli.log_sources import LogSource
     from raftlog.metadata.changes import Changed
     from raftlog.metadata.history import Question
 
-FOR_EVER_MS = 100 * 365 * 86_400_000
 DEFAULT_LIMIT = 100
 _EXIST_BY_A_CHANGE = frozenset({"topic", "partition", "broker"})
 """One of these without a change never was; a topic without configs is no mistake."""
@@ -35,10 +35,7 @@ def history(
         str,
         typer.Argument(
             metavar="KIND",
-            help=(
-                "topic, partition, broker, config, acl, cluster, feature, hostname, export_cursor"
-                " or client."
-            ),
+            help=f"{', '.join(KINDS[:-1])} or {KINDS[-1]}.",
             autocompletion=completion.history_kinds,
         ),
     ],
@@ -54,8 +51,14 @@ def history(
     begin: From = "",
     end: To = "",
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="Show the newest N changes.")
-    ] = DEFAULT_LIMIT,
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=1,
+            help=f"Show the newest N changes. Default: {DEFAULT_LIMIT}; with --json: all.",
+        ),
+    ] = None,
     directory: DataDirectory = None,
     export: ExportDirectory = None,
     bootstrap_controller: BootstrapController = "",
@@ -78,12 +81,15 @@ def history(
     from raftlog.cli.log_sources import begins_late, open_log
     from raftlog.cli.output import print_error, print_json_line, print_line
     from raftlog.metadata.authors import why_nobody
+    from raftlog.plural import counted
 
     asked = _question(kind, key or [])
-    first_ms, last_ms = period_ms(since, begin, end, FOR_EVER_MS)
-    shown: deque[Changed] = deque(maxlen=limit)
+    period = Period(since, begin, end)
+    most = limit if limit is not None else (None if as_json else DEFAULT_LIMIT)
+    shown: deque[Changed] = deque(maxlen=most)
     total = 0
     with open_log(directory, export, bootstrap_controller, timeout) as source:
+        first_ms, last_ms = period.at(source.now_ms)
         for one in found(source, asked, first_ms, last_ms):
             total += 1
             shown.append(one)
@@ -91,7 +97,7 @@ def history(
             for one in _found_by_id(source, (key or [""])[0], first_ms, last_ms):
                 total += 1
                 shown.append(one)
-        late, origin = begins_late(source), source.origin
+        late, origin, end_offset = begins_late(source), source.origin, source.high_watermark
     if as_json:
         for one in shown:
             print_json_line(_document(one))
@@ -99,14 +105,18 @@ def history(
         _print(shown, origin)
     name = " ".join([kind, *(key or [])])
     exists = bool(asked.kinds & _EXIST_BY_A_CHANGE)
-    if not total and key and exists and not (since or begin or end) and not late:
+    if not total and key and exists and not period.is_given and not late:
         raise FailedError(f"there is and was no {name}: the log has no change of it", Exit.REFUSED)
     if late:
         print_error(f"{late}. Older changes of {name} are in an export, if there is one: --export")
+    more = f" ({len(shown)} shown, the newest: raise --limit for more)"
+    counts = f"{counted(total, 'change')} of {name}, up to offset {end_offset}"
     if not as_json:
-        _print_total(name, total, len(shown))
+        print_line(f"{counts}{more if len(shown) < total else ''}")
         if origin and shown:
             print_line(why_nobody(origin))
+    elif len(shown) < total:
+        print_error(f"{counts}{more}")
 
 
 def _question(kind: str, key: list[str]) -> Question:
@@ -129,9 +139,7 @@ def found(source: LogSource, asked: Question, first_ms: int, last_ms: int) -> It
     recorder = ChangeRecorder(source.image_up_to(source.high_watermark - 1))
     for chunk in chunks(source, source.high_watermark, begin=recorder.offset + 1):
         for one in changes_of_chunk(recorder, chunk, asked.kinds.__contains__):
-            if one.timestamp_ms > last_ms:
-                return
-            if one.timestamp_ms >= first_ms and asked.matches(one.kind, one.key):
+            if first_ms <= one.timestamp_ms <= last_ms and asked.matches(one.kind, one.key):
                 yield _as_kafka(one) if source.origin else one
 
 
@@ -210,17 +218,3 @@ def _print(shown: deque[Changed], origin: str) -> None:
             right=("OFFSET",),
             least=("OFFSET",),
         )
-
-
-def _print_total(name: str, total: int, shown: int) -> None:
-    from raftlog.cli.output import print_line
-    from raftlog.plural import counted
-
-    more = f" ({shown} shown, the newest: raise --limit for more)" if shown < total else ""
-    print_line(f"{counted(total, 'change')} of {name}, as of {_utc(now_ms())}{more}")
-
-
-def _utc(at_ms: int) -> str:
-    from raftlog.cli.render import time_text
-
-    return time_text(at_ms)[:19] + "Z"

@@ -73,6 +73,11 @@ class LogSource(Protocol):
     def end_offset(self) -> int:
         """Where reading ends: above the high watermark only in a stopped node's directory."""
 
+    def now_ms(self) -> int:
+        """The time by the clock that wrote the log: of a running cluster that of its leader, else
+        that of the last batch. Raises ConfigError if no node tells it.
+        """
+
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches from the one that begins at ``offset``: at least one, then as many
         as fit.
@@ -199,6 +204,14 @@ class DirectoryLog:
             self._high_watermark = self._find_high_watermark()
         return self._high_watermark
 
+    def now_ms(self) -> int:
+        """See LogSource."""
+        last = 0
+        for chunk in chunks(self, self.end_offset):
+            *_, header = batch.headers(chunk, verify=False)
+            last = header.timestamp_ms
+        return last
+
     def assume_committed(self) -> None:
         """Take the operator's word for it: all of the log is committed."""
         self._high_watermark = self.end_offset
@@ -263,6 +276,10 @@ class ExportLog:
         """What is known to be wrong with its state; empty: nothing."""
         self.start_offset = manifest.history_begin
         self.high_watermark = self.end_offset = manifest.end_offset
+
+    def now_ms(self) -> int:
+        """See LogSource."""
+        return self._segments[-1].max_timestamp_ms if self._segments else 0
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches; cheap if ``offset`` is where the last read ended."""
@@ -335,6 +352,22 @@ class RunningLog:
         self._witness = StateHashRecorder(
             self._session.transport, addresses, info.cluster_id, info.generation
         )
+
+    def now_ms(self) -> int:
+        """See LogSource."""
+        from raftlog.cli.client_security import security_of_environment
+        from raftlog.cli.doctor_evidence import LOOK_S, gather
+
+        bootstrap, timeout_s = self._controllers
+        seen = self._runner.run(
+            gather(controllers(bootstrap), min(timeout_s, LOOK_S), security_of_environment())
+        )
+        if seen.ahead_ms is None:
+            raise ConfigError(
+                "no controller tells its time (DescribeNode, which needs DESCRIBE on CLUSTER):"
+                " give --from with a date in place of --since"
+            )
+        return seen.at_ms
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches."""

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from google.protobuf.message import Message
 
 from raftlog.cli.client_security import ClientSecurity
-from raftlog.cli.quorum_queries import Called, ask_quorum, call
+from raftlog.cli.doctor_evidence import gather
+from raftlog.cli.quorum_queries import Called, call
+from raftlog.doctor.evidence import Evidence as Seen
+from raftlog.doctor.node_rules import CLOCKS_MS
 from raftlog.endpoint import endpoint_on
+from raftlog.incident.evidence import NodeTold
 from raftlog.journal.event import NodeEvent, typed_details
-from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
-if TYPE_CHECKING:
-    from raftlog.incident.evidence import NodeTold
-
 _SERVICE = "/raftlog.wire.node.v1.Node/"
-_DESCRIBE_BROKERS = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
 VERSION_TIMEOUT_S = 1.0
 PAGES_MAX = 20
 """Of a thousand events: more than a node keeps."""
@@ -46,22 +45,6 @@ class NodeAt:
         return f"{self.role}-{self.node_id}" if self.node_id >= 0 else self.endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvents:
-    """What one node tells of itself. ``failure``: why it says nothing, or not all."""
-
-    node: NodeAt
-    events: list[NodeEvent] = field(default_factory=list)
-    failure: str = ""
-
-    def told(self) -> NodeTold:
-        """As evidence of an incident."""
-        from raftlog.incident.evidence import NodeTold
-
-        node = self.node
-        return NodeTold(node.name, node.role, node.node_id, tuple(self.events), self.failure)
-
-
 async def find_nodes(
     controllers: Sequence[str],
     timeout_s: float,
@@ -72,33 +55,23 @@ async def find_nodes(
 
     ``brokers``: addresses that are asked, too: without a leader nobody names them.
     """
-    quorum = await ask_quorum(controllers, timeout_s, security)
-    found: dict[str, NodeAt] = {}
-    for one in quorum.descriptions:
-        for voter in one.voters:
-            if voter.endpoint:
-                found[voter.endpoint] = NodeAt("controller", voter.replica_id, voter.endpoint)
-    for answer in quorum.answers:
-        node_id = -1 if answer.description is None else answer.description.node_id
-        found.setdefault(answer.address, NodeAt("controller", node_id, answer.address))
-    leader = quorum.leader
-    if leader is not None:
-        address = next(one.address for one in quorum.answers if one.description is leader)
-        described = await call(
-            address,
-            _DESCRIBE_BROKERS,
-            controller_pb2.DescribeBrokersRequest(),
-            controller_pb2.DescribeBrokersResponse,
-            timeout_s,
-            security,
-        )
-        for broker in described.response.brokers if described.response else ():
-            endpoint = endpoint_on(broker.endpoint, "") or broker.endpoint
-            found[endpoint] = NodeAt("broker", broker.broker_id, endpoint)
-    for address in brokers:
-        found.setdefault(address, NodeAt("broker", -1, address))
+    seen = await gather(controllers, timeout_s, security)
+    return nodes_of(seen, [NodeAt("broker", -1, one) for one in brokers])
+
+
+def nodes_of(seen: Seen, brokers: Iterable[NodeAt] = ()) -> list[NodeAt]:
+    """The nodes of a cluster that was looked at, each once: controllers first.
+
+    ``brokers``: others that may be brokers.
+    """
+    found = {one.endpoint: NodeAt("controller", one.node_id, one.endpoint) for one in seen.nodes}
+    for broker in seen.brokers.brokers if seen.brokers is not None else ():
+        endpoint = endpoint_on(broker.endpoint, "") or broker.endpoint
+        found[endpoint] = NodeAt("broker", broker.broker_id, endpoint)
+    for one in brokers:
+        found.setdefault(one.endpoint, one)
     named = {(one.role, one.node_id) for one in found.values() if one.node_id >= 0}
-    cluster_id = cluster_of(quorum.descriptions)
+    cluster_id = cluster_of(seen.answers)
     return sorted(
         (
             replace(one, cluster_id=cluster_id)
@@ -153,26 +126,41 @@ async def versions_of(
     }
 
 
-async def events_of_all(
-    nodes: Sequence[NodeAt], since_ms: int, timeout_s: float, security: ClientSecurity
-) -> list[NodeEvents]:
-    """The journal of each from then on, in their order."""
-    return list(
-        await asyncio.gather(*(_events_of(one, since_ms, timeout_s, security) for one in nodes))
+async def journals(
+    seen: Seen,
+    nodes: Sequence[NodeAt],
+    max_age_ms: int,
+    timeout_s: float,
+    security: ClientSecurity,
+) -> list[NodeTold]:
+    """The journal of each node, as far back as that by the node's own clock.
+
+    Times are set to the clock of the cluster that was looked at, where a node's clock differs now.
+    """
+    found = await asyncio.gather(
+        *(_journal(one, max_age_ms, seen.ahead_ms or 0, timeout_s, security) for one in nodes)
     )
+    # An address whose node has a name by now is one node, however it was called.
+    by_name: dict[str, NodeTold] = {}
+    for one in found:
+        if one.name not in by_name or by_name[one.name].failure:
+            by_name[one.name] = one
+    return list(by_name.values())
 
 
-async def _events_of(
-    node: NodeAt, since_ms: int, timeout_s: float, security: ClientSecurity
-) -> NodeEvents:
+async def _journal(
+    node: NodeAt, max_age_ms: int, ahead_ms: int, timeout_s: float, security: ClientSecurity
+) -> NodeTold:
+    """``ahead_ms``: of the cluster's clock, against the clock here."""
     events: list[NodeEvent] = []
     failure = ""
     for _ in range(PAGES_MAX):
         request = pb.DescribeNodeEventsRequest(
             cluster_id=node.cluster_id,
-            since_ms=since_ms,
+            max_age_ms=max_age_ms,
             after_seq=events[-1].seq if events else 0,
         )
+        begun_ms = _now_ms()
         called = await call(
             node.endpoint,
             _SERVICE + "DescribeNodeEvents",
@@ -186,16 +174,18 @@ async def _events_of(
             failure = called.failure
             break
         node = replace(node, role=found.role, node_id=found.node_id)
-        events += [_event(found, one) for one in found.events]
+        differs_ms = found.now_ms - (begun_ms + _now_ms()) // 2 - ahead_ms
+        shift_ms = differs_ms if abs(differs_ms) > CLOCKS_MS else 0
+        events += [_event(found, one, shift_ms) for one in found.events]
         if not found.more:
             break
-    return NodeEvents(node, events, failure)
+    return NodeTold(node.name, node.role, node.node_id, tuple(events), failure)
 
 
-def _event(of: pb.DescribeNodeEventsResponse, one: pb.NodeEvent) -> NodeEvent:
+def _event(of: pb.DescribeNodeEventsResponse, one: pb.NodeEvent, shift_ms: int) -> NodeEvent:
     return NodeEvent(
         one.seq,
-        one.at_ms,
+        one.at_ms - shift_ms,
         of.node_id,
         of.role,
         one.kind,
@@ -203,3 +193,7 @@ def _event(of: pb.DescribeNodeEventsResponse, one: pb.NodeEvent) -> NodeEvent:
         one.repeats,
         one.left_out,
     )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -139,7 +139,7 @@ def transfer(
 
 def _change(body: Any, bootstrap_controller: str, timeout_s: float) -> Any:
     from raftlog.cli.session import Session, run
-    from raftlog.os_user import os_user
+    from raftlog.principals import os_user
 
     async def send(session: Session) -> Any:
         client = session.controllers(bootstrap_controller)

@@ -12,7 +12,7 @@ from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.output import print_json, print_line
 from raftlog.cli.session import run
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.os_user import os_user
+from raftlog.principals import os_user
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.common.v1 import common_pb2
 

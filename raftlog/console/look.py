@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import msgspec
 
 from raftlog.cli.client_security import ClientSecurity
-from raftlog.cli.doctor_evidence import gather
-from raftlog.cli.node_queries import NodeAt, events_of_all
+from raftlog.cli.doctor_evidence import LOOK_S, gather
+from raftlog.cli.node_queries import NodeAt, journals, nodes_of
 from raftlog.console.document import document
 from raftlog.console.local import Local
 from raftlog.console.recent import MAX_CHUNKS, RecentChanges
 from raftlog.doctor.evidence import Evidence as Seen
-from raftlog.endpoint import endpoint_on
-from raftlog.incident.evidence import Evidence, LogTold
+from raftlog.incident.evidence import Evidence
 from raftlog.incident.story import Story, tell
 from raftlog.printable import printable
 
-LOOK_S = 1.0
 JOURNALS_S = 1.0
 JOURNALS_EVERY_S = 15.0
 MAX_JOURNALS = 50
@@ -68,26 +65,12 @@ class Looker:
             self._asking = asyncio.create_task(self._tell(seen), name="console journals")
 
     async def _tell(self, seen: Seen) -> Story:
-        until = time.time_ns() // 1_000_000
-        cluster_id = seen.best.cluster_id if seen.best is not None else ""
-        nodes = [NodeAt("controller", one.node_id, one.endpoint, cluster_id) for one in seen.nodes]
         if seen.brokers is not None:
             # Without a leader nobody names them, and they alone tell of controllers that are dead.
-            self._brokers = [
-                NodeAt("broker", one.broker_id, endpoint_on(one.endpoint, "") or one.endpoint)
-                for one in seen.brokers.brokers[:MAX_JOURNALS]
-            ]
-        told = await events_of_all(
-            [*nodes, *self._brokers][:MAX_JOURNALS], until - HOUR_MS, JOURNALS_S, self._security
-        )
-        return tell(
-            Evidence(
-                until - HOUR_MS,
-                until,
-                tuple(one.told() for one in told),
-                LogTold(),
-            )
-        )
+            self._brokers = [one for one in nodes_of(seen) if one.role == "broker"]
+        nodes = nodes_of(seen, self._brokers)[:MAX_JOURNALS]
+        told = await journals(seen, nodes, HOUR_MS, JOURNALS_S, self._security)
+        return tell(Evidence.until_now(seen.at_ms - HOUR_MS, seen.at_ms, tuple(told)))
 
 
 def cleaned(value: Any) -> Any:

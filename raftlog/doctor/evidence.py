@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median_low
 
 from raftlog.transport.tls_look import NOTHING, TlsSeen, TlsTrouble
 from raftlog.wire.controller.v1 import controller_pb2
@@ -59,7 +60,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that was found at ``at_ms`` (milliseconds since 1970).
+    """All that was found at ``at_ms`` (milliseconds since 1970, by the cluster's clock).
 
     ``brokers``: as the active controller sees them; None: nobody could be asked, and
     ``brokers_failure`` says why.
@@ -78,6 +79,20 @@ class Evidence:
         best = self.best
         every = (*(node.about for node in self.nodes if node.about is not None), *self.broker_nodes)
         return [one for one in every if best is None or one.node.cluster_id == best.cluster_id]
+
+    @property
+    def ahead_ms(self) -> int | None:
+        """How far the cluster's clock is ahead of the clock here: the leader's, or the middle one
+        of those that are told; None: no node tells its time.
+        """
+        told = [one for one in self.told if one.node.now_ms]
+        leader = self.leader
+        leads = [
+            one.ahead_ms
+            for one in told
+            if leader is not None and one.name == f"node {leader.node_id}"
+        ]
+        return median_low(leads or [one.ahead_ms for one in told]) if told else None
 
     @property
     def answers(self) -> list[pb.DescribeQuorumResponse]:

@@ -38,14 +38,24 @@ class LogTold:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All of it. Times are milliseconds since 1970: of events by the clock of their node, of
-    changes by that of the leader.
+    """All of it. Times are milliseconds since 1970: of events by the cluster's clock, as far as it
+    is known how their node's differs, of changes by that of the leader of then.
     """
 
     from_ms: int
     to_ms: int
     nodes: tuple[NodeTold, ...] = ()
     log: LogTold = LogTold()
+
+    @classmethod
+    def until_now(
+        cls, from_ms: int, now_ms: int, nodes: tuple[NodeTold, ...], log: LogTold | None = None
+    ) -> Evidence:
+        """All from then on: up to now, and beyond where a clock is ahead."""
+        log = log or LogTold()
+        newest = [event.at_ms for node in nodes for event in node.events]
+        newest += [one.timestamp_ms for one in log.changes]
+        return cls(from_ms, max([now_ms, *newest]), nodes, log)
 
     def events(self, *kinds: Kind) -> Iterator[NodeEvent]:
         """Of all nodes, in the order of time; without kinds: all."""

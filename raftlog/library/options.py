@@ -12,7 +12,7 @@ from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.wire import acks_to_wire, mode_to_wire
-from raftlog.os_user import os_user
+from raftlog.principals import os_user
 from raftlog.transport.tls import ClientTls, TlsConfig, TlsTrust
 from raftlog.transport.token_source import NoTokenError, TokenSource, token_file
 

@@ -136,11 +136,12 @@ class NodeRpc:
 
     def events(self, request: pb.DescribeNodeEventsRequest) -> pb.DescribeNodeEventsResponse:
         """A page of the journal. Raises ApiError."""
-        for field in ("since_ms", "after_seq", "limit"):
+        for field in ("max_age_ms", "after_seq", "limit"):
             if getattr(request, field) < 0:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "it can't be negative", field=field)
         limit = min(request.limit or EVENTS_MAX, EVENTS_MAX)
-        found, more = self._events.since(request.since_ms, request.after_seq, limit)
+        since_ms = self._clock() - request.max_age_ms if request.max_age_ms else 0
+        found, more = self._events.since(since_ms, request.after_seq, limit)
         return pb.DescribeNodeEventsResponse(
             cluster_id=self._facts.cluster_id,
             node_id=self._facts.node_id,

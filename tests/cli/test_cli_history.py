@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import typer
 from command_lines import Raftlog
 
 from raftlog.cli.local import LocalCluster
-from raftlog.cli.times import parse_span_ms, parse_when_ms, period_ms
+from raftlog.cli.times import FOR_EVER_MS, Period, parse_span_ms, parse_when_ms
 
 NOW = round(datetime(2026, 1, 31, 12, 30, tzinfo=UTC).timestamp() * 1000)
 
@@ -41,21 +42,68 @@ def test_no_spans(text: str) -> None:
     ],
 )
 def test_times(text: str, wanted: str) -> None:
-    found = datetime.fromtimestamp(parse_when_ms(text, NOW) / 1000, UTC)
+    found = datetime.fromtimestamp(parse_when_ms(text, lambda: NOW) / 1000, UTC)
     assert found.isoformat()[:19] == wanted
 
 
 @pytest.mark.parametrize("text", ["soon", "25:00", "2026-13-01", "12"])
 def test_no_times(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        parse_when_ms(text, NOW)
+        parse_when_ms(text, lambda: NOW)
 
 
 def test_a_period_that_cannot_be() -> None:
     with pytest.raises(typer.BadParameter, match="not both"):
-        period_ms("1h", "12:00", "", 1)
+        Period("1h", "12:00")
+    with pytest.raises(typer.BadParameter, match="no span"):
+        Period("yesterday")
     with pytest.raises(typer.BadParameter, match="ends before"):
-        period_ms("", "2026-01-31", "2026-01-30", 1)
+        Period(begin="2026-01-31", end="2026-01-30").at(lambda: NOW)
+
+
+def test_period_counts_from_the_time_that_it_is_given_and_goes_to_the_end() -> None:
+    assert Period("1h").at(lambda: NOW) == (NOW - 3_600_000, FOR_EVER_MS)
+    assert Period(default="1m").at(lambda: NOW) == (NOW - 60_000, FOR_EVER_MS)
+    assert Period("30m", end="12:00").at(lambda: NOW) == (NOW - 3_600_000, NOW - 1_800_000)
+
+
+def test_period_asks_no_clock_when_nothing_counts_from_one() -> None:
+    def asked() -> int:
+        raise AssertionError("the time was asked for")
+
+    assert Period().at(asked) == (0, FOR_EVER_MS)
+    assert Period(begin="2026-01-31T12:30").at(asked) == (NOW, FOR_EVER_MS)
+
+
+@pytest.mark.parametrize("ahead_s", [-3_600, 7_200])
+def test_cluster_tells_the_time_when_the_clock_here_is_wrong(
+    raftlog: Raftlog,
+    cluster: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead_s: int,
+) -> None:
+    """[a topic that existed "is and was not there" for a machine two seconds behind]"""
+    name = f"clock{ahead_s}"
+    log = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + ahead_s * 1_000_000_000)
+    made = raftlog("topics", "create", name, "--bootstrap-server", cluster.bootstrap_servers)
+    assert made.code == 0
+    for period in ((), ("--since", "10m"), ("--limit", "1")):
+        found = raftlog("history", "topic", name, *period, *log)
+        assert f"topic {name}" in found.out, found.err
+    file = tmp_path / "b.tar.gz"
+    assert raftlog("debug", "bundle", file, "--no-disk", "--since", "10m", *log).code == 0
+    for how in (
+        log,
+        (*log, "--since", "1h"),
+        ("--bundle", file),
+        ("--bundle", file, "--since", "5m"),
+    ):
+        told = " ".join(raftlog("explain", "--all", *how).out.split())
+        assert f"changed topic {name}: created" in told
+        assert "controller-1 started for the first time" in told
 
 
 def test_a_topic_of_a_running_cluster_and_of_its_export(
@@ -77,13 +125,17 @@ def test_a_topic_of_a_running_cluster_and_of_its_export(
     assert "created: id " in lines[1]
     assert "partition told-1" in lines[3]
     assert lines[-2].endswith("config topic:told:retention.ms  1000 → 2000")
-    assert lines[-1].startswith("5 changes of topic told")
+    assert lines[-1].startswith("5 changes of topic told, up to offset ")
     assert raftlog("export", tmp_path / "e", *log).code == 0
     exported = raftlog("history", "topic", "told", "--export", tmp_path / "e")
     assert exported.out.splitlines()[:-1] == lines[:-1], "the same words"
     one = raftlog("history", "config", "topic", "told", "--limit", 1, "--json", *log)
     assert one.json["fields"] == [{"field": "value", "before": "1000", "after": "2000"}]
     assert one.json["before"] == "1000"
+    all_ = raftlog("history", "config", "topic", "told", "--json", *log)
+    assert (len(all_.out.splitlines()), all_.err) == (2, "")
+    assert one.err.startswith("2 changes of config topic told, up to offset")
+    assert "(1 shown, the newest" in one.err
     later = raftlog("history", "topic", "told", "--from", "2020-01-01", "--to", "2020-01-02", *log)
     assert later.out.startswith("0 changes of topic told")
     assert raftlog("history", "topik").code == 2

@@ -9,23 +9,25 @@ from pathlib import Path
 from cluster_kit import until
 
 from raftlog.cli.client_security import ClientSecurity
+from raftlog.cli.doctor_evidence import gather
 from raftlog.cli.local import LocalCluster
-from raftlog.cli.node_queries import NodeEvents, ask_all, events_of_all, find_nodes
+from raftlog.cli.node_queries import ask_all, find_nodes, journals, nodes_of
+from raftlog.incident.evidence import NodeTold
 from raftlog.journal.files import read_journal
 from raftlog.wire.node.v1 import node_pb2 as pb
 
 PLAIN = ClientSecurity()
 
 
-def ask(cluster: LocalCluster) -> dict[str, NodeEvents]:
-    async def asked() -> list[NodeEvents]:
-        nodes = await find_nodes(cluster.bootstrap_controllers.split(","), 5.0, PLAIN)
-        return await events_of_all(nodes, 0, 5.0, PLAIN)
+def ask(cluster: LocalCluster) -> dict[str, NodeTold]:
+    async def asked() -> list[NodeTold]:
+        seen = await gather(cluster.bootstrap_controllers.split(","), 5.0, PLAIN)
+        return await journals(seen, nodes_of(seen), 0, 5.0, PLAIN)
 
-    return {one.node.name: one for one in asyncio.run(asked())}
+    return {one.name: one for one in asyncio.run(asked())}
 
 
-def kinds(one: NodeEvents) -> list[str]:
+def kinds(one: NodeTold) -> list[str]:
     return [event.kind for event in one.events]
 
 

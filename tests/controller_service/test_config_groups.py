@@ -126,8 +126,8 @@ async def test_batch_without_a_principal_is_the_controllers_own() -> None:
     """[writes of clients that state no principal were shown as done by the controller]"""
     world, node, _ = await unfenced_broker()
     await together(world.client, write("a"), write("b"))
-    two = [(METRICS, "c", "match", "1"), (METRICS, "d", "match", "2")]
-    await world.client.send(ConfigWrite(two), 5.0)
+    two = ConfigWrite([(METRICS, "c", "match", "1"), (METRICS, "d", "match", "2")])
+    await world.client.send(two, 5.0)
     hostname = pb.HostnameAlteration(hostname="h", broker_id=7)
     await world.client.call(pb.AlterHostnamesRequest(alterations=[hostname]))
     chunk = node.service.replica.read(0, node.service.replica.log_end_offset, 1 << 20)

@@ -13,7 +13,10 @@ from google.protobuf.message import Message
 
 from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import GRACE, gather
+from raftlog.cli.node_queries import journals, nodes_of
 from raftlog.doctor.evidence import Evidence, Reach
+from raftlog.incident.evidence import Evidence as Told
+from raftlog.journal.event import Kind
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2
@@ -61,7 +64,10 @@ class FakeNode:
         node = {
             "DescribeNode": grpc.unary_unary_rpc_method_handler(
                 self._node, node_pb2.DescribeNodeRequest.FromString, _bytes
-            )
+            ),
+            "DescribeNodeEvents": grpc.unary_unary_rpc_method_handler(
+                self._events, node_pb2.DescribeNodeEventsRequest.FromString, _bytes
+            ),
         }
         self.server.add_generic_rpc_handlers(
             (
@@ -87,6 +93,15 @@ class FakeNode:
         assert self.about is not None
         self.about.now_ms = time.time_ns() // 1_000_000 + self.ahead_ms
         return self.about
+
+    async def _events(
+        self, request: node_pb2.DescribeNodeEventsRequest, context: object
+    ) -> node_pb2.DescribeNodeEventsResponse:
+        now_ms = time.time_ns() // 1_000_000 + self.ahead_ms
+        event = node_pb2.NodeEvent(seq=1, at_ms=now_ms - request.max_age_ms, kind=Kind.STARTED)
+        return node_pb2.DescribeNodeEventsResponse(
+            node_id=self.answer.node_id, role="controller", now_ms=now_ms, events=[event]
+        )
 
     @property
     def address(self) -> str:
@@ -205,3 +220,32 @@ async def test_a_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: F
     node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
     (one,) = (await look(node.address)).nodes
     assert (one.reach, one.about) == (Reach.ANSWERS, None)
+
+
+@pytest.mark.parametrize(("leads_by_ms", "follows_by_ms"), [(0, 0), (7_200_000, -7_200_000)])
+async def test_times_are_by_the_leaders_clock_whatever_the_others_show(
+    node: FakeNode, leads_by_ms: int, follows_by_ms: int
+) -> None:
+    """[a machine whose clock was two seconds behind saw neither the log's end nor the journals']"""
+    other = FakeNode()
+    await other.server.start()
+    try:
+        voters = [voter(1, endpoint=node.address), voter(2, endpoint=other.address)]
+        node.answer, other.answer = (
+            described(1, "leader", voters, 1),
+            described(2, "follower", voters, 1),
+        )
+        node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
+        other.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
+        node.ahead_ms, other.ahead_ms = leads_by_ms, follows_by_ms
+        seen = await look(node.address)
+        now_ms = time.time_ns() // 1_000_000 + leads_by_ms
+        assert abs(seen.at_ms - now_ms) < 1_000
+        told = await journals(seen, nodes_of(seen), 60_000, 2.0, ClientSecurity())
+        assert [one.name for one in told] == ["controller-1", "controller-2"]
+        for one in told:
+            assert abs(one.events[0].at_ms - (now_ms - 60_000)) < 2_000
+        kept = Told.until_now(seen.at_ms - 70_000, seen.at_ms, tuple(told)).events()
+        assert len(list(kept)) == 2
+    finally:
+        await other.server.stop(None)
