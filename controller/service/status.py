@@ -58,6 +58,7 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
             for replica in seen.observers
         ],
         lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,
+        writes_refused=service.node.space.verdict.refusal if leadership is not None else "",
         lao_unknown_reason=leadership.log.lao.unknown_reason
         if leadership is not None
         else "this node is not the leader",

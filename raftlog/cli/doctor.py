@@ -65,8 +65,8 @@ def doctor(
             min=0.01,
             metavar="S",
             help=(
-                "Seconds until nodes that say nothing are given up: 1; a tenth of it once another"
-                " one has answered. With --wait: seconds in all, 60."
+                "Seconds until nodes that say nothing are given up: 1; a tenth of it once a leader"
+                " has answered. With --wait: seconds in all, 60."
             ),
         ),
     ] = None,
@@ -75,8 +75,8 @@ def doctor(
 ) -> None:
     """Say what is wrong with the cluster, what follows from it, and what to do.
 
-    Asks every controller by itself, and the leader for the brokers; needs no leader, and does not
-    wait for nodes that hang. Exit code 0: healthy, 3: something was found, 4: nobody answers, or
+    Asks every controller by itself, and the leader for the brokers; needs no leader. Where none
+    answers, it looks a second time before it says so. Exit code 0: healthy, 3: something was found, 4: nobody answers, or
     --wait took too long.
 
     \b

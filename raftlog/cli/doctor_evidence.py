@@ -22,8 +22,10 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 import grpc  # isort: skip
 
 GRACE = 0.1
-"""Once somebody has answered, the others have this share of the whole time: a node that hangs must
+"""Once a leader has answered, the others have this share of the whole time: a node that hangs must
 not make the one who looks for it wait."""
+PAUSE = 0.5
+"""Before a second look, as a share of the time: an election takes less."""
 LOOK_S = 1.0
 """The time for a whole look, where nobody says otherwise."""
 LEADERS_SHARE = 0.4
@@ -44,10 +46,15 @@ _DESCRIBE_BROKERS = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
 async def gather(addresses: Sequence[str], timeout_s: float, security: ClientSecurity) -> Evidence:
     """Ask these addresses and the voters that they name, and the leader for the brokers.
 
-    Never raises for what nodes or the network do. Takes ``timeout_s`` if nobody answers, else
-    about a tenth of it.
+    Never raises for what nodes or the network do. Takes about a tenth of ``timeout_s`` if a leader
+    answers, all of it if nobody does, and two and a half of it if controllers answer and none of
+    them leads: a second look is to tell an outage from an election.
     """
-    return await _Look(addresses, timeout_s, security).evidence()
+    seen = await _Look(addresses, timeout_s, security).evidence()
+    if seen.answers and seen.leader is None:
+        await asyncio.sleep(PAUSE * timeout_s)
+        seen = await _Look(addresses, timeout_s, security).evidence()
+    return seen
 
 
 class _Look:
@@ -95,13 +102,14 @@ class _Look:
             )
 
     def _learn(self, node: NodeSeen) -> None:
-        """Who answers names the voters, and ends the patience with those who do not."""
+        """Who answers names the voters; a leader ends the patience with those who do not."""
         if node.description is None:
             return
-        self._until = min(self._until, self._loop.time() + GRACE * self._timeout_s)
         for voter in node.description.voters:
             self._ask(voter.endpoint)
         leads = node.description.role == "leader"
+        if leads:
+            self._until = min(self._until, self._loop.time() + GRACE * self._timeout_s)
         if leads and _key(node.description) not in self._brokers:
             self._brokers[_key(node.description)] = asyncio.create_task(
                 call(

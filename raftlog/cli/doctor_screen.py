@@ -77,7 +77,11 @@ def _headline(seen: Evidence, verdict: Verdict) -> str:
     best, leader = seen.best, seen.leader
     if best is None:
         return f"{verdict.value.upper()}: no controller answers"
-    who = f"leader {leader.node_id} in epoch {leader.leader_epoch}" if leader else "no leader"
+    who = "no leader"
+    if leader is not None:
+        who = f"leader {leader.node_id} in epoch {leader.leader_epoch}"
+    elif seen.heard_leader[0] >= 0:
+        who = f"leader {seen.heard_leader[0]}, which does not answer"
     return f"{verdict.value.upper()}: cluster {printable(best.cluster_id)}, {who}"
 
 

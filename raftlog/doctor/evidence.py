@@ -106,6 +106,27 @@ class Evidence:
         return max(leaders, key=lambda one: one.leader_epoch, default=None)
 
     @property
+    def heard_leader(self) -> tuple[int, list[int]]:
+        """The leader that does not answer here, and the nodes that follow and reach it; -1: none.
+
+        Of several the one with the highest epoch.
+        """
+        if self.leader is not None:
+            return -1, []
+        hears = [
+            one
+            for one in self.answers
+            if one.role == "follower"
+            and any(
+                voter.replica_id == one.leader_id and not voter.unreachable_reason
+                for voter in one.voters
+            )
+        ]
+        epoch = max((one.leader_epoch for one in hears), default=-1)
+        hears = [one for one in hears if one.leader_epoch == epoch]
+        return (hears[0].leader_id, [one.node_id for one in hears]) if hears else (-1, [])
+
+    @property
     def best(self) -> pb.DescribeQuorumResponse | None:
         """Who knows most of the voter set: the leader, or the node with the newest log."""
         return self.leader or max(

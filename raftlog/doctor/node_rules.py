@@ -9,6 +9,7 @@ from statistics import median_low
 from raftlog.doctor.evidence import About, Evidence, NodeSeen
 from raftlog.doctor.finding import Finding, Severity
 from raftlog.transport.tls_look import TlsTrouble
+from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.words import named, nodes, span
 
 CLOCKS_MS = 1_000
@@ -139,12 +140,15 @@ def full_brokers(seen: Evidence) -> Iterator[Finding]:
     """A broker's disk is below its reserve; of controllers the quorum tells."""
     low = [one for one in _brokers(seen) if one.node.low_on_space]
     if low:
+        serving = seen.brokers.brokers if seen.brokers is not None else ()
+        every = sum(one.state == controller_pb2.ACTIVE for one in serving) == len(low)
         said = named([f"{one.name} ({room(one)})" for one in low])
         yield Finding(
             "BROKER_LOW_ON_SPACE",
-            Severity.DEGRADED,
+            Severity.DOWN if every else Severity.DEGRADED,
             f"The disk of {said} is below its free-space reserve.",
-            "Producers are refused by the partitions that it leads; consumers are served. When the"
+            "Producers are refused by the partitions that it leads"
+            f"{', so by all' if every else ''}; consumers are served. When the"
             " disk is full, the broker ends.",
             "Free space, or give it a larger disk; let large topics keep less (retention.ms,"
             " retention.bytes). docs/operations.md, A disk fills up.",

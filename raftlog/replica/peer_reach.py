@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PeerReach:
-    """One peer at one moment. ``reason``: why there is no answer; empty: there is one."""
+    """One peer at one moment. ``reason``: the address that was dialed, and why there is no answer;
+    empty: there is one.
+    """
 
     node_id: int
     reason: str = ""

@@ -254,7 +254,8 @@ class Peer:
         if not failing:
             return PeerReach(self.node_id)
         since, reason = min(failing)
-        return PeerReach(self.node_id, reason, max(0, round((self.now() - since) * 1000)))
+        for_ms = max(0, round((self.now() - since) * 1000))
+        return PeerReach(self.node_id, f"{self.endpoint}: {reason}", for_ms)
 
     def suspect(self) -> None:
         """A link broke: find out whether the process is gone (mechanism: a dead process's port

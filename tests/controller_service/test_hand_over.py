@@ -802,6 +802,7 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
     assert serves, "reads go on"
     assert "; writes are refused: " in why
     assert "nodes [1, 2, 3]" in why
+    assert "nodes [1, 2, 3]" in describe_quorum(leader.service).writes_refused
     await world.client.call(pb.DescribeBrokersRequest())
     end = leader.service.replica.log_end_offset
     await asyncio.sleep(3)
@@ -809,6 +810,7 @@ async def test_without_a_majority_that_has_space_writes_are_refused_until_there_
     disks.free = dict.fromkeys(disks.free, 1000)
     await world.until(lambda: not leader.service.node.space.verdict.refusal, 4 * CHECK_EVERY_S)
     assert "writes are refused" not in ready(leader.service)[1]
+    assert describe_quorum(leader.service).writes_refused == ""
     await world.client.call(alter("b", "1"))
 
 

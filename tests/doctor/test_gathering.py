@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -49,6 +50,8 @@ class FakeNode:
         self.brokers = controller_pb2.DescribeBrokersResponse(high_watermark=5)
         self.ahead_ms = 0
         """Of its clock."""
+        self.asked = asyncio.Event()
+        self.late_s = 0.0
         self.about: node_pb2.DescribeNodeResponse | None = None
         """None: a build that does not tell."""
         quorum = {
@@ -80,7 +83,10 @@ class FakeNode:
         )
 
     async def _describe(self, request: object, context: object) -> pb.DescribeQuorumResponse:
-        return self.answer
+        answer = self.answer
+        self.asked.set()
+        await asyncio.sleep(self.late_s)
+        return answer
 
     async def _brokers(
         self, request: object, context: object
@@ -151,6 +157,36 @@ async def test_the_voters_that_a_node_names_are_asked_and_a_hanging_one_is_not_w
     assert seen.brokers is not None
     assert seen.brokers.high_watermark == 5
     assert took_s < 2.0, f"a share of {GRACE} of the time is enough once somebody answered"
+
+
+async def test_cluster_without_a_leader_is_looked_at_again_before_it_is_down(
+    node: FakeNode,
+) -> None:
+    """[an election of a moment was an outage]"""
+    voters = [voter(1, endpoint=node.address)]
+    node.answer = described(1, "prospective", voters)
+    looks = asyncio.create_task(look(node.address, timeout_s=1.0))
+    await node.asked.wait()
+    node.answer = described(1, "leader", voters, 1)
+    assert (await looks).leader is not None
+
+
+async def test_leader_that_answers_late_is_waited_for(node: FakeNode, silent: str) -> None:
+    """[a tenth of the time after the first follower it was over]"""
+    leader = FakeNode()
+    await leader.server.start()
+    try:
+        voters = [
+            voter(1, endpoint=leader.address),
+            voter(2, endpoint=node.address),
+            voter(3, endpoint=silent),
+        ]
+        node.answer = described(2, "follower", voters, 1)
+        leader.answer, leader.late_s = described(1, "leader", voters, 1), 0.6
+        seen = await look(node.address, timeout_s=2.0)
+        assert seen.leader is not None
+    finally:
+        await leader.server.stop(None)
 
 
 async def test_a_node_under_two_addresses_is_one(node: FakeNode) -> None:

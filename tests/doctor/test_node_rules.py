@@ -7,7 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from clusters import AT_MS, CLUSTER, codes, described, endpoint, only, quorum, voter
+from clusters import (
+    AT_MS,
+    CLUSTER,
+    broker,
+    brokers,
+    codes,
+    described,
+    endpoint,
+    only,
+    quorum,
+    voter,
+)
 
 from raftlog.doctor.diagnosis import Verdict, diagnose, verdict
 from raftlog.doctor.evidence import About, Evidence, NodeSeen, Reach
@@ -108,6 +119,9 @@ def test_a_broker_below_its_reserve_refuses_producers() -> None:
         "The disk of broker 5 (12 of 200 MiB are free) is below its free-space reserve."
     )
     assert all("broker 5" not in one.cause for one in found if one is not low)
+    alone = replace(seen, broker_nodes=tuple(full), brokers=brokers(broker(5)))
+    (down,) = [one for one in diagnose(alone) if one.code == "BROKER_LOW_ON_SPACE"]
+    assert down.severity is Severity.DOWN, "every producer is refused"
 
 
 def about_low(one: About) -> About:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusters import AT_MS, CLUSTER, brokers, codes, described, endpoint, only, quorum, voter
@@ -50,6 +51,58 @@ def test_a_majority_without_a_leader_elects_one() -> None:
         found = only(quorum(3, 0, gone))
         assert (found.code, found.severity) == ("ELECTION", Severity.DOWN)
         assert "epoch 7" in found.cause
+
+
+def test_voters_that_do_not_reach_each_other_are_named_with_the_addresses_dialed() -> None:
+    """[all three had got new addresses: the doctor spoke of an election]"""
+    dialed = "old-{}:9093: Connection refused"
+    lost = {
+        one: {"unreachable_ms": 9_000, "unreachable_reason": dialed.format(one)}
+        for one in (1, 2, 3)
+    }
+    seen = quorum(3, 0)
+    nodes = []
+    for node in seen.nodes:
+        others = [voter(one, **({} if one == node.node_id else lost[one])) for one in (1, 2, 3)]
+        answer = described(node.node_id, "prospective", others)
+        nodes.append(dataclasses.replace(node, description=answer))
+    found = only(dataclasses.replace(seen, nodes=tuple(nodes)))
+    assert (found.code, found.severity) == ("VOTERS_APART", Severity.DOWN)
+    assert found.cause == (
+        "No leader: 3 of 3 voters answer, but they do not reach each other: node 1 does not answer"
+        " nodes 2 and 3 (old-1:9093: Connection refused), node 2 does not answer nodes 1 and 3"
+        " (old-2:9093: Connection refused) and node 3 does not answer nodes 1 and 2"
+        " (old-3:9093: Connection refused)."
+    )
+
+
+def follower_alone(**leader: Any) -> Evidence:
+    """Node 2 answers, and follows node 1, which does not answer here, nor does node 3."""
+    return quorum(3, 1, {1: S, 3: S}, voters={1: leader})
+
+
+def test_leader_that_a_follower_hears_is_believed_when_it_does_not_answer_here() -> None:
+    """[the cluster was DOWN, as 1 of 3 voters answered, and its follower heard the leader]"""
+    found = only(follower_alone())
+    assert (found.code, found.severity) == ("LEADER_UNSEEN", Severity.DEGRADED)
+    assert found.cause == (
+        f"Node 1 leads, as node 2 hears it, and does not answer here ({endpoint(1)})."
+    )
+
+
+def test_leader_is_not_believed_when_its_follower_does_not_reach_it() -> None:
+    lost = {"unreachable_ms": 1_000, "unreachable_reason": "h:1: Connection refused"}
+    assert only(follower_alone(**lost)).code == "NO_QUORUM"
+
+
+def test_cluster_is_down_when_every_write_is_refused() -> None:
+    low = {one: {"low_on_space": True} for one in (1, 2)}
+    refused, space = diagnose(
+        quorum(3, voters=low, says={1: {"writes_refused": "no majority has space"}})
+    )
+    assert (refused.code, refused.severity) == ("WRITES_REFUSED", Severity.DOWN)
+    assert refused.cause == "Every write is refused: no majority has space."
+    assert space.code == "LOW_ON_SPACE"
 
 
 def test_nobody_answers() -> None:

@@ -27,10 +27,10 @@ async def test_a_lost_link_is_told_with_the_reason_of_the_last_attempt() -> None
     await asyncio.sleep(1)
     dialer.lose()
     await asyncio.sleep(2)
-    assert stage.peer.reach() == PeerReach(2, "not connected yet", 2000)
+    assert stage.peer.reach() == PeerReach(2, "c2:9093: not connected yet", 2000)
     dialer.last_failure = "UNAVAILABLE: Connection refused"
     await asyncio.sleep(1)
-    assert stage.peer.reach() == PeerReach(2, "UNAVAILABLE: Connection refused", 3000)
+    assert stage.peer.reach() == PeerReach(2, "c2:9093: UNAVAILABLE: Connection refused", 3000)
     dialer.open()
     assert stage.peer.reach().is_reached
 
@@ -44,7 +44,7 @@ async def test_the_longest_of_both_links_is_told() -> None:
     replication.lose()
     replication.last_failure = "later"
     await asyncio.sleep(1)
-    assert stage.peer.reach() == PeerReach(2, "not connected yet", 2000)
+    assert stage.peer.reach() == PeerReach(2, "c2:9093: not connected yet", 2000)
 
 
 @simulated
@@ -54,7 +54,7 @@ async def test_a_peer_that_owes_an_answer_for_longer_than_one_may_take_is_not_re
     await asyncio.sleep(0.9)
     assert stage.peer.reach().is_reached
     await asyncio.sleep(0.2)
-    assert stage.peer.reach() == PeerReach(2, "it is connected and does not answer", 1100)
+    assert stage.peer.reach() == PeerReach(2, "c2:9093: it is connected and does not answer", 1100)
     (old, _) = stage.dialers
     stage.answer(old, old.link, 7)
     assert stage.peer.reach().is_reached
@@ -72,7 +72,7 @@ async def test_a_peer_of_another_cluster_answers_and_is_not_reached() -> None:
         stage.answer(dialer, dialer.link, number, ErrorCode.INCONSISTENT_CLUSTER_ID)
         await asyncio.sleep(2)
     found = stage.peer.reach()
-    assert found.reason.startswith("it refuses this node, which is of another cluster")
+    assert found.reason.startswith("c2:9093: it refuses this node, which is of another cluster")
     assert found.for_ms == 4000, "since the first refusal"
     stage.ask(9)
     stage.answer(dialer, dialer.link, 9, ErrorCode.FENCED_LEADER_EPOCH)
