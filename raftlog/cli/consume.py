@@ -14,6 +14,7 @@ from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.session import Session, run
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.data_records import ConsumedRecord
+from raftlog.metadata.entity_words import text_and_base64
 from raftlog.plural import counted
 from raftlog.printable import printable
 
@@ -62,6 +63,9 @@ def consume(
     as_json: Json = False,
 ) -> None:
     """Print the committed records of a topic, in order within a partition, until interrupted.
+
+    Prints the values, each with a line break behind it. With --json what is no UTF-8 is in base64:
+    value_base64.
 
     \b
     Examples:
@@ -116,24 +120,34 @@ def _why_nothing_comes(consumer: Consumer, topic: str, failing_s: float) -> tupl
 
 
 def _print(record: ConsumedRecord, as_json: bool) -> None:
-    if not as_json:
-        value = (record.value or b"").decode("utf-8", "replace")
-        # A program gets what was produced; a terminal would obey it.
-        typer.echo(printable(value, keep="\n\t") if sys.stdout.isatty() else value)
-        return
+    if as_json:
+        print_json_line(_document(record))
+    elif sys.stdout.isatty():
+        # A terminal would obey what was produced; a program gets it as it is.
+        text = (record.value or b"").decode(errors="backslashreplace")
+        typer.echo(printable(text, keep="\n\t"))
+    else:
+        typer.echo(record.value or b"")
+
+
+def _document(record: ConsumedRecord) -> dict[str, Any]:
+    key, key_base64 = text_and_base64(record.key)
+    value, value_base64 = text_and_base64(record.value)
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "leader_epoch": record.leader_epoch,
         "timestamp_ms": record.timestamp_ms,
-        "key": _text(record.key),
-        "value": _text(record.value),
+        "key": key,
+        "key_base64": key_base64,
+        "value": value,
+        "value_base64": value_base64,
     }
     if record.headers:
-        fields["headers"] = [{"key": key, "value": _text(value)} for key, value in record.headers]
-    print_json_line(fields)
-
-
-def _text(content: bytes | None) -> str | None:
-    return None if content is None else content.decode("utf-8", "replace")
+        fields["headers"] = [
+            {"key": name, "value": text, "value_base64": base64}
+            for name, content in record.headers
+            for text, base64 in (text_and_base64(content),)
+        ]
+    return fields

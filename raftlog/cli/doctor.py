@@ -76,8 +76,8 @@ def doctor(
     """Say what is wrong with the cluster, what follows from it, and what to do.
 
     Asks every controller by itself, and the leader for the brokers; needs no leader. Where none
-    answers, it looks a second time before it says so. Exit code 0: healthy, 3: something was found, 4: nobody answers, or
-    --wait took too long.
+    answers, it looks a second time before it says so. Exit code 0: healthy, 3: something was found,
+    4: nobody answers, or --wait took too long.
 
     \b
     Examples:

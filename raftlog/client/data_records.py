@@ -29,7 +29,7 @@ class ConsumedRecord(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: tuple[tuple[str, bytes | None], ...]
 
 
 def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Iterator[ConsumedRecord]:
@@ -73,5 +73,7 @@ def _record(
         record.timestamp_ms or header.timestamp_ms,
         record.key if record.HasField("key") else None,
         record.value if record.HasField("value") else None,
-        tuple((header.key, header.value) for header in record.headers),
+        tuple(
+            (one.key, one.value if one.HasField("value") else None) for one in record.headers
+        ),
     )

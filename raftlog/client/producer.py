@@ -124,7 +124,7 @@ class Producer:
         key: bytes | None = None,
         partition: int = -1,
         timestamp_ms: int = 0,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[RecordMetadata]:
         """Give a record away; the future ends as :meth:`send` does, at the latest at the delivery
         timeout.

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from raftlog.library.values import ConfigValue
 
 T = TypeVar("T")
+Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
+"""Of a record; the pairs may name a header several times."""
 
 
 def names_of(names: Sequence[Any]) -> Sequence[str]:
@@ -44,6 +46,18 @@ def bytes_of(text: bytes | str, what: str) -> bytes:
     if isinstance(text, bytes):
         return text
     raise TypeError(f"{what} is str or bytes, not {_shown(text)}")
+
+
+def headers_of(headers: Headers) -> list[tuple[str, bytes | None]]:
+    """The headers of a record, from a mapping or from pairs. Raises TypeError."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    found: list[tuple[str, bytes | None]] = []
+    for pair in pairs:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise TypeError(f"headers are a mapping or pairs of a name and a value: {_shown(pair)}")
+        name, value = pair
+        found.append((name, None if value is None else bytes_of(value, f"header {name}")))
+    return found
 
 
 def config_text(key: str, value: ConfigValue) -> str:

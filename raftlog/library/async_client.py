@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Literal, Self
 
@@ -16,7 +16,7 @@ from raftlog.client.partition_queue import RecordMetadata
 from raftlog.errors import ApiError, RaftlogError, SaslAuthenticationFailedError
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.admission import require_tls
-from raftlog.library.arguments import bytes_of
+from raftlog.library.arguments import Headers, bytes_of, headers_of
 from raftlog.library.changes import AsyncChanges, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
@@ -101,7 +101,7 @@ class AsyncClient:
         *,
         key: bytes | str | None = None,
         partition: int = -1,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Headers = (),
     ) -> RecordMetadata:
         """Write one record, and wait until all in-sync replicas have it: where it is.
 
@@ -113,7 +113,7 @@ class AsyncClient:
             None if value is None else bytes_of(value, "value"),
             key=None if key is None else bytes_of(key, "key"),
             partition=partition,
-            headers=headers,
+            headers=headers_of(headers),
         )
 
     async def consume(

@@ -29,18 +29,23 @@ def plain(value: Any) -> Any:
     return value
 
 
+def text_and_base64(value: bytes | None) -> tuple[str | None, str | None]:
+    """Return bytes exactly: as text if they are UTF-8, else in base64; the other is None. No bytes:
+    both are.
+    """
+    if value is None:
+        return None, None
+    try:
+        return value.decode(), None
+    except UnicodeDecodeError:
+        return None, b64encode(value).decode()
+
+
 def key_value(
     key: str, value: bytes, offset: int, create_offset: int, lease_id: int
 ) -> dict[str, Any]:
-    """A key of the key-value store. The value is there exactly, as text if it is UTF-8, else in
-    base64; the other one of the two is null, and so is the lease of a key that stays.
-    """
-    text: str | None = None
-    base64: str | None = None
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        base64 = b64encode(value).decode()
+    """A key of the key-value store. The lease of a key that stays is null."""
+    text, base64 = text_and_base64(value)
     return {
         "key": key,
         "value": text,

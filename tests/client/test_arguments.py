@@ -9,7 +9,7 @@ import pytest
 
 import raftlog
 from raftlog.errors import ConfigError
-from raftlog.library.arguments import bytes_of, config_text, keys_of, mapping
+from raftlog.library.arguments import bytes_of, config_text, headers_of, keys_of, mapping
 from raftlog.library.options import Options
 
 
@@ -25,6 +25,12 @@ def test_a_config_is_written_as_kafka_writes_it(value: Any, text: str) -> None:
 def test_what_would_be_the_text_of_a_python_object_is_no_config(value: Any) -> None:
     with pytest.raises(TypeError, match=r"the value of retention\.ms is a str, a number"):
         config_text("retention.ms", value)
+
+
+@pytest.mark.parametrize("headers", [["ab"], [("a",)], [(1, b"x")], {"a": 5}])
+def test_headers_of_a_wrong_type_are_refused_by_name(headers: Any) -> None:
+    with pytest.raises(TypeError, match="header"):
+        headers_of(headers)
 
 
 def test_none_says_how_the_default_is_had() -> None:
