@@ -65,7 +65,7 @@ def test_jobs_name_no_author_of_an_imported_change(job: str, imported: Path, our
     theirs, own = (told(job, ask(job, target)) for target in (imported, ours))
     assert NOBODY in " ".join(theirs.split())
     assert "Kafka" not in own
-    for cell in (r"┃ by +┃", r"│ controller +│"):
+    for cell in (r"┃ by +┃", r"│ the controller +│"):
         assert not re.search(cell, theirs)
         assert re.search(cell, own)
 
@@ -78,7 +78,7 @@ def test_a_finding_of_an_imported_log_has_no_author(imported: Path) -> None:
         "ISR []", "at least its last member", "docs/audit.md",
     )  # fmt: skip
     failed = audit.AuditResult(1, 1, result.rules, [found])
-    assert "│ controller " in told("audit", failed)
+    assert "│ the controller " in told("audit", failed)
     assert "controller" not in told("audit", with_origin(failed, "kafka"))
 
 
