@@ -58,6 +58,10 @@ class LogSource(Protocol):
         """Of the log."""
 
     @property
+    def connections(self) -> int:
+        """How many connections to the cluster have been made; 0: it is read from files."""
+
+    @property
     def origin(self) -> str:
         """What kind of cluster wrote it; empty: one of raftlog."""
 
@@ -191,6 +195,7 @@ class DirectoryLog:
     def __init__(self, log: DirectoryReader) -> None:
         self._log = log
         self._high_watermark: int | None = None
+        self.connections = 0
         self.cluster_id = log.identity.cluster_id
         self.generation = log.identity.generation
         self.origin = ""
@@ -268,6 +273,7 @@ class ExportLog:
         self._segments = manifest.of_kind(RAW)
         self._said = manifest.state_hashes
         self._next = -1
+        self.connections = 0
         self._batches: Iterator[bytes] = iter(())
         self.cluster_id = manifest.cluster_id
         self.generation = manifest.generation
@@ -368,6 +374,11 @@ class RunningLog:
                 " give --from with a date in place of --since"
             )
         return seen.at_ms
+
+    @property
+    def connections(self) -> int:
+        """How many connections to controllers have been made."""
+        return self._reader.connections
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole verified batches."""

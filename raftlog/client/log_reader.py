@@ -82,6 +82,8 @@ class LogReader:
         self._generation = -1
         self._seen_cluster_id = cluster_id
         self._connection: _Connection | None = None
+        self.connections = 0
+        """How many connections have been made."""
         self._refusal = ""
         """What the last node said that does not lead."""
         self._failures: dict[str, str] = {}
@@ -209,6 +211,7 @@ class LogReader:
         address = self._endpoints.target
         if self._connection is None:
             self._connection = _Connection(self._transport, address)
+            self.connections += 1
         others = sum(one not in self._round for one in self._endpoints.known if one != address)
         link_s = min(LINK_TIMEOUT_S, max(LINK_TIMEOUT_MIN_S, left_s / (others + 1)))
         wait_s = min(request.max_wait_ms / 1000, left_s)

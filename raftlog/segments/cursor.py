@@ -108,7 +108,8 @@ class CursorKeeper:
                 type_ not in BOOKKEEPING for type_, _, _ in batch.bodies(chunk, header)
             )
         if news:
-            self._news_end = end
+            # The same batch may be read again.
+            self._news_end = max(self._news_end, end)
 
     def published(self, manifest: Manifest) -> None:
         """The export reaches to the manifest's end now.

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from raftlog import batch
+from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
-from raftlog.segments.errors import ExportError, ExportGapError
+from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.manifest import ManifestSigner, StateHash
 from raftlog.segments.place import Place, open_place
 from raftlog.segments.writer import ExportWriter, Published
@@ -30,6 +31,12 @@ class ChunkSource(Protocol):
     @property
     def generation(self) -> int:
         """Of the log."""
+
+    @property
+    def connections(self) -> int:
+        """How many connections to the cluster have been made; 0: a directory at rest, whose log may
+        end before the cluster's.
+        """
 
     @property
     def start_offset(self) -> int:
@@ -98,7 +105,7 @@ def export(
     ``target``: a directory or a URI. ``published`` is called after each publish of the manifest.
     ``checkpoint_records``: see ExportWriter.
     Raises ExportGapError if the log no longer holds what comes next, ExportMismatchError for
-    another cluster or generation, CorruptLogError naming the offset, ExportError if the target
+    another cluster, generation or log, CorruptLogError naming the offset, ExportError if the target
     can't be used.
     """
     place = open_place(target)
@@ -112,31 +119,101 @@ def export(
         signer=signer,
         checkpoint_records=checkpoint_records,
     ) as writer:
-        require_no_gap(source, writer, place)
+        seam = Seam(source, writer, place)
+        seam.require_same_log()
         writer.make_checkpoints()
         first = writer.next_offset
         while writer.next_offset < high_watermark:
-            writer.append_chunk(_next_chunk(source, writer.next_offset))
+            seam.append(_next_chunk(source, writer.next_offset))
             if progress is not None:
                 progress(
                     writer.next_offset - first, max(high_watermark, writer.next_offset) - first
                 )
-        publish(source, writer, state_hashes)
+        publish(source, writer, seam, state_hashes)
         return summary_of(first, writer)
 
 
-def require_no_gap(source: ChunkSource, writer: ExportWriter, place: Place) -> None:
-    """The log must still hold what comes next. Raises ExportGapError."""
-    if source.start_offset > writer.next_offset:
-        raise ExportGapError(
-            f"a gap: the export in {place} ends before offset {writer.next_offset}, and the log"
-            f" begins at offset {source.start_offset}: it was dropped before that, after a"
-            " snapshot. Begin another export in an empty directory"
+class Seam:
+    """The place where an export ends and its source continues: both must be of one log.
+
+    Two logs of one generation differ after a node's directory was set back. So the last batch of
+    the export is compared with the source's at the start and after each new connection [a log is
+    only ever replaced under a process that does not run].
+    """
+
+    def __init__(self, source: ChunkSource, writer: ExportWriter, place: Place) -> None:
+        self._source, self._writer, self._place = source, writer, place
+        self._compared_at = -1
+        """The number of connections at the last comparison."""
+
+    def append(self, chunk: bytes) -> None:
+        """Append what the source has sent, if it is of the same log. Raises as ``export`` does."""
+        self.require_same_log()
+        self._writer.append_chunk(chunk)
+
+    def require_same_log(self) -> None:
+        """Raise ExportGapError or ExportMismatchError unless the source continues the export."""
+        source = self._source
+        if source.connections != self._compared_at:
+            self._compare(self._writer.next_offset)
+            self._compared_at = source.connections
+
+    def _compare(self, end_offset: int) -> None:
+        source, last = self._source, self._writer.last_batch()
+        if source.start_offset > end_offset:
+            raise ExportGapError(
+                f"a gap: the export in {self._place} ends before offset {end_offset}, and the log"
+                f" begins at offset {source.start_offset}: it was dropped before that, after a"
+                " snapshot. Begin another export in an empty directory"
+            )
+        if last is None or (source.high_watermark < end_offset and not source.connections):
+            return
+        (header,) = batch.headers(last, verify=False)
+        if source.start_offset > header.base_offset:
+            return
+        there, why = b"", "does not reach to there"
+        try:
+            if source.high_watermark >= end_offset:
+                there = source.read(header.base_offset, len(last))
+        except (ValueError, CorruptLogError) as error:
+            why = f"has none that begins there ({error})"
+        except ApiError as error:
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            why = f"has none that begins there ({error})"
+        if there.startswith(last):
+            return
+        for other in batch.headers(there, verify=False):
+            why = f"has another one there, of epoch {other.epoch}"
+            break
+        raise ExportMismatchError(
+            f"{self._place} ends with a batch at offset {header.base_offset}, of epoch"
+            f" {header.epoch}, and the log {why}: it is not the log that was exported. Was a node's"
+            " directory replaced by an older copy? Keep this export, and begin another one in an"
+            " empty directory"
+        )
+
+    def require_log_hash(self, said: Sequence[StateHash]) -> None:
+        """Raise ExportMismatchError if nodes name a log hash at the end, and none of them this."""
+        known = self._writer.log_hash
+        named = [one for one in said if one.offset + 1 == known.end_offset and one.log_hash]
+        ours = (known.begin_offset, known.digest.hex())
+        if not (named and known.is_known) or any(
+            (one.log_hash_begin_offset, one.log_hash) == ours for one in named
+        ):
+            return
+        raise ExportMismatchError(
+            f"up to offset {known.end_offset - 1} the log hash of {self._place} is {ours[1]}, and"
+            f" {named[0].describe()} has {named[0].log_hash}: the log is not the one that was"
+            " exported. Keep this export, and begin another one in an empty directory"
         )
 
 
 def publish(
-    source: ChunkSource, writer: ExportWriter, state_hashes: StateHashSource | None
+    source: ChunkSource,
+    writer: ExportWriter,
+    seam: Seam,
+    state_hashes: StateHashSource | None,
 ) -> None:
     """Publish what was appended, up to an offset at which a node has said its state, if one can be
     had: then the end can be checked.
@@ -149,7 +226,8 @@ def publish(
             chunk = _up_to(source.read(writer.next_offset, READ_BYTES), until)
             if not chunk:
                 break
-            writer.append_chunk(chunk)
+            seam.append(chunk)
+        seam.require_log_hash(said)
     writer.commit(max(source.high_watermark, writer.next_offset))
 
 

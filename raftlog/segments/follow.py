@@ -16,9 +16,9 @@ from raftlog.segments.export import (
     READ_BYTES,
     ChunkSource,
     ExportSummary,
+    Seam,
     StateHashSource,
     publish,
-    require_no_gap,
     summary_of,
 )
 from raftlog.segments.manifest import ManifestSigner
@@ -82,7 +82,7 @@ def follow(
 
     A cluster without a leader is waited for: ``waiting`` is told why, and the empty string when it
     goes on. Raises as :func:`raftlog.segments.export.export` does, and ApiError for what does not
-    pass (another cluster, another generation).
+    pass (another cluster, generation or log).
     """
     place = open_place(target)
     with ExportWriter(
@@ -96,12 +96,14 @@ def follow(
         published=published,
         signer=signer,
     ) as writer:
-        require_no_gap(source, writer, place)
+        seam = Seam(source, writer, place)
+        seam.require_same_log()
         writer.make_checkpoints()
         first, due, told = writer.next_offset, None, ""
         while not stop():
             try:
                 chunk = source.poll(writer.next_offset, READ_BYTES, POLL_S)
+                seam.require_same_log()
                 why = ""
             except ApiError as error:
                 if error.code not in _PASSING:
@@ -117,10 +119,10 @@ def follow(
             elif due is None:
                 due = clock() + policy.interval_s
             elif clock() >= due:
-                publish(source, writer, state_hashes)
+                publish(source, writer, seam, state_hashes)
                 due = None
                 if policy.compact_at:
                     compact(writer, at_least=policy.compact_at)
                     add_buckets(writer)
-        publish(source, writer, state_hashes)
+        publish(source, writer, seam, state_hashes)
         return summary_of(first, writer)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.log_hash import extended
+from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
 from raftlog.segments.checkpointing import (
@@ -28,10 +28,12 @@ from raftlog.segments.checkpointing import (
     can_fold,
     thinned,
 )
+from raftlog.segments.checkpoints import batches_from
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.log_hashes import log_hash_fields, log_hash_of
 from raftlog.segments.manifest import (
     MANIFEST_NAME,
+    RAW,
     Checkpoint,
     Manifest,
     ManifestSigner,
@@ -134,6 +136,9 @@ class ExportWriter:
             self._place.end()
             raise
         self._next_offset = self._manifest.end_offset
+        self._last_batch: bytes | None = None
+        self._held: Iterator[tuple[bytes, batch.BatchHeader]] | None = None
+        """The batches of the export that were not passed over yet."""
         self._log_hash = log_hash_of(self._place, self._manifest)
         last = self._manifest.segments[-1:]
         self._last_epoch = last[0].last_epoch if last else 0
@@ -148,6 +153,11 @@ class ExportWriter:
     def next_offset(self) -> int:
         """Where the next chunk must begin."""
         return self._next_offset
+
+    @property
+    def log_hash(self) -> LogHash:
+        """Of the log up to ``next_offset``, as made of what was appended."""
+        return self._log_hash
 
     @property
     def unpublished(self) -> int:
@@ -219,9 +229,8 @@ class ExportWriter:
                 self._check_order(header)
                 pair = self._pair()
                 pair.append(chunk, header)
-                self._log_hash = extended(
-                    self._log_hash, chunk[header.position : header.position + header.size]
-                )
+                self._last_batch = chunk[header.position : header.position + header.size]
+                self._log_hash = extended(self._log_hash, self._last_batch)
                 if maker is not None:
                     self._made(maker.take(chunk, header, self._log_hash))
                 self._next_offset, self._last_epoch = header.end_offset, header.epoch
@@ -229,8 +238,29 @@ class ExportWriter:
                 if pair.records >= self.max_records or pair.raw_bytes >= self.max_bytes:
                     self._publish(self._next_offset)
 
-    def pass_over(self, header: batch.BatchHeader) -> None:
-        """A batch that the export holds already, and that was folded into the ``draft``."""
+    def last_batch(self) -> bytes | None:
+        """Return the last batch of the export; None: it has none."""
+        if self._last_batch is None and self._manifest.segments:
+            begin = self._manifest.of_kind(RAW)[-1].base_offset
+            for data, _ in batches_from(self._place, self._manifest, begin):
+                self._last_batch = data
+        return self._last_batch
+
+    def pass_over(self, data: bytes, header: batch.BatchHeader) -> None:
+        """Pass over a batch that the export holds already, and that was folded into the ``draft``.
+        They come in order, from the beginning of the export.
+
+        Raises ExportMismatchError if the export holds another one, CorruptExportError.
+        """
+        if self._held is None:
+            self._held = batches_from(self._place, self._manifest, header.base_offset)
+        held, there = next(self._held)
+        if held != data:
+            raise ExportMismatchError(
+                f"{self._place} holds another batch at offset {there.base_offset}, of epoch"
+                f" {there.epoch}, than the log, which has one of epoch {header.epoch} at offset"
+                f" {header.base_offset}"
+            )
         maker = self._folding()
         if maker is not None:
             maker.pass_over(header)

@@ -159,7 +159,7 @@ def lines(imported: Imported) -> list[str]:
     ]
     if imported.end_offset == imported.first_offset:
         return found
-    if imported.copies_end < imported.end_offset:
+    if imported.copies_end < imported.end_offset and not imported.stopped:
         found.append(
             f"these copies end at offset {imported.copies_end - 1}: what follows was imported"
             " before, and is not compared with them"

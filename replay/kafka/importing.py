@@ -16,6 +16,7 @@ from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import FoldError, Image
 from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
+from raftlog.segments.errors import ExportMismatchError
 from raftlog.segments.manifest import KAFKA, ManifestSigner, StateHash
 from raftlog.segments.writer import ExportWriter
 from replay.kafka.checkpoints import differences, image_of, state_of
@@ -288,8 +289,17 @@ class Importer:
             self._writer.append_chunk(one.chunk)
             self._new += header.record_count
         else:
-            self._writer.pass_over(header)
+            self._pass_over(one)
         self._compare(header)
+
+    def _pass_over(self, one: Converted) -> None:
+        try:
+            self._writer.pass_over(one.chunk, one.header)
+        except ExportMismatchError as error:
+            raise KafkaLogError(
+                f"{error}: the log was cut off and written anew after it was imported, or is"
+                " another cluster's; import into an empty directory"
+            ) from None
 
     def _compare(self, header: batch.BatchHeader) -> None:
         """Hold the fold against the snapshots that end here."""

@@ -59,7 +59,7 @@ class CommittedLog:
 
     cluster_id = CLUSTER_ID
     generation = 0
-    start_offset = 0
+    start_offset = connections = 0
 
     def __init__(self, golden: GoldenLog) -> None:
         self._batches = [logged.data for logged in golden.batches]

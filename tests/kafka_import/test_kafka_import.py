@@ -486,6 +486,38 @@ def test_clear_of_unknown_topic_stops_the_import(tmp_path: Path) -> None:
     assert found.end_offset == 1
 
 
+@pytest.mark.parametrize("begins_with_state", [False, True])
+def test_import_refuses_log_that_was_cut_off_and_written_anew(
+    tmp_path: Path, begins_with_state: bool
+) -> None:
+    """Each batch that the export holds is compared: the one at the seam, and all before it."""
+    start = 3 if begins_with_state else 0
+    batches = [
+        kafka.batch(start + at, [kafka.config("retention.ms", str(at), f"topic-{at}")])
+        for at in range(6)
+    ]
+    node = kafka.write_node(tmp_path / "node", b"".join(batches), start=start)
+    if begins_with_state:
+        kafka.write_checkpoint(node, 3, kafka.topic())
+    target = tmp_path / "exported"
+    assert import_all(target, node).new_records == 6 + begins_with_state
+    assert import_all(target, node).sound
+    log = next(node.glob("*.log"))
+    for kept in (5, 2):
+        anew = [
+            kafka.batch(start + at, [NOOP], epoch=2, timestamp_ms=2000) for at in range(kept, 9)
+        ]
+        log.write_bytes(b"".join(batches[:kept] + anew))
+        found = import_all(target, node)
+        assert f"another batch at offset {start + kept}, of epoch 1" in found.stopped
+        assert "which has one of epoch 2" in found.stopped
+        assert (found.new_records, found.end_offset) == (0, start + 6)
+        assert not found.sound
+    log.write_bytes(b"".join(batches) + kafka.batch(start + 6, [NOOP], epoch=2))
+    assert import_all(target, node).new_records == 1
+    verify_export(target)
+
+
 def test_a_clock_that_goes_back_is_told(tmp_path: Path) -> None:
     log = kafka.batch(0, [NOOP], timestamp_ms=5000) + kafka.batch(1, [NOOP], timestamp_ms=3000)
     found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))

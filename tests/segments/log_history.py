@@ -50,6 +50,7 @@ class LogHistory:
         """``topic_names``: so many topics take turns on their names; 0: each has a new name."""
         self.topic_names = topic_names
         self.cluster_id, self.generation, self.start_offset = CLUSTER_ID, generation, 0
+        self.connections = 0
         self.rng = Random(seed)
         self.draft = ImageBuilder(Image())
         self.batches: list[bytes] = []

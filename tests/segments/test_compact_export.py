@@ -212,6 +212,7 @@ def test_an_export_that_follows_merges_what_has_piled_up(tmp_path: Path) -> None
 
     class Source:
         cluster_id, generation, start_offset, at = CLUSTER_ID, 0, 0, 0
+        connections = 1
 
         @property
         def high_watermark(self) -> int:

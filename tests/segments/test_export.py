@@ -243,6 +243,7 @@ def test_progress_reaches_the_total(history: LogHistory, tmp_path: Path) -> None
 def test_export_of_a_log_that_begins_later(history: LogHistory, tmp_path: Path) -> None:
     class Trimmed:
         cluster_id, generation, start_offset = CLUSTER_ID, 0, sorted(history.positions)[9]
+        connections = 0
         high_watermark = history.end_offset
         read = staticmethod(history.read)
 
@@ -258,6 +259,7 @@ def test_retention_past_the_export_is_a_gap(history: LogHistory, tmp_path: Path)
 
     class Trimmed:
         cluster_id, generation, start_offset = CLUSTER_ID, 0, sorted(history.positions)[9]
+        connections = 0
         high_watermark = history.end_offset
         read = staticmethod(history.read)
 
@@ -414,6 +416,7 @@ def test_unwritable_directory_is_named(tmp_path: Path) -> None:
 def test_a_source_that_gives_nothing_is_an_error(history: LogHistory, tmp_path: Path) -> None:
     class Empty:
         cluster_id, generation, start_offset, high_watermark = CLUSTER_ID, 0, 0, 5
+        connections = 1
 
         def read(self, offset: int, max_bytes: int) -> bytes:
             return b""

@@ -34,6 +34,7 @@ class Growing:
     """
 
     generation = start_offset = 0
+    connections = 1
     cluster_id = CLUSTER_ID
 
     def __init__(
