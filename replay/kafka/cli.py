@@ -166,8 +166,8 @@ def lines(imported: Imported) -> list[str]:
         )
     if imported.no_log:
         found.append(
-            f"there is no log (….log): this is the state at offset {imported.end_offset - 1}, and"
-            " no history"
+            f"there is no batch of the log (….log): this is the state at offset"
+            f" {imported.end_offset - 1}, and no history"
         )
     elif imported.state_from is not None:
         found.append(
@@ -230,8 +230,7 @@ def findings(imported: Imported) -> list[str]:
             f" {unlike[-1].end_offset - 1}"
         )
     found += [
-        f"the log ends at offset {imported.copies_end - 1}, and {one}: the rest of the log is"
-        " missing, or was written while this was copied"
+        f"{one}: the rest of the log is missing, or was written while this was copied"
         for one in imported.missing
     ]
     if imported.stopped:

@@ -133,11 +133,12 @@ class Conversion:
             yield self._encode(run.base_offset, messages, run.source)
 
     def state(self, records: Iterable[KafkaRecord], header: StateHeader) -> Converted:
-        """The records of a checkpoint as one batch that ends where the checkpoint does.
+        """The records of a checkpoint as one batch that ends where the checkpoint does. That of an
+        empty state holds a NoOp record.
 
         Raises KafkaLogError if they are more than the offsets there are.
         """
-        messages = _in_order([self.mapping.message(one) for one in records])
+        messages = _in_order([self.mapping.message(one) for one in records]) or [pb.NoOpRecord()]
         base_offset = header.end_offset - len(messages)
         if base_offset < 0:
             raise KafkaLogError(

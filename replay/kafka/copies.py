@@ -104,6 +104,12 @@ class Copy:
         last = self.places[-1:]
         return (last[0].epoch, last[0].last_offset) if last else (-1, -1)
 
+    @property
+    def end_offset(self) -> int:
+        """End of its log, exclusive, by batches and names of files; -1 if there are no files."""
+        logs = (path for path in self._files() if _LOG.fullmatch(path.name))
+        return max((self._expected.get(path, int(path.stem)) for path in logs), default=-1)
+
     def _files(self) -> Iterable[Path]:
         return self._paths or _listed(self.directory)
 

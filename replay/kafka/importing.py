@@ -365,9 +365,14 @@ class Importer:
             return []
         later = [one for copy in self._copies for one in copy.checkpoints]
         last = max(later, key=lambda one: one.end_offset, default=None)
-        if last is None or last.end_offset <= self._next:
+        end = self._next
+        if self._no_log:
+            # A node that has begun with a snapshot has an empty file, named by the snapshot's end.
+            end = max(copy.end_offset for copy in self._copies)
+        if last is None or end < 0 or last.end_offset <= end:
             return []
-        return [f"{last.path} is the state at offset {last.end_offset - 1}"]
+        where = f"ends at offset {end - 1}" if end else "is empty"
+        return [f"the log {where}, and {last.path} is the state at offset {last.end_offset - 1}"]
 
     def close(self) -> None:
         """Let the next writer in."""

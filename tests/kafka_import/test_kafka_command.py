@@ -185,6 +185,21 @@ def test_snapshots_without_a_log_are_the_state_of_the_last(node: Path, tmp_path:
     assert "this is the state at offset 307, and no history" in done.stdout
 
 
+@pytest.mark.parametrize(("name", "found"), [("0", "the log is empty"), ("300", "ends at 299")])
+def test_empty_log_that_begins_before_a_snapshot_is_cut_off(
+    node: Path, tmp_path: Path, name: str, found: str
+) -> None:
+    """A copy that has failed. The file of a node that began with the snapshot bears its end."""
+    (node / "00000000000000000000.log").unlink()
+    empty = node / f"{name:0>20}.log"
+    empty.touch()
+    done = run(node, "-o", tmp_path / "exported")
+    assert done.returncode == 3
+    assert f"{found.replace('at ', 'at offset ')}, and " in done.stderr
+    empty.rename(node / "00000000000000000308.log")
+    assert run(node, "-o", tmp_path / "begun").returncode == 0
+
+
 def test_a_log_that_ends_before_a_snapshot_is_cut_off(node: Path, tmp_path: Path) -> None:
     log = node / "00000000000000000000.log"
     log.write_bytes(log.read_bytes()[:9000])

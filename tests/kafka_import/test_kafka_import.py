@@ -433,6 +433,22 @@ def test_cluster_wide_clear_equals_kafkas_snapshot_of_every_topic(tmp_path: Path
     assert found.sound
 
 
+def test_snapshot_of_an_empty_state_is_compared_and_begun_with(tmp_path: Path) -> None:
+    """A controller that was elected before the bootstrap records were written takes one."""
+    log = kafka.batch(0, [kafka.leader_change()]) + log_of(kafka.topic(), first=1)
+    node = kafka.write_node(tmp_path / "node", log)
+    snapshot = kafka.write_checkpoint(node, 1)
+    found = import_all(tmp_path / "exported", node)
+    assert [(one.end_offset, one.differences) for one in found.snapshots] == [(1, [])]
+    assert found.sound
+    late = kafka.write_node(tmp_path / "late", log_of(kafka.topic(), first=1), start=1)
+    snapshot.rename(late / snapshot.name)
+    found = import_all(tmp_path / "begun", late)
+    assert (found.first_offset, found.state_from, found.end_offset) == (0, 1, 2)
+    assert list(state(tmp_path / "begun").topic_ids) == ["orders"]
+    verify_export(tmp_path / "begun")
+
+
 def test_what_only_kafkas_snapshots_say_is_no_difference(tmp_path: Path) -> None:
     """Directories of before there were any, eligible replicas at a level without them, and a
     migration that never was.
