@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path, PurePosixPath
 
@@ -51,6 +52,11 @@ def install(files: dict[PurePosixPath, str], root: Path) -> list[Path]:
     written = []
     for place, text in files.items():
         path = root / place
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+            raise ConfigError(
+                f"{path} is no regular file: it is left as it is (a unit that is masked or linked"
+                " is not replaced: `systemctl unmask`, or remove it)"
+            )
         try:
             if path.is_file() and path.read_text(encoding="utf-8", errors="replace") == text:
                 continue

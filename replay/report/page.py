@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.resources
 import os
 import tempfile
@@ -40,12 +41,20 @@ _STATE_WORDS = {
 
 
 def writable(output: str | None) -> Path:
-    """Where the report will go, tried before the work is done. Raises ReplayError."""
+    """Return where the report will go, tried before the work is done. Raises ReplayError.
+
+    A regular file is replaced, and a link to one stays; a device or a pipe is written to.
+    """
     path = Path(output or DEFAULT_OUTPUT).absolute()
     if path.is_dir():
         raise ReplayError(
             f"{path} is a directory: name a file, for instance -o {path / DEFAULT_OUTPUT}"
         )
+    if _is_special(path):
+        if not os.access(path, os.W_OK):
+            raise _refused(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+        return path
+    path = Path(os.path.realpath(path))
     if not path.parent.is_dir():
         raise ReplayError(
             f"the report can't be written to {path}: there is no directory {path.parent}"
@@ -59,14 +68,32 @@ def writable(output: str | None) -> Path:
 
 
 def write(text: str, path: Path) -> None:
-    """Write the page, whole or not at all. Raises ReplayError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write the page, into a file whole or not at all. Raises ReplayError."""
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        if _is_special(path):
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace(path, text)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise _refused(path, error) from error
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether the path names a device, a pipe or a socket."""
+    return path.exists() and not path.is_file()
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Never through a link that somebody has put there.
+    with partial.open("x", encoding="utf-8") as file:
+        try:
+            file.write(text)
+            file.flush()
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def _refused(path: Path, error: OSError) -> ReplayError:

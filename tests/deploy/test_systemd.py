@@ -153,3 +153,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "etc").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write .*etc/systemd"):
         units.install(units.unit_files([RAFTLOG]), tmp_path)
+
+
+def test_masked_unit_stays_masked(tmp_path: Path) -> None:
+    masked = tmp_path / UNITS / "raftlog-broker@.service"
+    masked.parent.mkdir(parents=True)
+    masked.symlink_to("/dev/null")
+    with pytest.raises(ConfigError, match=r"no regular file.*systemctl unmask"):
+        units.install(units.unit_files([RAFTLOG]), tmp_path)
+    assert masked.is_symlink()

@@ -235,6 +235,46 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "taken"]
 
 
+def test_page_is_written_into_a_pipe_and_never_put_in_its_place(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        page.write("new", page.writable(str(pipe)))
+        assert os.read(reader, 100) == b"new"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_page_in_a_full_device_is_an_error(tmp_path: Path) -> None:
+    device = tmp_path / "link"
+    device.symlink_to("/dev/full")
+    with pytest.raises(ReplayError, match=r"link: No space left on device"):
+        page.write("new", page.writable(str(device)))
+    assert device.is_symlink()
+    assert Path("/dev/full").is_char_device()
+
+
+def test_page_goes_where_a_link_points_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("pages/report.html")
+    (tmp_path / "pages").mkdir()
+    for text in ("first", "second"):
+        page.write(text, page.writable(str(tmp_path / "link")))
+        assert (tmp_path / "pages/report.html").read_text() == text
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_page_is_not_written_through_a_link_at_its_temporary_name(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("kept")
+    (tmp_path / f".report.html.{os.getpid()}.tmp").symlink_to(kept)
+    with pytest.raises(ReplayError, match="File exists"):
+        page.write("new", tmp_path / "report.html")
+    assert kept.read_text() == "kept"
+
+
 def test_a_page_of_another_systems_log_says_nothing_of_lao() -> None:
     ours = sample.result()
     theirs = document(replace(ours, header=replace(ours.header, origin="kafka")))
