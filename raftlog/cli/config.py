@@ -52,7 +52,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check a file, with the environment and flags on top, and show the values in force, or all
-    mistakes at once.
+    mistakes at once. The files of certificates and keys are read, as the node will.
 
     \b
     Examples:
@@ -61,8 +61,10 @@ def check(
     """
     from raftlog.config.load import load_config
     from raftlog.config.settings import FIELD_OF_KEY, Settings
+    from raftlog.transport.configured import check_tls_files
 
     config = load_config(file, flags=flags or [])
+    check_tls_files(config)
     defaults = {key: getattr(Settings, name) for key, name in FIELD_OF_KEY.items()}
     if as_json:
         print_json({key: _plain(value) for key, value in config.items()})

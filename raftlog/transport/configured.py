@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from raftlog.config.listeners import Security, TlsFiles
 from raftlog.config.node import NodeConfig
+from raftlog.errors import ConfigError
 from raftlog.resource_limits import CONTROLLER_TURN_MAX_MS
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.descriptors import connections_allowed, lanes_allowed
@@ -66,6 +67,22 @@ def http_contexts(config: NodeConfig) -> Callable[[], ssl.SSLContext] | None:
     """What HTTP is served with; None: without TLS. Raises ConfigError for unreadable TLS files."""
     tls = _config_of(config.http_tls)
     return None if tls is None else tls.rereading_server_contexts()
+
+
+def check_tls_files(config: NodeConfig) -> None:
+    """Raises ConfigError, which names everything that is wrong with the files of all listeners and
+    of the connections to other nodes.
+    """
+    securities = [*config.peers.values(), *(one.security for one in config.listeners)]
+    mistakes = []
+    for files in dict.fromkeys((*(one.tls for one in securities), config.http_tls)):
+        try:
+            if files is not None:
+                TlsConfig(files.certificate, files.key, files.ca).check()
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("; ".join(mistakes))
 
 
 def peer_tls(config: NodeConfig) -> TlsConfig | None:

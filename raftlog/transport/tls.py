@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from raftlog.errors import ConfigError
 from raftlog.key_file import exposed
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.key_kinds import unusable_authorities, unusable_chain
 from raftlog.transport.reread import Reread, Stamp, stamp
 from raftlog.transport.tls_look import TlsFiles
 
@@ -57,6 +58,8 @@ class TlsTrust:
             raise ConfigError(f"tls.ca.file: {self.ca_path} holds no certificate") from error
         except OSError as error:
             raise ConfigError(f"tls.ca.file: {error.strerror}: {self.ca_path}") from error
+        if wrong := unusable_authorities(ca.decode()):
+            raise ConfigError(f"tls.ca.file: {self.ca_path} holds {wrong}")
         return grpc.ssl_channel_credentials(root_certificates=ca)
 
     @property
@@ -162,7 +165,17 @@ class TlsConfig:
             raise ConfigError("; ".join(mistakes))
         self._check_unchanged(before)
         certificate, private_key, ca = contents
+        if wrong := unusable_chain(_text(certificate)):
+            mistakes.append(f"tls.certificate.file: {self.certificate_path} holds {wrong}")
+        if wrong := unusable_authorities(_text(ca)):
+            mistakes.append(f"tls.ca.file: {self.ca_path} holds {wrong}")
+        if mistakes:
+            raise ConfigError("; ".join(mistakes))
         return certificate, private_key, ca
+
+    def check(self) -> None:
+        """Raises ConfigError, which names what is wrong with the files."""
+        self._read()
 
     def _check_unchanged(self, before: list[Stamp]) -> None:
         """Raises ConfigError: what was checked need not be what was read."""
@@ -195,3 +208,7 @@ class TlsConfig:
         if wrong:
             mistakes.append(f"tls.key.file: {wrong}")
         return mistakes
+
+
+def _text(pem: bytes) -> str:
+    return pem.decode(errors="replace")

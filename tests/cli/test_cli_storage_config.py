@@ -176,6 +176,15 @@ def test_config_check_lists_all_mistakes(raftlog: Raftlog, config: Path) -> None
     assert "log.level = 'loud'" in ran.err
 
 
+def test_config_check_reads_the_files_of_certificates(raftlog: Raftlog, config: Path) -> None:
+    """[it accepted a key with which no handshake succeeds]"""
+    files = "".join(f'tls.{one}.file = "{one}.pem"\n' for one in ("certificate", "key", "ca"))
+    config.write_text(CONTROLLER + files)
+    ran = raftlog("config", "check", config)
+    assert ran.code == 2
+    assert "tls.key.file: No such file or directory" in ran.err
+
+
 def test_config_check_shows_what_is_in_force(
     raftlog: Raftlog, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,178 @@
+"""Keys and certificates that can be loaded, and with which no handshake succeeds, are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, padding, rsa
+from cryptography.x509.oid import NameOID
+from structlog.testing import capture_logs
+
+from raftlog.errors import ConfigError
+from raftlog.transport import (
+    grpc_env,  # noqa: F401  (before grpc)
+    reread,
+)
+from raftlog.transport.key_kinds import unusable_chain
+from raftlog.transport.tls import TlsConfig, TlsTrust
+
+import grpc  # isort: skip
+
+KEYS: dict[str, Callable[[], Any]] = {
+    "RSA": lambda: rsa.generate_private_key(65537, 2048),
+    "P-256": lambda: ec.generate_private_key(ec.SECP256R1()),
+    "P-384": lambda: ec.generate_private_key(ec.SECP384R1()),
+    "P-224": lambda: ec.generate_private_key(ec.SECP224R1()),
+    "P-521": lambda: ec.generate_private_key(ec.SECP521R1()),
+    "secp256k1": lambda: ec.generate_private_key(ec.SECP256K1()),
+    "Ed25519": ed25519.Ed25519PrivateKey.generate,
+    "Ed448": ed448.Ed448PrivateKey.generate,
+    "DSA": lambda: dsa.generate_private_key(2048),
+}
+NOW = datetime.now(UTC)
+
+
+def certificate(
+    name: str, key: Any, issuer: x509.Certificate | None, by: Any, **how: Any
+) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer.subject if issuer else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - timedelta(days=1))
+        .not_valid_after(NOW + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(issuer is None, None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+    )
+    plain = isinstance(by, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey)
+    return builder.sign(by, None if plain else hashes.SHA256(), **how)
+
+
+def files(directory: Path, key: str = "P-256", authority: str = "P-256", **how: Any) -> TlsConfig:
+    """A certificate with a key of one kind, signed by an authority of another."""
+    directory.mkdir(exist_ok=True)
+    root, own = KEYS[authority](), KEYS[key]()
+    ca = certificate("ca", root, None, root)
+    tls = TlsConfig(directory / "pem", directory / "key", directory / "ca")
+    private = own.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    leaf = certificate("leaf", own, ca, root, **how)
+    for path, content in (
+        (tls.certificate_path, leaf.public_bytes(serialization.Encoding.PEM)),
+        (tls.private_key_path, private),
+        (tls.ca_path, ca.public_bytes(serialization.Encoding.PEM)),
+    ):
+        fresh = path.with_suffix(".new")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(content)
+        os.replace(fresh, path)
+    return tls
+
+
+def handshake_succeeds(tls: TlsConfig, within_s: float) -> bool:
+    """Whether a gRPC server with these files takes a client that has the same."""
+    pem, key, ca = (path.read_bytes() for path in tls._paths)
+    server = grpc.server(ThreadPoolExecutor(1))
+    credentials = grpc.ssl_server_credentials([(key, pem)], ca, require_client_auth=True)
+    port = server.add_secure_port("localhost:0", credentials)
+    server.start()
+    trusts = grpc.ssl_channel_credentials(ca, key, pem)
+    try:
+        with grpc.secure_channel(f"localhost:{port}", trusts) as channel:
+            grpc.channel_ready_future(channel).result(timeout=within_s)
+        return True
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        server.stop(None)
+
+
+@pytest.mark.parametrize("key", ["RSA", "P-256", "P-384"])
+def test_key_is_accepted_when_handshakes_with_it_succeed(tmp_path: Path, key: str) -> None:
+    tls = files(tmp_path, key)
+    tls.check()
+    assert handshake_succeeds(tls, 30)
+
+
+@pytest.mark.parametrize("key", ["P-521", "Ed25519"])
+def test_key_is_refused_when_no_handshake_with_it_succeeds(tmp_path: Path, key: str) -> None:
+    """[a node started, nobody could connect, and the doctor blamed the client]"""
+    tls = files(tmp_path, key)
+    assert not handshake_succeeds(tls, 0.5)
+    with pytest.raises(ConfigError, match=rf"tls\.certificate\.file: .* a key of type {key}"):
+        tls.check()
+
+
+@pytest.mark.parametrize("key", ["secp256k1", "Ed448", "DSA"])
+def test_key_is_refused_when_no_server_begins_with_it(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"a key of type {key}"):
+        files(tmp_path, key).server_credentials()
+
+
+@pytest.mark.parametrize("key", ["P-224", "P-521", "Ed25519"])
+def test_authority_is_accepted_when_handshakes_below_it_succeed(tmp_path: Path, key: str) -> None:
+    tls = files(tmp_path, authority=key)
+    tls.check()
+    assert handshake_succeeds(tls, 30)
+
+
+@pytest.mark.parametrize("key", ["secp256k1", "Ed448"])
+def test_authority_is_refused_by_nodes_and_clients_when_nothing_below_it_is_believed(
+    tmp_path: Path, key: str
+) -> None:
+    tls = files(tmp_path, authority=key)
+    wanted = rf"tls\.ca\.file: .* an authority with a key of type {key}"
+    for use in (tls.check, TlsTrust(tls.ca_path).channel_credentials):
+        with pytest.raises(ConfigError, match=wanted):
+            use()
+
+
+def signed_with_pss(directory: Path, salt_bytes: int) -> TlsConfig:
+    pss = padding.PSS(padding.MGF1(hashes.SHA256()), salt_bytes)
+    return files(directory, authority="RSA", rsa_padding=pss)
+
+
+def test_signature_is_accepted_when_handshakes_with_it_succeed(tmp_path: Path) -> None:
+    tls = signed_with_pss(tmp_path, 32)
+    tls.check()
+    assert handshake_succeeds(tls, 30)
+
+
+def test_signature_is_refused_when_no_handshake_with_it_succeeds(tmp_path: Path) -> None:
+    tls = signed_with_pss(tmp_path, 222)
+    assert not handshake_succeeds(tls, 0.5)
+    with pytest.raises(ConfigError, match="signed in another way"):
+        tls.check()
+
+
+def test_renewal_with_an_unusable_key_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reread, "LOOK_AGAIN_S", 0.0)
+    current = files(tmp_path).rereading_channel_credentials()
+    before = current()
+    files(tmp_path, "Ed25519")
+    with capture_logs() as logs:
+        assert current() is before
+    assert "a key of type Ed25519" in logs[0]["error"]
+    files(tmp_path, "P-384")
+    assert current() is not before
+
+
+def test_malformed_certificate_has_no_usable_key() -> None:
+    pem = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
+    assert "a key of another kind" in unusable_chain(pem)
