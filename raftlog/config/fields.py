@@ -102,7 +102,9 @@ def parse_listener_name(value: object) -> str:
     """A listener's name, in capitals; empty: none. Raises ValueError."""
     name = value.upper() if isinstance(value, str) else ""
     if value and not LISTENER_NAME.fullmatch(name):
-        raise ValueError(f"{value!r} is no name of a listener: ASCII letters, digits and underscores")
+        raise ValueError(
+            f"{value!r} is no name of a listener: ASCII letters, digits and underscores"
+        )
     return name
 
 

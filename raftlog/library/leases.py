@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -72,12 +73,11 @@ class AsyncLease:
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until it is lost or revoked; False: the time was over first."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._lost.wait()
-        except TimeoutError:
-            return False
-        return True
+        if self.is_held:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._lost.wait()
+        return not self.is_held
 
     async def revoke(self, *, timeout_s: float | None = None) -> None:
         """End it, and delete its keys. No error if it has ended already."""

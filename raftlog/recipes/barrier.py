@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from raftlog.library.async_client import AsyncClient
-from raftlog.recipes.keys import checked_name, until_gone
-
-PREFIX = "barriers/"
+from raftlog.recipes.keys import key_of, until_gone
 
 
 class AsyncBarrier:
@@ -19,7 +17,7 @@ class AsyncBarrier:
     def __init__(self, client: AsyncClient, name: str) -> None:
         """Raises ValueError for a name that cannot be part of a key."""
         self._client = client
-        self.key = f"{PREFIX}{checked_name('barrier', name, f'{PREFIX}{name}/')}"
+        self.key = key_of("barrier", name)
 
     async def hold(self, value: str = "") -> None:
         """Put it there; it may be there already. Who begins to wait from now on, waits."""
@@ -30,12 +28,16 @@ class AsyncBarrier:
         await self._client.kv.delete(self.key)
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is not there; False: the time was over first.
+        """Wait until the barrier does not stand; False: the time was over first.
 
-        A strict read, so whoever begins to wait after ``hold`` has returned does wait.
+        It is read once whatever the time. That is a strict read, so a call that begins after
+        ``hold`` has returned does wait.
         """
+        if await self._client.kv.get(self.key, read="strict") is None:
+            return True
         try:
             async with asyncio.timeout(timeout_s):
-                return await until_gone(self._client, self.key, read="strict")
+                await until_gone(self._client, self.key)
         except TimeoutError:
             return False
+        return True

@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from raftlog.errors import InvalidUpdateVersionError, UnknownOutcomeError
+from raftlog.errors import InvalidUpdateVersionError, RaftlogError, UnknownOutcomeError
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.enums import ReadModeLike
 from raftlog.library.conditions import ABSENT
+from raftlog.library.enums import ReadModeLike
 from raftlog.library.key_values import Delete, Expect, KeyValue, Put
 from raftlog.recipes.holder import InQueue
-from raftlog.recipes.keys import watched
+from raftlog.recipes.keys import WATCH_CLOSED, key_of, watched
 from raftlog.recipes.lock import DEFAULT_TTL_S
 from raftlog.recipes.place import Place, PlaceLostError
 
-PREFIX = "double_barriers/"
 COUNT_MAX = 900
 """A list shows so many keys at one moment, and one write takes so many conditions."""
 
@@ -79,10 +78,9 @@ class AsyncDoubleBarrier(InQueue):
         if not 1 <= count <= COUNT_MAX:
             raise ValueError(f"count={count}: 1 to {COUNT_MAX}")
         self._client, self._count = client, count
-        self._prefix = f"{PREFIX}{name}/"
+        self._prefix = f"{key_of('double barrier', name)}/"
         self._formed_key = f"{self._prefix}formed"
-        self._waiting_prefix = f"{self._prefix}waiting/"
-        self._place = Place(client, self._waiting_prefix, ttl_s, "double barrier", name)
+        self._place = Place(client, "double barrier", name, ttl_s, below="waiting/")
         self._group: _Group | None = None
 
     def abandon(self) -> None:
@@ -93,10 +91,11 @@ class AsyncDoubleBarrier(InQueue):
     async def enter(self, timeout_s: float | None = None) -> bool:
         """Wait until so many have entered; False: the time was over first, and it is in no group.
 
-        Raises PlaceLostError, and ApiError.
+        The barrier is read once whatever the time. Raises PlaceLostError, and ApiError.
         """
         await self._place.enter("")
         try:
+            await self._place.unless_lost(self._form_if_complete())
             try:
                 async with asyncio.timeout(timeout_s):
                     self._group = await self._place.unless_lost(self._in_a_group())
@@ -110,32 +109,33 @@ class AsyncDoubleBarrier(InQueue):
         return self._group is not None
 
     async def leave(self, timeout_s: float | None = None) -> bool:
-        """Leave, and wait until all others of the group have; False: the time was over first.
+        """Leave, and wait until all others of the group have; False: the time was over first. The
+        barrier is read once whatever the time.
 
         Idempotent. Raises ApiError.
         """
         group, self._group = self._group, None
         await self._place.leave()
-        if group is not None:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._all_gone(group)
-            except TimeoutError:
-                return False
+        if group is None or not await self._left(group):
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._until_all_left(group)
+        except TimeoutError:
+            return False
         return True
 
     async def _in_a_group(self) -> _Group:
         # Each group that was formed since it came is told: of several, the last stays to be seen.
         changes = self._client.watch(f"kv/{self._formed_key}", tip=True, since=self._place.entered)
         async with changes:
-            await self._form_if_complete()
             async for change in changes:
                 group = _Group.parse(change.after["value"])
                 if group.has(self._place.token):
                     return group
                 await self._client.see(change.token)
                 await self._form_if_complete()
-        raise PlaceLostError("the watch has ended")
+        raise RaftlogError(WATCH_CLOSED)
 
     async def _form_if_complete(self) -> None:
         """Form groups, while enough are waiting and it is one of them."""
@@ -160,7 +160,7 @@ class AsyncDoubleBarrier(InQueue):
         waiting = [
             one
             for one in found
-            if one.key.startswith(self._waiting_prefix) and one.create_offset > group.last
+            if one.key.startswith(self._place.prefix) and one.create_offset > group.last
         ]
         return _Look(group, version, sorted(waiting, key=_create_offset))
 
@@ -196,13 +196,21 @@ class AsyncDoubleBarrier(InQueue):
                 continue
             return None
 
-    async def _all_gone(self, group: _Group) -> None:
-        async with watched(self._client, f"kv/{self._waiting_prefix}") as changes:
-            found = await self._client.kv.list(self._waiting_prefix, keys_only=True, read="latest")
-            left = {one.key for one in found if group.has(one.create_offset)}
-            while left and (change := await changes.next_change()) is not None:
+    async def _left(self, group: _Group) -> set[str]:
+        """Return the keys of the group's members that have not left."""
+        found = await self._client.kv.list(self._place.prefix, keys_only=True, read="latest")
+        return {one.key for one in found if group.has(one.create_offset)}
+
+    async def _until_all_left(self, group: _Group) -> None:
+        async with watched(self._client, f"kv/{self._place.prefix}") as changes:
+            if not (left := await self._left(group)):
+                return
+            async for change in changes:
                 if change.after is None:
                     left.discard(change.key)
+                    if not left:
+                        return
+        raise RaftlogError(WATCH_CLOSED)
 
     async def __aenter__(self) -> Self:
         await self.enter()

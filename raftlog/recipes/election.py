@@ -14,8 +14,6 @@ from raftlog.recipes.keys import watched
 from raftlog.recipes.lock import DEFAULT_TTL_S
 from raftlog.recipes.place import Place, PlaceLostError
 
-PREFIX = "elections/"
-
 
 @dataclass(frozen=True, slots=True)
 class Leader:
@@ -39,8 +37,8 @@ class AsyncElection(Holder):
         self, client: AsyncClient, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
         """``value``: what the others see of the leader, as its address."""
-        self._client, self._prefix, self._value = client, f"{PREFIX}{name}/", value
-        self._place = Place(client, self._prefix, ttl_s, "election", name)
+        self._client, self._value = client, value
+        self._place = Place(client, "election", name, ttl_s)
 
     @property
     def is_leader(self) -> bool:
@@ -48,7 +46,10 @@ class AsyncElection(Holder):
         return self._place.is_first
 
     async def campaign(self, timeout_s: float | None = None) -> bool:
-        """Wait until elected; False: the time was over first. Raises PlaceLostError, ApiError."""
+        """Wait until elected; False: the time was over first. With 0, lead only if nobody does.
+
+        Raises PlaceLostError, ApiError.
+        """
         return await self._place.take(self._value, timeout_s)
 
     async def proclaim(self, value: str) -> None:
@@ -71,13 +72,13 @@ class AsyncElection(Holder):
 
     async def leader(self) -> Leader | None:
         """Who leads; None: nobody. At one moment, and perhaps no more."""
-        found = await self._client.kv.list(self._prefix, read="latest")
+        found = await self._client.kv.list(self._place.prefix, read="latest")
         first = min(found, key=lambda one: one.create_offset, default=None)
         return None if first is None else Leader(first.text, first.create_offset, first.key)
 
     async def observe(self) -> AsyncGenerator[Leader | None]:
         """Who leads, whenever that changes, from now on. Several changes may show as one."""
-        async with watched(self._client, f"kv/{self._prefix}") as changes:
+        async with watched(self._client, f"kv/{self._place.prefix}") as changes:
             last = await self.leader()
             yield last
             async for change in changes:

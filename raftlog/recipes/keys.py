@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from raftlog.errors import RaftlogError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.changes import AsyncChanges
-from raftlog.library.enums import ReadModeLike
+
+WATCH_CLOSED = "the watch was closed before the wait was over"
 
 
 def place_key(prefix: str, lease_id: int) -> str:
@@ -15,13 +17,19 @@ def place_key(prefix: str, lease_id: int) -> str:
     return f"{prefix}{lease_id:020d}"
 
 
-def checked_name(what: str, name: str, prefix: str) -> str:
-    """The name of a lock or the like. ``prefix``: what it makes of the key. Raises ValueError."""
+def key_of(what: str, name: str) -> str:
+    """Return the key of a lock or the like: ``locks/NAME``, a prefix of its keys or the only one.
+
+    The name is one segment of the key, with commas for its slashes, so that no key of one name is
+    below the key of another name. Raises ValueError for a name that cannot be part of a key.
+    """
     from raftlog.limits.fields import KEY
 
-    if not name or (wrong := KEY.error(place_key(prefix, 0))):
-        raise ValueError(f"{name!r:.80} is no name of a {what}: {wrong if name else 'it is empty'}")
-    return name
+    directory = f"{what.replace(' ', '_')}s/"
+    wrong = "it has a comma" if "," in name else KEY.error(place_key(f"{directory}{name}/", 0))
+    if wrong or not name:
+        raise ValueError(f"{name!r:.80} is no name of a {what}: {wrong or 'it is empty'}")
+    return directory + name.replace("/", ",")
 
 
 @asynccontextmanager
@@ -33,14 +41,12 @@ async def watched(client: AsyncClient, selector: str) -> AsyncGenerator[AsyncCha
         yield changes
 
 
-async def until_gone(client: AsyncClient, key: str, *, read: ReadModeLike) -> bool:
-    """Wait until a key is not there; False: the watch has ended first, and it may be there still.
-    ``read``: how the first look is made.
-    """
+async def until_gone(client: AsyncClient, key: str) -> None:
+    """Wait until a key does not exist."""
     async with watched(client, f"kv/{key}") as changes:
-        if await client.kv.get(key, read=read) is None:
-            return True
+        if await client.kv.get(key, read="latest") is None:
+            return
         async for change in changes:
             if change.key == key and change.after is None:
-                return True
-    return False
+                return
+    raise RaftlogError(WATCH_CLOSED)

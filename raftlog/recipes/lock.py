@@ -8,7 +8,6 @@ from raftlog.library.async_client import AsyncClient
 from raftlog.recipes.holder import Holder
 from raftlog.recipes.place import Place
 
-PREFIX = "locks/"
 DEFAULT_TTL_S = 10.0
 
 
@@ -26,7 +25,7 @@ class AsyncLock(Holder):
         """``ttl_s``: how long the lock outlives a holder that died. ``value``: who holds it, for
         people.
         """
-        self._place = Place(client, f"{PREFIX}{name}/", ttl_s, "lock", name)
+        self._place = Place(client, "lock", name, ttl_s)
         self._value = value
 
     @property
@@ -35,7 +34,10 @@ class AsyncLock(Holder):
         return self._place.is_first
 
     async def acquire(self, timeout_s: float | None = None) -> bool:
-        """Wait for the lock; False: the time was over first. Raises PlaceLostError, ApiError."""
+        """Wait for the lock; False: the time was over first. With 0, take it only if it is free.
+
+        Raises PlaceLostError, ApiError.
+        """
         return await self._place.take(self._value, timeout_s)
 
     async def release(self) -> None:

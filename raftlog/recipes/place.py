@@ -20,7 +20,7 @@ from raftlog.library.conditions import ABSENT
 from raftlog.library.key_values import Expect, KeyValue
 from raftlog.library.leases import AsyncLease
 from raftlog.outcome import Token
-from raftlog.recipes.keys import checked_name, place_key, until_gone
+from raftlog.recipes.keys import key_of, place_key, until_gone
 
 T = TypeVar("T")
 LEASE_NAME_MAX_CHARS = 249
@@ -34,13 +34,15 @@ class Place:
     """One place. ``take`` it; in the end ``leave``."""
 
     def __init__(
-        self, client: AsyncClient, prefix: str, ttl_s: float, what: str, name: str
+        self, client: AsyncClient, what: str, name: str, ttl_s: float, *, below: str = ""
     ) -> None:
-        """``prefix``: of the keys of the queue. ``what``: that the queue is for, as "lock", and its
-        name. Raises ValueError if that cannot be part of a key.
+        """``what``: what the queue is for, as "lock". ``below``: where its keys are, below those of
+        the name. Raises ValueError for a name that cannot be part of a key.
         """
-        self._client, self._prefix, self._ttl_s = client, prefix, ttl_s
-        self._name = f"{what} {checked_name(what, name, prefix)}"[:LEASE_NAME_MAX_CHARS]
+        self._client, self._ttl_s = client, ttl_s
+        self.prefix = f"{key_of(what, name)}/{below}"
+        """Prefix of the keys of the queue."""
+        self._name = f"{what} {name}"[:LEASE_NAME_MAX_CHARS]
         self._lease: AsyncLease | None = None
         self._is_first = False
         self.key = ""
@@ -81,14 +83,17 @@ class Place:
 
     async def take(self, value: str, timeout_s: float | None) -> bool:
         """Go to the end of the queue, and wait until nobody is before it; False: the time was over
-        first, and the place is given up.
+        first, and the place is given up. The queue is read once whatever the time.
 
         Raises PlaceLostError, and ApiError: then there is no place.
         """
         await self.enter(value)
         try:
+            before = await self._before()
             async with asyncio.timeout(timeout_s):
-                await self._first()
+                while before is not None:
+                    await self.unless_lost(until_gone(self._client, before.key))
+                    before = await self._before()
         except TimeoutError:
             await self.leave()
             return False
@@ -107,7 +112,7 @@ class Place:
             )
         lease = await self._client.leases.grant(self._ttl_s, name=self._name)
         try:
-            key = place_key(self._prefix, lease.id)
+            key = place_key(self.prefix, lease.id)
             written = await self._client.kv.put(key, value, lease_id=lease.id, expected=ABSENT)
         except ApiError as error:
             if error.outcome_unknown:
@@ -123,12 +128,6 @@ class Place:
         self._lease, self.key, self.token = lease, key, written.offset
         self.entered = written.token
         self._is_first = False
-
-    async def _first(self) -> None:
-        while (before := await self._before()) is not None:
-            await self.unless_lost(until_gone(self._client, before.key, read="latest"))
-        if not self.lease.is_held:
-            raise PlaceLostError(f"the lease was lost: {self.lease.why_lost}")
 
     async def leave(self) -> None:
         """Give the place up. Idempotent. Raises ApiError: then the lease ends by itself."""
@@ -151,7 +150,7 @@ class Place:
         """Who is just before it."""
         # The client has seen its own key, so the image that answers has everybody before it.
         found = await self.unless_lost(
-            self._client.kv.list(self._prefix, keys_only=True, read="latest")
+            self._client.kv.list(self.prefix, keys_only=True, read="latest")
         )
         if all(one.create_offset != self.token for one in found):
             raise PlaceLostError(f"key {self.key} is gone: its lease has ended")

@@ -145,7 +145,7 @@ MUTANTS = (
         ),
         KEEPERS,
         "programs that die and clients that are cut off",
-        known=9,
+        known=1,
     ),
     Mutant(
         "guard-of-another-generation",

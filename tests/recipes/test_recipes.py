@@ -18,6 +18,7 @@ from raftlog.recipes import (
     AsyncDoubleBarrier,
     AsyncElection,
     AsyncLock,
+    Leader,
     PlaceLostError,
 )
 
@@ -235,7 +236,7 @@ def test_a_barrier_holds_until_it_is_lifted() -> None:
     on_cluster(test)
 
 
-def test_a_watch_that_ends_lifts_no_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_barrier_wait_raises_when_its_watch_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(cluster: Cluster) -> None:
         async with cluster.client() as client:
             barrier, begun = AsyncBarrier(client, "b"), client.watch
@@ -251,7 +252,64 @@ def test_a_watch_that_ends_lifts_no_barrier(monkeypatch: pytest.MonkeyPatch) -> 
             await asyncio.sleep(1.0)
             assert not task.done()
             await watches[0].close()
-            assert await asyncio.wait_for(task, 2.0) is False
+            with pytest.raises(errors.RaftlogError, match="the watch was closed"):
+                await asyncio.wait_for(task, 2.0)
+
+    on_cluster(test)
+
+
+def test_names_of_which_one_begins_with_the_other_are_independent() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client() as client:
+            async with AsyncLock(client, "a/b"):
+                for name in ("a", "a/b/c", "a/00000000000000000001"):
+                    lock = AsyncLock(client, name)
+                    assert await lock.acquire(timeout_s=5.0)
+                    await lock.release()
+            other = AsyncElection(client, "svc/eu", "eu")
+            await other.campaign()
+            election = AsyncElection(client, "svc", "all")
+            assert await election.leader() is None
+            assert await election.campaign(timeout_s=0)
+            assert (await election.leader(), await other.leader()) == (
+                Leader("all", election.token, election.key),
+                Leader("eu", other.token, other.key),
+            )
+            await AsyncBarrier(client, "a/b").hold()
+            assert await AsyncBarrier(client, "a").wait(timeout_s=0)
+            one = AsyncDoubleBarrier(client, "step/waiting", 1)
+            assert await one.enter(timeout_s=0)
+            assert not await AsyncDoubleBarrier(client, "step", 2).enter(timeout_s=1.0)
+            assert await one.leave(timeout_s=0)
+
+    on_cluster(test)
+
+
+def test_recipes_look_once_when_their_timeout_is_zero() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as client, cluster.client("b") as late:
+            for timeout_s in (0, 0.0005, -1):
+                lock, election = AsyncLock(client, "l"), AsyncElection(client, "e")
+                assert await lock.acquire(timeout_s)
+                assert await election.campaign(timeout_s)
+                assert not await AsyncLock(late, "l").acquire(timeout_s)
+                assert not await AsyncElection(late, "e").campaign(timeout_s)
+                assert not await lock.wait_lost(timeout_s)
+                await lock.release()
+                await election.resign()
+                barrier = AsyncBarrier(client, "b")
+                assert await barrier.wait(timeout_s)
+                await barrier.hold()
+                assert not await AsyncBarrier(late, "b").wait(timeout_s)
+                await barrier.lift()
+                first, second = (AsyncDoubleBarrier(one, "d", 2) for one in (client, late))
+                entering = asyncio.ensure_future(first.enter())
+                await asyncio.sleep(1.0)
+                assert await second.enter(timeout_s)
+                assert await entering
+                assert not await first.leave(timeout_s)
+                assert await second.leave(timeout_s)
+            assert await client.leases.list() == []
 
     on_cluster(test)
 
@@ -279,7 +337,7 @@ def test_what_is_no_part_of_a_key_is_no_name() -> None:
         lambda name: AsyncDoubleBarrier(client, name, 2),
     ]
     for make in makers:
-        for name in ("", "a b", "ü", "/a", "a/", "a//b", "x" * 10_000):
+        for name in ("", "a b", "ü", "/a", "a/", "a//b", "a,b", "x" * 10_000):
             with pytest.raises(ValueError, match=r"is no name of a (lock|election|.*barrier): "):
                 make(name)
         for name in ("a", "a/b", "job:1@host"):
