@@ -194,6 +194,10 @@ class RaftlogError(Exception):
     """The root of everything raftlog raises on purpose."""
 
 
+class ClientClosedError(RaftlogError):
+    """A call of a client that was closed before."""
+
+
 class ApiError(RaftlogError):
     """A request was refused, or its outcome is not known.
 

@@ -9,7 +9,7 @@ import typer
 
 from raftlog.cli import completion
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import BootstrapServer, Json
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json
 from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.session import Session, run
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
@@ -56,7 +56,7 @@ def consume(
             "--timeout",
             metavar="S",
             min=0.0,
-            help="End when no record arrives for this long; 0: never.",
+            help="End when all records were read and none arrives for this long; 0: never.",
         ),
     ] = 0.0,
     bootstrap_server: BootstrapServer = "",
@@ -93,10 +93,16 @@ def consume(
             why, code = _why_nothing_comes(
                 consumer, topic, min(_TELL_AFTER_S, timeout / 2) if timeout else _TELL_AFTER_S
             )
+            if idle_s >= DEFAULT_TIMEOUT_S and code is Exit.UNREACHABLE and not consumer.answered:
+                raise FailedError(why, code)
             if timeout and idle_s >= timeout:
                 if why:
                     raise FailedError(why, code)
-                return
+                unread = consumer.unread()
+                if unread is None:
+                    return
+                if idle_s >= DEFAULT_TIMEOUT_S:
+                    raise FailedError(unread.message, Exit.UNREACHABLE)
             if why and why != told and (idle_s >= _TELL_AFTER_S or consumer.failing(_TELL_AFTER_S)):
                 print_error(f"raftlog: waiting: {why}")
                 told = why

@@ -70,6 +70,11 @@ class BrokerClient:
             self._router = Router(transport, endpoints, protocol, rng=rng)
 
     @property
+    def servers(self) -> str:
+        """The brokers, each with the reason why it could not be reached, for people."""
+        return self._router.servers
+
+    @property
     def token(self) -> common_pb2.MetadataToken | None:
         """The newest image that this client has seen or written; None: none yet."""
         return self._token

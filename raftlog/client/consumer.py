@@ -16,6 +16,7 @@ from typing import Any
 
 from raftlog.client.broker_client import checked_answer
 from raftlog.client.data_records import ConsumedRecord, end_of, records_from
+from raftlog.client.failures import with_reasons
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.throttling import pause_after
 from raftlog.deadline_timer import DeadlineTimer
@@ -110,7 +111,8 @@ class Consumer:
         self._buffered_bytes = 0
         self._consumed: dict[tuple[str, int], int] = {}
         self._failure: ApiError | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
+        """Set whenever a caller of ``poll`` has to look again."""
         self._scheduled = False
         self._timer = DeadlineTimer(self._loop, self._schedule)
         self._closed = False
@@ -136,22 +138,24 @@ class Consumer:
         return next((one.high_watermark for one in found), -1)
 
     async def poll(self, timeout_s: float) -> list[ConsumedRecord]:
-        """The next records, of any of the partitions; empty if none came in time.
+        """The next records, of any of the partitions; empty if none came in time, or if this was
+        closed meanwhile.
 
         Raises ApiError OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
         CORRUPT_MESSAGE and what else is not better for being tried again.
         """
+        self._require_open()
         deadline = self._loop.time() + timeout_s
-        while not self._buffer and self._failure is None and not self._closed:
+        while not self._buffer and self._failure is None:
             self._schedule()
-            self._waiter = self._loop.create_future()
+            self._news.clear()
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._waiter
+                    await self._news.wait()
             except TimeoutError:
                 return []
-        if self._closed:
-            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the consumer was closed")
+            if self._closed:
+                return []
         if not self._buffer:
             failure, self._failure = self._failure, None
             assert failure is not None
@@ -161,6 +165,10 @@ class Consumer:
         self._schedule()
         self._consumed[position.topic, position.key[1]] = records[-1].offset + 1
         return records
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ApiError(ErrorCode.NETWORK_EXCEPTION, "the consumer was closed")
 
     @property
     def unknown_topics(self) -> list[str]:
@@ -186,13 +194,41 @@ class Consumer:
             if one.error is not None and now - one.failing_since >= for_s
         }
 
+    @property
+    def answered(self) -> bool:
+        """Whether the leader of any partition has answered yet."""
+        return any(one.high_watermark >= 0 for one in self._positions.values())
+
+    def unread(self, *, unanswered: bool = False) -> ApiError | None:
+        """Return why there may be records that ``poll`` has not returned, as an error that names
+        the partitions; None: it has returned all. ``unanswered``: of those partitions only whose
+        leader has never answered.
+        """
+        if self._wanted:
+            message = self._leaders.failure or f"there is no topic {self.unknown_topics[0]}"
+            return ApiError(ErrorCode.REQUEST_TIMED_OUT, message)
+        unread = [
+            one
+            for one in self._positions.values()
+            if one.high_watermark < 0 or (one.high_watermark > one.next_offset and not unanswered)
+        ]
+        if not unread:
+            return None
+        reasons = {
+            f"{one.topic}-{one.key[1]}": str(one.error or self._leaders.trouble(one.key))
+            for one in unread
+        }
+        error = next((one.error for one in unread if one.error is not None), None)
+        code = ErrorCode.REQUEST_TIMED_OUT if error is None else error.code
+        return ApiError(code, f"no records in time from {with_reasons(reasons)}")
+
     def close(self) -> None:
         """End all calls and links. Idempotent."""
         if not self._closed:
             self._closed = True
             self._leaders.close()
             self._timer.cancel()
-            self._wake()
+            self._news.set()
 
     # --- fetching --------------------------------------------------------------------------------
 
@@ -372,7 +408,7 @@ class Consumer:
         if records:
             self._buffer.append((position, records, len(chunk)))
             self._buffered_bytes += len(chunk)
-            self._wake()
+            self._news.set()
 
     def _refused(self, positions: list[_Position], error: ApiError) -> None:
         """Look for the leader anew and try again a little later; or say so, and still try again
@@ -398,8 +434,4 @@ class Consumer:
 
     def _fail(self, error: ApiError) -> None:
         self._failure = error
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._news.set()

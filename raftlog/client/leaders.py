@@ -86,10 +86,16 @@ class Leaders:
         self._stale = False
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        self.failure = f"none of {', '.join(self._bootstrap)} has answered yet"
-        """Why the last refresh did not succeed; empty if it did."""
+        self._failure: str | None = None
         self.turned_away: ApiError | None = None
         """What the brokers say of a client that they do not let in; None: they do."""
+
+    @property
+    def failure(self) -> str:
+        """Why the last refresh did not succeed; empty if it did."""
+        if self._failure is None:
+            return f"none of {self._client.servers} has answered yet"
+        return self._failure
 
     def want(self, topic: str) -> TopicView | None:
         """The topic, if it is known; if not, it is asked for."""
@@ -103,6 +109,14 @@ class Leaders:
         """Who leads a partition, and can be asked; None: not known."""
         found = self._led.get(key)
         return found if found is not None and found.leader_id in self._endpoints else None
+
+    def trouble(self, key: PartitionKey) -> str:
+        """Return why the leader of a partition cannot be asked; empty if that is not known."""
+        leader = self.leader(key)
+        if leader is None:
+            return self.failure or "no leader is known"
+        caller = self._callers.get(self._endpoints[leader.leader_id])
+        return "" if caller is None or caller.connected else caller.failure
 
     def learn(self, key: PartitionKey, current: data_pb2.CurrentLeader) -> None:
         """A broker has named a newer leader (KIP-951): no need to ask for it."""
@@ -179,7 +193,7 @@ class Leaders:
                     timeout_s=REFRESH_TIMEOUT_S,
                 )
             except ApiError as error:
-                self.failure = str(error)
+                self._failure = str(error)
                 refused = error.code is ErrorCode.SASL_AUTHENTICATION_FAILED
                 self.turned_away = error if refused else None
                 throttled_s = pause_after(error, 0.0)
@@ -190,7 +204,7 @@ class Leaders:
                     self._led.clear()
                 self._ask_all()
             else:
-                self.failure, self.turned_away = "", None
+                self._failure, self.turned_away = "", None
                 self._take(response.metadata)
             self._stale = self._stale or any(caller.stuck for caller in self._callers.values())
             self._changed()

@@ -89,6 +89,13 @@ class RoundRobin:
             self._attempt(call)
         return call.future
 
+    @property
+    def servers(self) -> str:
+        """The servers, each with the reason why it could not be reached, for people."""
+        return with_reasons(
+            {endpoint: lane.failure or "does not answer" for endpoint, lane in self._lanes.items()}
+        )
+
     def close(self) -> None:
         """End all calls and links. Idempotent."""
         self._closed = True
@@ -171,10 +178,7 @@ class RoundRobin:
 
     def _expired(self, call: _Call) -> None:
         self._waiting.pop(call, None)
-        whom = with_reasons(
-            {endpoint: lane.failure or "does not answer" for endpoint, lane in self._lanes.items()}
-        )
-        message = f"nobody of {whom} could be asked in time; the request was not executed"
+        message = f"nobody of {self.servers} could be asked in time; the request was not executed"
         self._fail(call, ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
 
     def _ended(self, call: _Call, endpoint: str, attempt: asyncio.Future[Any]) -> None:

@@ -118,6 +118,11 @@ class Router:
         """Whether a call would leave at once."""
         return self._ready() is not None
 
+    @property
+    def servers(self) -> str:
+        """The servers, each with the reason why it could not be reached, for people."""
+        return with_reasons({one: self._failure_of(one) for one in self._endpoints.known})
+
     def send(
         self, request: Any, timeout_s: float, *, idempotent: bool = False
     ) -> asyncio.Future[Any]:
@@ -306,8 +311,8 @@ class Router:
 
     def _expired(self, call: RoutedCall) -> None:
         self._waiting.pop(call, None)
-        whom = with_reasons({one: self._failure_of(one) for one in self._endpoints.known})
-        call.expired(f"nobody of {whom} could be asked in time; the request was not executed")
+        message = f"nobody of {self.servers} could be asked in time; the request was not executed"
+        call.expired(message)
 
     def _failure_of(self, address: str) -> str:
         route = self._routes.get(address)

@@ -78,6 +78,7 @@ class Session:
         self._client: OpenClient | None = None
         self._opening = asyncio.Lock()
         self._turns: deque[asyncio.Future[None]] = deque()
+        self._closed = asyncio.Event()
 
     @property
     def client_id(self) -> int:
@@ -135,11 +136,17 @@ class Session:
     async def close(self, timeout_s: float = 10.0) -> None:
         """Close the client in the cluster, where its results are forgotten.
 
-        Raises ApiError if that may not have happened.
+        Raises ApiError if that may not have happened. No write is tried again afterwards.
         """
         client, self._client = self._client, None
-        if client is None:
-            return
+        self._wake()
+        try:
+            if client is not None:
+                await self._close_client(client, timeout_s)
+        finally:
+            self._closed.set()
+
+    async def _close_client(self, client: OpenClient, timeout_s: float) -> None:
         request = controller_request(
             controller_pb2.CloseClientRequest(client_id=client.id, generation=client.generation),
             cluster_id=self._cluster_id,
@@ -213,15 +220,14 @@ class Session:
     ) -> None:
         """Wait before the next attempt, as long as whoever refused it asks for.
 
-        If that is at the deadline or later, raise the error: as unknown if an attempt is on its
-        way.
+        If that is at the deadline or later, or the session is closed, raise the error: as unknown
+        if an attempt is on its way.
         """
         pause_s = pause_after(error, pauses.next_s())
-        if self._loop.time() + pause_s >= deadline:
+        if self._loop.time() + pause_s >= deadline or await happens(self._closed, pause_s):
             raise ApiError(
                 error.code, error.message, field=error.field, outcome_unknown=on_the_way > 0
             )
-        await asyncio.sleep(pause_s)
 
     # --- the client ------------------------------------------------------------------------------
 
@@ -292,6 +298,15 @@ class Session:
             if not turn.done():
                 turn.set_result(None)
                 room -= 1
+
+
+async def happens(event: asyncio.Event, within_s: float) -> bool:
+    """Wait for an event; False: the time was over first."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> NoReturn:

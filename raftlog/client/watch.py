@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 from raftlog.client.endpoint_selector import EndpointSelector
 from raftlog.client.watch_calls import Calls, OwnCalls, WatchCall
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, ErrorCode, RaftlogError
 from raftlog.transport.api import Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
@@ -141,7 +141,8 @@ class Watch:
         self._ready: deque[Change] = deque()
         self._list: list[pb.WatchChange] = []
         self._error: BaseException | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
+        """Set whenever those that wait have to look again."""
         self._call: WatchCall | None = None
         self._call_answered = False
         self._pause: asyncio.TimerHandle | None = None
@@ -173,13 +174,12 @@ class Watch:
         """The next change. Raises CompactedError, other ApiErrors, and StopAsyncIteration once it
         is closed.
         """
-        while not self._ready:
+        while not self._ready or self._closed:
             if self._closed:
                 raise StopAsyncIteration
             if self._error is not None:
                 raise self._error
-            self._waiter = self._loop.create_future()
-            await self._waiter
+            await self._until_news()
         change = self._ready.popleft()
         if not (change.initial and self._ready and self._ready[0].initial):
             self._told = change.token
@@ -189,12 +189,15 @@ class Watch:
         return change
 
     async def started(self) -> None:
-        """Wait until a broker has said where the watch begins. Raises ApiError."""
+        """Wait until a broker has said where the watch begins. Raises ApiError, and RaftlogError if
+        it is closed first.
+        """
         while not self._started:
             if self._error is not None:
                 raise self._error
-            self._waiter = self._loop.create_future()
-            await self._waiter
+            if self._closed:
+                raise RaftlogError("the watch was closed before a broker had answered")
+            await self._until_news()
 
     async def __aenter__(self) -> Self:
         return self
@@ -211,8 +214,7 @@ class Watch:
         """End it. Idempotent."""
         self._closed = True
         self._hang_up()
-        self._ready.clear()
-        self._wake()
+        self._news.set()
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -303,7 +305,7 @@ class Watch:
         if len(self._ready) > BUFFERED_MAX:
             self._full = True
             self._hang_up()
-        self._wake()
+        self._news.set()
 
     def _refused(self, response: pb.WatchResponse) -> None:
         error = error_from_wire(response.error)
@@ -324,12 +326,11 @@ class Watch:
     def _fail(self, error: BaseException) -> None:
         self._error = error
         self._hang_up()
-        self._wake()
+        self._news.set()
 
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+    async def _until_news(self) -> None:
+        self._news.clear()
+        await self._news.wait()
 
 
 def _token(token: pb.WatchToken) -> Token:

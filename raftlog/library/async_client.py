@@ -13,7 +13,12 @@ from typing import Literal, Self
 from typing_extensions import Unpack
 
 from raftlog.client.partition_queue import RecordMetadata
-from raftlog.errors import ApiError, RaftlogError, SaslAuthenticationFailedError
+from raftlog.errors import (
+    ApiError,
+    ClientClosedError,
+    RaftlogError,
+    SaslAuthenticationFailedError,
+)
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.admission import require_tls
 from raftlog.library.arguments import Headers, bytes_of, headers_of
@@ -208,7 +213,7 @@ class AsyncClient:
     def _opened(self) -> Core:
         """What the calls share, made on the loop of the first one. Raises RaftlogError."""
         if self._closed:
-            raise RaftlogError("this client was closed")
+            raise ClientClosedError("this client was closed")
         if self._made_by != os.getpid():
             raise RaftlogError(
                 "this client belongs to the process that this one was forked from, and connections"

@@ -4,17 +4,21 @@ awaitable.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
+from raftlog.errors import ClientClosedError
 from raftlog.library.loop_thread import LoopThread
+from raftlog.library.streams import AsyncStream, OneReader
 
 A = TypeVar("A")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any, None])
 P = ParamSpec("P")
+S = TypeVar("S", bound=AsyncStream[Any])
 T = TypeVar("T")
 
 
@@ -27,9 +31,16 @@ class Blocking(Generic[A]):
 
 
 class BlockingContext(Blocking[C]):
-    """One whose end of ``with`` is the twin's end of ``async with``."""
+    """One whose end of ``with`` is the twin's end of ``async with``.
+
+    The end of a client ends all that was made by it: then there is nothing left to do.
+    """
+
+    _exit_waits = False
+    """Whether the end of ``with`` may take for ever."""
 
     def __enter__(self) -> Self:
+        self._thread.require_open()
         return self
 
     def __exit__(
@@ -38,7 +49,37 @@ class BlockingContext(Blocking[C]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._thread.call(lambda: self._twin.__aexit__(kind, error, traceback))
+        with contextlib.suppress(ClientClosedError):
+            self._thread.call(
+                lambda: self._twin.__aexit__(kind, error, traceback), endless=self._exit_waits
+            )
+
+
+class BlockingStream(BlockingContext[S]):
+    """The blocking twin of a stream, for one thread at a time; any thread may close it."""
+
+    def __init__(self, thread: LoopThread, twin: S) -> None:
+        super().__init__(thread, twin)
+        self._reader = OneReader(twin.what)
+
+    def __enter__(self) -> Self:
+        self._thread.call(self._twin.__aenter__)
+        return self
+
+    def __iter__(self) -> Self:
+        return self
+
+    def _read(self, read: Callable[[], Coroutine[Any, Any, T]], idle_timeout_s: float | None) -> T:
+        """Read on the loop. Raises StopIteration once the client is closed."""
+        try:
+            return self._thread.call(read, endless=idle_timeout_s is None)
+        except ClientClosedError:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """End the stream. Idempotent."""
+        with contextlib.suppress(ClientClosedError):
+            self._thread.call(self._twin.close)
 
 
 def blocking(
@@ -49,6 +90,23 @@ def blocking(
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.call(lambda: method(self._twin, *args, **kwargs))
+
+    return call
+
+
+def waiting(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """The blocking twin of a method that waits without end if ``timeout_s``, its first argument, is
+    None.
+    """
+
+    @functools.wraps(method)
+    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        timeout_s = args[0] if args else kwargs.get("timeout_s")
+        return self._thread.call(
+            lambda: method(self._twin, *args, **kwargs), endless=timeout_s is None
+        )
 
     return call
 

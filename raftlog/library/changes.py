@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
+
+from typing_extensions import override
 
 from raftlog.client import watch
 from raftlog.library.arguments import names_of
 from raftlog.library.core import Core
+from raftlog.library.streams import AsyncStream
 from raftlog.outcome import Token
 
 Since = Token | watch.Token | str
@@ -41,8 +43,10 @@ class Change:
     """A watch since this one goes on behind the change."""
 
 
-class AsyncChanges:
-    """What :meth:`AsyncClient.watch` gives: ``async for`` and ``async with``."""
+class AsyncChanges(AsyncStream[Change]):
+    """What :meth:`AsyncClient.watch` returns, for ``async with`` and ``async for``."""
+
+    what = "watch"
 
     def __init__(
         self,
@@ -57,7 +61,7 @@ class AsyncChanges:
         if initial and since is not None:
             raise ValueError("initial and since exclude each other")
         options = core.options
-        self._idle_timeout_s = idle_timeout_s
+        self.idle_timeout_s = idle_timeout_s
         self._watch = watch.Watch(
             core.transport,
             options.bootstrap,
@@ -70,6 +74,7 @@ class AsyncChanges:
             start_timeout_s=options.timeout_s,
             calls=core.watch_streams,
         )
+        super().__init__(core, self._watch)
 
     @property
     def token(self) -> Token | None:
@@ -81,40 +86,27 @@ class AsyncChanges:
         """Wait until a broker has said where the watch begins. Raises ApiError."""
         await self._watch.started()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Change:
+    @override
+    async def _next(self) -> Change:
         """Raises CompactedError, whose ``oldest`` says with what to begin anew."""
+        if not self.closed:
+            await self._watch.started()
         try:
-            async with asyncio.timeout(self._idle_timeout_s):
+            async with asyncio.timeout(self.idle_timeout_s):
                 return _change(await anext(self._watch))
         except TimeoutError:
+            await self.close()
             raise StopAsyncIteration from None
 
-    async def next_change(self) -> Change | None:
-        """The next change; None: they have ended."""
-        return await anext(self, None)
-
+    @override
     async def __aenter__(self) -> Self:
+        await super().__aenter__()
         try:
             await self.started()
         except BaseException:
             await self.close()
             raise
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """End the watch. Idempotent."""
-        self._watch.close()
 
 
 def _change(change: watch.Change) -> Change:

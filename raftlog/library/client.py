@@ -10,7 +10,15 @@ from typing_extensions import Unpack
 
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.blocking import Attribute, Blocking, BlockingContext, blocking, on_loop
+from raftlog.library.blocking import (
+    Attribute,
+    Blocking,
+    BlockingContext,
+    BlockingStream,
+    blocking,
+    on_loop,
+    waiting,
+)
 from raftlog.library.changes import AsyncChanges, Change, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
@@ -22,7 +30,7 @@ from raftlog.library.leases import AsyncLease, AsyncLeases
 from raftlog.library.loop_thread import LoopThread
 from raftlog.library.options import Addresses, ClientOptions
 from raftlog.library.partitions import AsyncPartitions
-from raftlog.library.records import AsyncRecords, Record
+from raftlog.library.records import POLL_TIMEOUT_S, AsyncRecords, Record
 from raftlog.library.topics import AsyncTopics
 from raftlog.outcome import LogOffset
 
@@ -99,8 +107,9 @@ class Lease(BlockingContext[AsyncLease]):
 
     abandon = on_loop(AsyncLease.abandon)
     revoke = blocking(AsyncLease.revoke)
-    wait_lost = blocking(AsyncLease.wait_lost)
+    wait_lost = waiting(AsyncLease.wait_lost)
     is_held = Attribute(AsyncLease.is_held)
+    remaining_s = Attribute(AsyncLease.remaining_s)
     why_lost = Attribute(AsyncLease.why_lost)
 
     @property
@@ -162,38 +171,44 @@ class Hostnames(Blocking[AsyncHostnames]):
     set = blocking(AsyncHostnames.set)
 
 
-class Records(BlockingContext[AsyncRecords]):
-    """What :meth:`Client.consume` gives: ``for`` and ``with``."""
+class Records(BlockingStream[AsyncRecords]):
+    """What :meth:`Client.consume` returns, for ``with`` and ``for``."""
 
     def __init__(self, thread: LoopThread, twin: AsyncRecords) -> None:
         super().__init__(thread, twin)
         self._ready: deque[Record] = deque()
 
-    poll = blocking(AsyncRecords.poll)
-    close = blocking(AsyncRecords.close)
-
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> Record:
-        if not self._ready:
-            self._ready.extend(self._thread.call(self._twin.next_batch))
-        if not self._ready:
-            raise StopIteration
-        return self._ready.popleft()
+        with self._reader:
+            if not self._ready:
+                self._ready.extend(self._read(self._twin.next_batch, self._twin.idle_timeout_s))
+            if not self._ready or self._twin.closed:
+                raise StopIteration
+            return self._ready.popleft()
+
+    def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Record]:
+        """Return the records that are there or arrive within the time: several of one partition, or
+        none. Raises RaftlogError once the consumer is closed.
+        """
+        with self._reader:
+            if not self._ready:
+                return self._thread.call(lambda: self._twin.poll(timeout_s))
+            records = [*self._ready]
+            self._ready.clear()
+            return records
 
 
-class Changes(BlockingContext[AsyncChanges]):
-    """What :meth:`Client.watch` gives: ``for`` and ``with``."""
+class Changes(BlockingStream[AsyncChanges]):
+    """What :meth:`Client.watch` returns, for ``with`` and ``for``."""
 
-    close = blocking(AsyncChanges.close)
     token = Attribute(AsyncChanges.token)
 
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> Change:
-        change = self._thread.call(self._twin.next_change)
+        async def next_change() -> Change | None:
+            return await anext(self._twin, None)
+
+        with self._reader:
+            change = self._read(next_change, self._twin.idle_timeout_s)
         if change is None:
             raise StopIteration
         return change
@@ -276,6 +291,7 @@ class Client(Blocking[AsyncClient]):
         return Changes(self._thread, self._thread.call(begin))
 
     def __enter__(self) -> Self:
+        self._thread.require_open()
         return self
 
     def __exit__(

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -16,7 +17,7 @@ from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.client.refused import RefusedItemsError
 from raftlog.client.requests import broker_request
-from raftlog.client.session import NoSessionError
+from raftlog.client.session import NoSessionError, happens
 from raftlog.client.throttling import pause_after
 from raftlog.client.watch_streams import WatchStreams
 from raftlog.errors import (
@@ -41,8 +42,16 @@ T = TypeVar("T")
 CLOSE_TIMEOUT_S = 1.0
 """A cluster that does not answer forgets the client by itself: nobody waits long for it."""
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
+CLIENT_CLOSED = "the client was closed"
 _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 """A cluster at an old level, a principal that may not open clients."""
+
+
+class EndsWithClient(Protocol):
+    """A watch, consumer or lease."""
+
+    def end(self, why: str, /) -> None:
+        """End it: whatever waits for it is told."""
 
 
 class Core:
@@ -60,6 +69,8 @@ class Core:
         self._numbered = options.exactly_once is not False
         self._producer: Producer | None = None
         self.watch_streams = WatchStreams(transport)
+        self.ends_with_client: weakref.WeakSet[EndsWithClient] = weakref.WeakSet()
+        self.closed = asyncio.Event()
 
     @property
     def producer(self) -> Producer:
@@ -172,9 +183,12 @@ class Core:
             except ApiError as error:
                 failed = cause = error
             pause_s = pause_after(failed, pauses.next_s())
-            if not failed.retriable or self._loop.time() + pause_s >= deadline:
+            if (
+                not failed.retriable
+                or self._loop.time() + pause_s >= deadline
+                or await happens(self.closed, pause_s)
+            ):
                 raise failed from (None if failed is cause else cause)
-            await asyncio.sleep(pause_s)
 
     def forget(self) -> None:
         """Nothing was seen, and no write was numbered: the log may be another one."""
@@ -183,6 +197,9 @@ class Core:
 
     async def close(self) -> None:
         """End everything. The cluster is told that the numbered writes are over, if it can be."""
+        self.closed.set()
+        for one in list(self.ends_with_client):
+            one.end(CLIENT_CLOSED)
         try:
             await self._session.close(CLOSE_TIMEOUT_S)
         except ApiError as error:

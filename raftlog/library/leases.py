@@ -56,15 +56,24 @@ class AsyncLease:
         self._loop = asyncio.get_running_loop()
         self._believed_s = ttl_s * BELIEVED_SHARE
         self._until = sent_at + self._believed_s
+        self._ends_at = sent_at + ttl_s
         self._lost = asyncio.Event()
         self._why = ""
         self._timer = self._loop.call_at(self._until, self._look)
         self._task = self._loop.create_task(self._keep_alive())
+        core.ends_with_client.add(self)
 
     @property
     def is_held(self) -> bool:
         """Whether it is certain, by this clock, that the cluster has not ended it."""
         return not self._lost.is_set() and self._loop.time() < self._until
+
+    @property
+    def remaining_s(self) -> float:
+        """Time for which, by this clock, the cluster keeps the lease though nobody keeps it alive,
+        in seconds; 0 if the cluster says that it has ended.
+        """
+        return max(0.0, self._ends_at - self._loop.time())
 
     @property
     def why_lost(self) -> str:
@@ -81,7 +90,7 @@ class AsyncLease:
 
     async def revoke(self, *, timeout_s: float | None = None) -> None:
         """End it, and delete its keys. No error if it has ended already."""
-        self._end("revoked")
+        self.end("revoked")
         body = controller_pb2.RevokeLeaseRequest(lease_id=self.id, generation=self.id.generation)
         try:
             await self._core.write(body, timeout_s=timeout_s)
@@ -106,7 +115,7 @@ class AsyncLease:
 
     def abandon(self) -> None:
         """Keep it alive no longer, and rely on it no longer; its time goes on in the cluster."""
-        self._end("abandoned")
+        self.end("abandoned")
 
     # --- in the background -----------------------------------------------------------------------
 
@@ -124,7 +133,8 @@ class AsyncLease:
                 )
             except ApiError as error:
                 if error.code is ErrorCode.RESOURCE_NOT_FOUND:
-                    self._end(error.message)
+                    self._ends_at = self._loop.time()
+                    self.end(error.message)
                     return
                 pause_s = min(_PAUSE_S, self.ttl_s * _KEEP_SHARE / 4)
                 log.debug("a lease was not kept alive", lease_id=self.id, reason=str(error))
@@ -132,16 +142,18 @@ class AsyncLease:
                 if not self.is_held:
                     return  # Too late: somebody may have been told that it is lost.
                 self._until = max(self._until, sent_at + self._believed_s)
+                self._ends_at = max(self._ends_at, sent_at + self.ttl_s)
                 pause_s = max(0.0, self.ttl_s * _KEEP_SHARE - (self._loop.time() - sent_at))
 
     def _look(self) -> None:
         now = self._loop.time()
         if now >= self._until:
-            self._end(f"nobody has confirmed it for {self._believed_s:g} s")
+            self.end(f"nobody has confirmed it for {self._believed_s:g} s")
         elif not self._lost.is_set():
             self._timer = self._loop.call_at(self._until, self._look)
 
-    def _end(self, why: str) -> None:
+    def end(self, why: str) -> None:
+        """Keep it alive no longer, and rely on it no longer."""
         if not self._lost.is_set():
             self._why = why
             self._lost.set()

@@ -111,8 +111,8 @@ class Options:
 
 def positive(timeout_s: float) -> float:
     """A timeout that can be kept. Raises ConfigError."""
-    if not isinstance(timeout_s, (int, float)) or not 0 < timeout_s <= 86_400:
-        raise ConfigError(f"timeout_s={timeout_s!r:.80}: seconds, more than 0 and at most a day")
+    if not isinstance(timeout_s, (int, float)) or not 0.001 <= timeout_s <= 86_400:
+        raise ConfigError(f"timeout_s={timeout_s!r:.80}: seconds, at least 0.001 and at most a day")
     return timeout_s
 
 

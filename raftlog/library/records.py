@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from types import TracebackType
 from typing import Literal, Self
+
+from typing_extensions import override
 
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
 from raftlog.client.data_records import ConsumedRecord
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, ErrorCode, RaftlogError
 from raftlog.library.core import Core
+from raftlog.library.streams import AsyncStream
 from raftlog.library.wire import item_error
 from raftlog.wire.broker.v1 import broker_pb2
 
 Record = ConsumedRecord
 Offset = int | Literal["earliest", "latest"]
-_WAIT_S = 1.0
+POLL_TIMEOUT_S = 1.0
+_LOOK_AGAIN_S = 0.05
+"""Time between two looks whether everything has been read, in seconds."""
 
 
-class AsyncRecords:
-    """What :meth:`AsyncClient.consume` gives: ``async for`` and ``async with``."""
+class AsyncRecords(AsyncStream[Record]):
+    """What :meth:`AsyncClient.consume` returns, for ``async with`` and ``async for``."""
 
-    def __init__(self, consumer: Consumer, idle_timeout_s: float | None) -> None:
+    what = "consumer"
+
+    def __init__(self, core: Core, consumer: Consumer, idle_timeout_s: float | None) -> None:
+        super().__init__(core, consumer)
         self._consumer = consumer
-        self._idle_timeout_s = idle_timeout_s
+        self.idle_timeout_s = idle_timeout_s
         self._ready: deque[Record] = deque()
-        self._closed = False
+        self._timeout_s = core.options.timeout_s
+        self._answers_by = self._loop.time() + self._timeout_s
 
     @classmethod
     async def begin(
@@ -55,51 +64,62 @@ class AsyncRecords:
         reset = EARLIEST if position == EARLIEST else None
         consumer = core.consumer(ConsumerSettings(offset_reset=reset))
         consumer.assign(topic, -1 if partition is None else partition, position)
-        return cls(consumer, idle_timeout_s)
+        return cls(core, consumer, idle_timeout_s)
 
-    async def poll(self, timeout_s: float = _WAIT_S) -> list[Record]:
-        """What has come, or comes within the time: several records of one partition, or none."""
-        if self._ready:
-            records = [*self._ready]
-            self._ready.clear()
+    async def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Record]:
+        """Return the records that are there or arrive within the time: several of one partition, or
+        none. Raises RaftlogError once the consumer is closed.
+        """
+        if self.closed:
+            raise RaftlogError("this consumer was closed")
+        with self.reader:
+            if self._ready:
+                records = [*self._ready]
+                self._ready.clear()
+                return records
+            return await self._poll(timeout_s)
+
+    async def _poll(self, timeout_s: float) -> list[Record]:
+        """Poll, and raise once why a partition has not answered since the beginning."""
+        left_s = max(0.0, self._answers_by - self._loop.time())
+        if timeout_s < left_s:
+            return await self._consumer.poll(timeout_s)
+        records = await self._consumer.poll(left_s)
+        if records or self.closed:
             return records
-        return await self._consumer.poll(timeout_s)
+        self._answers_by = math.inf
+        if error := self._consumer.unread(unanswered=True):
+            raise error
+        return await self._consumer.poll(timeout_s - left_s)
 
     async def next_batch(self) -> list[Record]:
-        """The next records, however long it takes; empty: they have ended."""
-        if self._closed:
-            return []
-        if self._idle_timeout_s is not None:
-            records = await self.poll(self._idle_timeout_s)
-            if not records:
+        """Return the next records, however long it takes; empty once they have ended."""
+        with self.reader:
+            return await self._next_batch()
+
+    async def _next_batch(self) -> list[Record]:
+        idle_timeout_s = self.idle_timeout_s
+        wait_s = POLL_TIMEOUT_S if idle_timeout_s is None else idle_timeout_s
+        begun_at = self._loop.time()
+        while not self.closed:
+            if records := await self._poll(wait_s):
+                return records
+            if idle_timeout_s is None:
+                continue
+            # It is idle once it has read all there is: not before its first answer, nor while the
+            # next records are on their way.
+            wait_s = _LOOK_AGAIN_S
+            error = self._consumer.unread()
+            if error is None:
                 await self.close()
-            return records
-        while not (records := await self.poll()):
-            pass
-        return records
+            elif self._loop.time() - begun_at >= max(idle_timeout_s, self._timeout_s):
+                raise error
+        return []
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Record:
+    @override
+    async def _next(self) -> Record:
         if not self._ready:
-            self._ready.extend(await self.next_batch())
-        if not self._ready:
+            self._ready.extend(await self._next_batch())
+        if not self._ready or self.closed:
             raise StopAsyncIteration
         return self._ready.popleft()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Stop reading. Idempotent."""
-        self._closed = True
-        self._consumer.close()

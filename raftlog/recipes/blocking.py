@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
-from raftlog.library.blocking import Attribute, Blocking, BlockingContext, blocking, on_loop
+from raftlog.errors import ClientClosedError
+from raftlog.library.blocking import (
+    Attribute,
+    Blocking,
+    BlockingContext,
+    blocking,
+    on_loop,
+    waiting,
+)
 from raftlog.library.client import Client
 from raftlog.library.key_values import Expect
 from raftlog.recipes.barrier import AsyncBarrier
@@ -29,8 +38,9 @@ class _Holding(_InQueue[H]):
 
     abandon = on_loop(Holder.abandon)
     generation = Attribute(Holder.generation)
+    remaining_s = Attribute(Holder.remaining_s)
     token = Attribute(Holder.token)
-    wait_lost = blocking(Holder.wait_lost)
+    wait_lost = waiting(Holder.wait_lost)
 
     def guard(self) -> Expect:
         """The condition that it is not lost: for ``client.kv.alter``."""
@@ -42,7 +52,7 @@ class Lock(_Holding[AsyncLock]):
     :class:`raftlog.recipes.AsyncLock`.
     """
 
-    acquire = blocking(AsyncLock.acquire)
+    acquire = waiting(AsyncLock.acquire)
     release = blocking(AsyncLock.release)
     is_held = Attribute(AsyncLock.is_held)
 
@@ -65,7 +75,7 @@ class Election(_Holding[AsyncElection]):
     :class:`raftlog.recipes.AsyncElection`.
     """
 
-    campaign = blocking(AsyncElection.campaign)
+    campaign = waiting(AsyncElection.campaign)
     leader = blocking(AsyncElection.leader)
     proclaim = blocking(AsyncElection.proclaim)
     resign = blocking(AsyncElection.resign)
@@ -79,17 +89,20 @@ class Election(_Holding[AsyncElection]):
         super().__init__(thread, AsyncElection(twin, name, value, ttl_s=ttl_s))
 
     def observe(self) -> Generator[Leader | None]:
-        """Who leads, whenever that changes, from now on. Several changes may show as one."""
+        """Return who leads, whenever that changes, from now on. Several changes may show as one.
+
+        For one thread: ``with contextlib.closing(election.observe()) as leaders:``.
+        """
         observed = self._twin.observe()
+        ended = object()
 
-        async def next_leader() -> Leader | None:
-            return await anext(observed)
+        async def next_leader() -> Leader | object | None:
+            return await anext(observed, ended)
 
-        try:
-            while True:
-                yield self._thread.call(next_leader)
-        finally:
-            self._thread.call(observed.aclose)
+        # The event loop closes ``observed`` when it is dropped, as this generator is at its end.
+        with contextlib.suppress(ClientClosedError):
+            while (leader := self._thread.call(next_leader, endless=True)) is not ended:
+                yield cast("Leader | None", leader)
 
     def __enter__(self) -> Self:
         self.campaign()
@@ -101,7 +114,7 @@ class Barrier(Blocking[AsyncBarrier]):
 
     hold = blocking(AsyncBarrier.hold)
     lift = blocking(AsyncBarrier.lift)
-    wait = blocking(AsyncBarrier.wait)
+    wait = waiting(AsyncBarrier.wait)
 
     def __init__(self, client: Client, name: str) -> None:
         thread, twin = client.parts
@@ -113,9 +126,10 @@ class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
     are there, and ends when all three have ended. See :class:`raftlog.recipes.AsyncDoubleBarrier`.
     """
 
-    enter = blocking(AsyncDoubleBarrier.enter)
-    leave = blocking(AsyncDoubleBarrier.leave)
+    enter = waiting(AsyncDoubleBarrier.enter)
+    leave = waiting(AsyncDoubleBarrier.leave)
     abandon = on_loop(AsyncDoubleBarrier.abandon)
+    _exit_waits = True
 
     def __init__(
         self, client: Client, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S

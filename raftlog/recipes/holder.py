@@ -40,6 +40,13 @@ class Holder(InQueue):
         """
         return self._place.generation
 
+    @property
+    def remaining_s(self) -> float:
+        """Time for which, by this clock, nobody else can have the place, in seconds: what is left
+        of its lease. Raises PlaceLostError if it was given up.
+        """
+        return self._place.lease.remaining_s
+
     def guard(self) -> Expect:
         """The condition that the place is not lost: ``client.kv.alter(lock.guard(), Put(…))``
         changes nothing once it is.

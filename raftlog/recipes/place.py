@@ -169,6 +169,5 @@ class Place:
             return doing.result()
         finally:
             lost.cancel()
-            if not doing.done():
-                doing.cancel()
-                await asyncio.gather(doing, return_exceptions=True)
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)

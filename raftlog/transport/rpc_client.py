@@ -268,7 +268,8 @@ class RpcClient:
                 )
         for ending, _, _ in late_waiting:
             if not ending.done():
-                message = f"{self._address}: no connection in time; the request was not sent"
+                why = f" ({self.failure})" if self.failure else ""
+                message = f"{self._address}: no connection in time{why}; the request was not sent"
                 ending.set_exception(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
         if self._closed:
             return

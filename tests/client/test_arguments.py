@@ -87,9 +87,9 @@ def test_result_of_a_write_that_wrote_nothing_has_no_offset() -> None:
         _ = raftlog.WriteResult(None, None).offset
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, "5", None, 86_401, float("nan")])
+@pytest.mark.parametrize("timeout_s", [0, -1, 0.0001, "5", None, 86_401, float("nan")])
 def test_a_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
-    with pytest.raises(ConfigError, match=r"timeout_s=.*: seconds, more than 0"):
+    with pytest.raises(ConfigError, match=r"timeout_s=.*: seconds, at least 0.001"):
         raftlog.Client("127.0.0.1:1", timeout_s=timeout_s).close()
 
 

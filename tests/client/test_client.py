@@ -19,7 +19,7 @@ import raftlog
 from raftlog import errors
 from raftlog.library import client as blocking_client
 from raftlog.library.async_client import AsyncClient
-from raftlog.library.blocking import Blocking, BlockingContext
+from raftlog.library.blocking import Blocking, BlockingContext, BlockingStream
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
         kind.__orig_bases__[0].__args__[0]: kind  # type: ignore[attr-defined]
         for kind in vars(blocking_client).values()
         if inspect.isclass(kind) and issubclass(kind, Blocking)
-        if kind not in {Blocking, BlockingContext}
+        if kind not in {Blocking, BlockingContext, BlockingStream}
     }
     assert len(twins) == 16
     checked = 0
@@ -78,7 +78,7 @@ def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
         for name, method in vars(asynchronous).items():
             if name.startswith("_") or not inspect.iscoroutinefunction(method):
                 continue
-            if name in {"next_batch", "next_change", "started"}:
+            if name in {"next_batch", "started"}:
                 continue
             twin = getattr(blocking, name)
             assert not inspect.iscoroutinefunction(twin)
@@ -92,13 +92,18 @@ def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
         assert ours == inspect.signature(getattr(AsyncClient, name)).parameters
 
 
-def test_a_call_that_waits_ends_when_the_client_is_closed(address: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "failure"), [("create", errors.UnknownOutcomeError), ("describe", errors.NetworkError)]
+)
+def test_a_call_that_waits_ends_when_the_client_is_closed(
+    address: str, call: str, failure: type[errors.ApiError]
+) -> None:
     client = raftlog.Client(address)
     failures: list[BaseException] = []
 
     def wait() -> None:
         try:
-            client.topics.create("slow")
+            getattr(client.topics, call)("slow")
         except errors.ApiError as error:
             failures.append(error)
 
@@ -107,7 +112,7 @@ def test_a_call_that_waits_ends_when_the_client_is_closed(address: str) -> None:
     time.sleep(0.2)
     client.close()
     thread.join(10)
-    assert [type(one) for one in failures] == [errors.UnknownOutcomeError]
+    assert [type(one) for one in failures] == [failure]
     with pytest.raises(errors.RaftlogError, match="closed"):
         client.topics.list()
     client.close()

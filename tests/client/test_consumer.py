@@ -179,8 +179,9 @@ def test_only_what_is_asked_for_is_there_and_a_closed_consumer_says_so() -> None
         polling = asyncio.ensure_future(consumer.poll(100.0))
         await asyncio.sleep(0.1)
         consumer.close()
+        assert await polling == []
         with pytest.raises(ApiError) as error:
-            await polling
+            await consumer.poll(1.0)
         assert error.value.code is ErrorCode.NETWORK_EXCEPTION
 
     simulate_data(test)

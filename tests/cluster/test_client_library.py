@@ -6,9 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster_kit import PATIENCE_S, running, until
@@ -16,6 +19,9 @@ from cluster_kit import PATIENCE_S, running, until
 import raftlog
 from raftlog import errors
 from raftlog.cli.local import LocalCluster
+from raftlog.client.consumer import Consumer, ConsumerSettings
+from raftlog.library.core import Core
+from raftlog.recipes import Barrier, Election, Lock
 
 ROOT = Path(__file__).parents[2]
 
@@ -310,3 +316,195 @@ def test_a_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalClust
             client.watch("nothing/of/this", idle_timeout_s=1)
         with pytest.raises(ValueError, match="exclude each other"):
             client.watch(initial=True, since="0-1-1")
+
+
+def open_watches(client: raftlog.Client) -> int:
+    core = client.parts[1]._core
+    assert core is not None
+    return sum(len(stream._calls) for stream in core.watch_streams._open.values())
+
+
+def first_of(items: Iterable[object]) -> None:
+    for _ in items:
+        break
+
+
+def test_streams_that_are_dropped_unclosed_are_closed_with_a_warning(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumers: list[Consumer] = []
+    begin = Core.consumer
+
+    def consumer(core: Core, settings: ConsumerSettings) -> Consumer:
+        consumers.append(begin(core, settings))
+        return consumers[-1]
+
+    monkeypatch.setattr(Core, "consumer", consumer)
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.topics.create("dropped", partitions=1, acks="visible")
+        client.produce("dropped", "1")
+        with pytest.warns(ResourceWarning, match="unclosed watch"):
+            first_of(client.watch("topics", initial=True))
+        with pytest.warns(ResourceWarning, match="unclosed consumer"):
+            first_of(client.consume("dropped", offset="earliest"))
+        first_of(Election(client, "dropped").observe())
+        until(lambda: open_watches(client) == 0, "the watches end")
+        until(lambda: consumers[0]._closed, "the consumer ends")
+
+
+@pytest.mark.parametrize("kind", ["watch", "consumer"])
+def test_stream_is_for_one_reader_and_any_thread_may_close_it(
+    cluster: LocalCluster, kind: str
+) -> None:
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.topics.create(f"one-{kind}", partitions=1, acks="visible")
+        stream: Any = (
+            client.watch("topics/nothing") if kind == "watch" else client.consume(f"one-{kind}")
+        )
+        ended: list[list[Any]] = []
+        reader = threading.Thread(target=lambda: ended.append(list(stream)))
+        reader.start()
+        until(stream._reader._lock.locked, "the first one reads")
+        with pytest.raises(errors.RaftlogError, match=f"another task or thread reads this {kind}"):
+            next(stream)
+        stream.close()
+        reader.join(PATIENCE_S)
+        assert ended == [[]]
+        assert list(stream) == []
+        stream.close()
+        with pytest.raises(errors.RaftlogError, match="was closed"), stream:
+            pass
+        if kind == "consumer":
+            with pytest.raises(errors.RaftlogError, match="consumer was closed"):
+                stream.poll()
+
+
+def test_closing_a_client_ends_every_wait(cluster: LocalCluster) -> None:
+    client = raftlog.Client(cluster.brokers[0].endpoint)
+    client.topics.create("waits", partitions=1, acks="visible")
+    held, other = Lock(client, "waits"), Lock(client, "waits")
+    held.acquire()
+    barrier = Barrier(client, "waits")
+    barrier.hold()
+    changes, records = client.watch("topics/nothing"), client.consume("waits")
+    election = Election(client, "waits")
+    waits: dict[str, Callable[[], Any]] = {
+        "watch": lambda: list(changes),
+        "consume": lambda: list(records),
+        "poll": lambda: client.consume("waits").poll(PATIENCE_S),
+        "observe": lambda: list(election.observe()),
+        "wait_lost": held.wait_lost,
+        "acquire": other.acquire,
+        "barrier": barrier.wait,
+    }
+    ends: dict[str, Any] = {}
+
+    def wait(name: str) -> None:
+        try:
+            ends[name] = waits[name]()
+        except errors.RaftlogError as error:
+            ends[name] = str(error)
+
+    threads = [threading.Thread(target=wait, args=[name]) for name in waits]
+    for thread in threads:
+        thread.start()
+    calls = client.parts[0]._calls
+    until(lambda: len(calls) == len(waits), "all of them wait")
+    with changes, Lock(client, "free"):
+        client.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert ends == {
+        "watch": [],
+        "consume": [],
+        "poll": [],
+        "observe": [None],
+        "wait_lost": True,
+        "acquire": "the lease was lost: the client was closed",
+        "barrier": "the watch was closed before the wait was over",
+    }
+    changes.close()
+    assert list(changes) == []
+    for late in (client, held):
+        with pytest.raises(errors.ClientClosedError), late:
+            pass
+
+
+def test_records_are_in_order_when_next_and_poll_are_mixed(cluster: LocalCluster) -> None:
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.topics.create("mixed", partitions=1, acks="visible")
+        for number in range(6):
+            client.produce("mixed", str(number))
+        with client.consume("mixed", offset="earliest") as records:
+            read = [next(records)]
+            while len(read) < 6:
+                read += records.poll(timeout_s=5.0)
+                if len(read) < 6:
+                    read.append(next(records))
+        assert [one.offset for one in read] == list(range(6))
+        # The end is where the records end, however short the time.
+        with client.consume("mixed", offset="earliest", idle_timeout_s=0) as records:
+            assert [one.offset for one in records] == list(range(6))
+
+
+MAIN_ENDS = """
+import sys, threading, raftlog
+from concurrent.futures import ThreadPoolExecutor
+from raftlog.client.consumer import Consumer, ConsumerSettings
+from raftlog.library.core import Core
+from raftlog.recipes import Barrier, DoubleBarrier, Election, Lock
+client = raftlog.connect(sys.argv[1])
+held = Lock(client, "held", ttl_s=2)
+held.acquire()
+changes, records = client.watch("topics/nothing"), client.consume("ends")
+Barrier(client, "stands").hold()
+waits = [
+    held.wait_lost,
+    Lock(client, "held").acquire,
+    Barrier(client, "stands").wait,
+    DoubleBarrier(client, "alone", 2).enter,
+    lambda: list(changes),
+    lambda: list(records),
+    lambda: list(Election(client, "nobody").observe()),
+]
+
+def wait(work):
+    try:
+        work()
+    except raftlog.errors.RaftlogError as error:
+        print(error)
+
+for work in waits:
+    threading.Thread(target=wait, args=[work]).start()
+ThreadPoolExecutor().submit(wait, held.wait_lost)
+while len(client.parts[0]._endless) <= len(waits):
+    threading.Event().wait(0.01)
+"""
+
+
+def test_main_thread_ends_with_threads_that_wait_without_end(cluster: LocalCluster) -> None:
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.topics.create("ends", partitions=1, acks="visible")
+        said = run(MAIN_ENDS, cluster.brokers[0].endpoint)
+        assert said.count("the main thread has ended") == len(said.splitlines()) == 8
+        begun = time.monotonic()
+        assert Lock(client, "held").acquire(timeout_s=PATIENCE_S)
+        assert time.monotonic() - begun < 10
+
+
+def test_client_that_cannot_connect_for_want_of_descriptors_fails(cluster: LocalCluster) -> None:
+    text = """
+import os, resource, sys, raftlog
+client = raftlog.connect(sys.argv[1], timeout_s=2)
+client.topics.list()
+used = max(map(int, os.listdir("/proc/self/fd")))
+resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
+with client.consume("few", offset="earliest") as records:
+    try:
+        next(records)
+    except raftlog.errors.RequestTimedOutError as error:
+        print(error)
+"""
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.topics.create("few", partitions=1, acks="visible")
+    assert "Too many open files" in run(text, cluster.brokers[0].endpoint)
