@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+from collections.abc import Set
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raftlog.cli.descendants import adopt_orphans, descendants
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Timeout
-from raftlog.cli.output import print_line
+from raftlog.cli.output import print_error, print_line
+from raftlog.words import listed
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
@@ -19,7 +23,10 @@ if TYPE_CHECKING:
     from raftlog.recipes import AsyncLock
 
 _GRACE_S = 5.0
-"""Between asking the command to end and making it."""
+"""Longest time between SIGTERM and SIGKILL, in seconds."""
+_KILL_SHARE = 0.125
+"""Share of the lease's time that is left when a command that ignores SIGTERM is killed."""
+_LOOK_S = 0.05
 
 
 def register(app_: typer.Typer) -> None:
@@ -42,21 +49,36 @@ def lock(
         ),
     ] = 10.0,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="S", min=0.0, help="Give up after S; 0: never.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            "--wait", metavar="S", min=0.0, help="Give up after S; 0: try once. Default: never."
+        ),
+    ] = None,
+    nonblock: Annotated[
+        bool, typer.Option("--nonblock", "-n", help="Try once: the same as --wait 0.")
+    ] = False,
+    fence: Annotated[
+        str,
+        typer.Option(
+            "--fence", metavar="NAME", help="Environment variable that has the fencing token."
+        ),
+    ] = "LOCK_TOKEN",
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     r"""Take a lock, run a command, and let the lock go.
 
-    The exit code is the command's. Its environment has the fencing token in LOCK_TOKEN and the key
-    in LOCK_KEY. When the lock is lost, the command gets SIGTERM, and after 5 s SIGKILL: exit code
-    4, as when the lock does not come in time.
+    The exit code is the command's. Its environment has the fencing token in LOCK_TOKEN (see
+    --fence), the generation of the log that the token is of in LOCK_GENERATION, and the key in
+    LOCK_KEY. When the lock is lost, the command and all that it has started get SIGTERM, and
+    SIGKILL while an eighth of the lease's time is left: before anybody else can have the lock. Exit
+    code 4, as when the lock does not come in time.
 
     \b
     Examples:
       raftlog lock backup -- /usr/local/bin/backup --all
       raftlog lock backup --wait 60 -- sh -c 'echo "token $LOCK_TOKEN"'
+      raftlog lock backup -n -- backup || echo "somebody else makes it"
     """
     from raftlog.cli.session import run
 
@@ -70,10 +92,10 @@ def lock(
                 one = AsyncLock(client, name, ttl_s=ttl, value=holder)
             except ValueError as error:
                 raise FailedError(str(error), Exit.USAGE) from None
-            if not await one.acquire(wait or None):
+            if not await one.acquire(0 if nonblock else wait):
                 raise FailedError(f"somebody else has the lock {name}", Exit.UNREACHABLE)
             try:
-                return await (_run(command, one) if command else _hold(one))
+                return await (_run(command, one, ttl, fence) if command else _hold(one))
             finally:
                 with contextlib.suppress(ApiError):  # It ends with its time.
                     await asyncio.shield(one.release())
@@ -98,30 +120,47 @@ async def _hold(one: AsyncLock) -> int:
     raise FailedError("the lock was lost", Exit.UNREACHABLE)
 
 
-async def _run(command: list[str], one: AsyncLock) -> int:
-    environment = {**os.environ, "LOCK_KEY": one.key, "LOCK_TOKEN": str(one.token)}
+async def _run(command: list[str], one: AsyncLock, ttl_s: float, fence: str) -> int:
+    token = {"LOCK_KEY": one.key, "LOCK_GENERATION": str(one.generation), fence: str(one.token)}
+    adopt_orphans()
+    others = descendants()
     try:
-        process = await asyncio.create_subprocess_exec(*command, env=environment)
-    except OSError as error:
-        raise FailedError(f"{command[0]}: {error.strerror}", Exit.USAGE) from error
+        process = await asyncio.create_subprocess_exec(*command, env={**os.environ, **token})
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise FailedError(f"{command[0]}: {why}", Exit.USAGE) from error
     ended = asyncio.ensure_future(process.wait())
     lost = asyncio.ensure_future(one.wait_lost())
     try:
         await asyncio.wait({ended, lost}, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            code = ended.result()
-            return code if code >= 0 else 128 - code
-        raise FailedError("the lock was lost: the command was ended", Exit.UNREACHABLE)
+        is_lost = not ended.done()
     finally:
         lost.cancel()
-        await asyncio.shield(_end(process, ended))
+        if not ended.done():
+            await asyncio.shield(_end(process.pid, ended, others, one, ttl_s * _KILL_SHARE))
+    if is_lost:
+        raise FailedError("the lock was lost: the command was ended", Exit.UNREACHABLE)
+    code = ended.result()
+    return code if code >= 0 else 128 - code
 
 
-async def _end(process: asyncio.subprocess.Process, ended: asyncio.Future[int]) -> None:
-    """Nothing of it may go on without the lock."""
-    for end in (process.terminate, process.kill):
-        if ended.done():
+async def _end(
+    command: int, ended: asyncio.Future[int], others: Set[int], one: AsyncLock, kill_s: float
+) -> None:
+    """End the command, and all that it has started, before anybody else can have the lock: at the
+    latest when ``kill_s`` seconds of the lease are left. ``others``: processes that are not its.
+    """
+    loop = asyncio.get_running_loop()
+    kill_at = loop.time() + _GRACE_S
+    asked: set[int] = set()
+    while pids := descendants(but=others) | (set() if ended.done() else {command}):
+        kill = loop.time() >= kill_at or one.remaining_s <= kill_s
+        for pid in pids if kill else pids - asked:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if kill else signal.SIGTERM)
+                os.kill(pid, signal.SIGCONT)  # A stopped process does not see SIGTERM.
+        asked |= pids
+        if loop.time() >= kill_at + _GRACE_S:
+            print_error(f"raftlog: these processes cannot be killed: {listed(pids)}")
             return
-        with contextlib.suppress(ProcessLookupError):
-            end()
-        await asyncio.wait({ended}, timeout=_GRACE_S)
+        await asyncio.sleep(_LOOK_S)

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import typer
 
 from raftlog import recipes
+from raftlog.cli.descendants import descendants
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.recipes import command
+from raftlog.recipes import AsyncLock, command
 
 
 class _Unreleased:
     """A lock that is taken, and not let go: nobody answers any more."""
 
-    key, token = "locks/job/1", 1
+    key, token, generation = "locks/job/1", 5, 7
     asked = 0
+    timeouts: ClassVar[list[float | None]] = []
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     async def acquire(self, timeout_s: float | None) -> bool:
+        self.timeouts.append(timeout_s)
         return True
 
     async def wait_lost(self) -> bool:
@@ -37,19 +43,88 @@ class _Unreleased:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers", outcome_unknown=True)
 
 
-def test_the_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """[The quorum was away when the command had ended: the lock goes with its time, and what ran
-    under it had succeeded.]
-    """
+class _Lost(_Unreleased):
+    """A lock that is lost 0.3 s after it was taken, and is kept for ``remaining_s`` from then on."""
 
+    keeps_s = 0.0
+    lost_at = math.inf
+
+    async def wait_lost(self) -> bool:
+        await asyncio.sleep(0.3)
+        type(self).lost_at = time.time()
+        return True
+
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, self.lost_at + self.keeps_s - time.time())
+
+    async def release(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def without_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def client(*_: Any) -> AsyncIterator[None]:
         yield None
 
     monkeypatch.setattr(command, "_client", client)
     monkeypatch.setattr(recipes, "AsyncLock", _Unreleased)
+
+
+STUBBORN = """
+trap 'echo asked >> asked' TERM
+(trap '' TERM; touch inner; while sleep 0.02; do touch inner; done) &
+while :; do sleep 0.02; done
+"""
+
+
+@pytest.mark.parametrize(("keeps_s", "asked"), [(1.0, True), (0.0, False)])
+def test_command_and_its_children_are_dead_before_the_lock_can_be_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keeps_s: float, asked: bool
+) -> None:
+    """A lock that the cluster says is gone already can be another's now: nobody is asked to end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recipes, "AsyncLock", _Lost)
+    monkeypatch.setattr(_Lost, "keeps_s", keeps_s)
+    before = descendants()
+    with pytest.raises(FailedError, match="the lock was lost: the command was ended") as failed:
+        command.lock("job", ["sh", "-c", STUBBORN], ttl=4.0)
+    assert failed.value.code is Exit.UNREACHABLE
+    assert descendants() <= before
+    # A slow machine kills late; what is left for that is half a second of the second.
+    assert (tmp_path / "inner").stat().st_mtime < _Lost.lost_at + max(keeps_s, 0.5)
+    assert (tmp_path / "asked").exists() == asked
+
+
+def test_environment_of_the_command_has_the_fencing_token(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    say = f'echo "$LOCK_TOKEN $LOCK_GENERATION $LOCK_KEY $OUTER" > {out}'
+    command.lock("job", ["sh", "-c", say])
+    assert out.read_text() == "5 7 locks/job/1 \n"
+    command.lock("job", ["sh", "-c", say], fence="OUTER")
+    assert out.read_text() == " 7 locks/job/1 5\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "timeout_s"), [((), None), (("--wait", "0"), 0), (("-n",), 0), (("--wait", "2"), 2)]
+)
+def test_lock_is_tried_once_or_for_as_long_as_it_is_told(
+    options: tuple[str, ...], timeout_s: float | None
+) -> None:
+    app = typer.Typer()
+    command.register(app)
+    app.callback()(lambda: None)
+    _Unreleased.timeouts.clear()
+    app(["lock", "job", *options, "--", "true"], standalone_mode=False)
+    assert _Unreleased.timeouts == [timeout_s]
+
+
+def test_the_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back() -> None:
+    """[The quorum was away when the command had ended: the lock goes with its time, and what ran
+    under it had succeeded.]
+    """
+    _Unreleased.asked = 0
     command.lock("job", ["true"])
     with pytest.raises(typer.Exit) as failed:
         command.lock("job", ["sh", "-c", "exit 7"])
@@ -57,11 +132,7 @@ def test_the_exit_code_is_that_of_the_command_if_nobody_takes_the_lock_back(
 
 
 def test_a_name_that_is_no_part_of_a_key_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextlib.asynccontextmanager
-    async def client(*_: Any) -> AsyncIterator[None]:
-        yield None
-
-    monkeypatch.setattr(command, "_client", client)
+    monkeypatch.setattr(recipes, "AsyncLock", AsyncLock)
     with pytest.raises(FailedError, match="'a b' is no name of a lock") as failed:
         command.lock("a b", ["true"])
     assert failed.value.code is Exit.USAGE
