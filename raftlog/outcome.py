@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from raftlog.errors import RaftlogError
-
 _TOKEN = re.compile(r"(\d{1,18})-(\d{1,9})-(-1|\d{1,18})(?:-(\d{1,9}))?", re.ASCII)
 
 
@@ -93,7 +91,7 @@ class WriteResult:
 
     @property
     def offset(self) -> LogOffset:
-        """Offset of the write's last record. Raises RaftlogError if nothing was written."""
+        """Offset of the write's last record. Raises ValueError if nothing was written."""
         if self.token is None:
-            raise RaftlogError("nothing was written, so there is no offset: see token")
+            raise ValueError("nothing was written, so there is no offset: see token")
         return LogOffset(self.token.offset, self.token.generation)

@@ -8,7 +8,7 @@ and of what comes out of these the entities asked for are kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from raftlog.metadata.imported import IMPORTED_KINDS, PARTITION_DETAIL
@@ -16,6 +16,7 @@ from raftlog.metadata.kafka_ids import parse_topic_id
 from raftlog.metadata.records import RecordType
 from replay.entities import parse_config_key
 from replay.errors import ReplayError
+from replay.kernels.folding import Groups
 
 _GROUP_OF_KIND = {
     "topic": "topic",
@@ -182,3 +183,23 @@ _BY_KEY: dict[str, Callable[[str, str, str], Asked]] = {
     "voters": _sole,
     "progress": _sole,
 }
+
+
+def groups_of(asked: Asked | None, topic_ids: Iterable[str]) -> Groups:
+    """Return the groups of the entities asked for; None: all groups.
+
+    ``topic_ids``: the ids of the topics that have the name asked for.
+    """
+    if asked is None:
+        return Groups()
+    kind, id_ = asked.group
+    if not asked.topic_name:
+        wanted = None if id_ is None else frozenset({(kind, id_)})
+        return Groups(frozenset({kind}), wanted)
+    topics = frozenset((TOPIC, each) for each in topic_ids)
+    if not asked.topic_types:
+        return Groups(frozenset({TOPIC}), topics)
+    own = frozenset({(kind, id_ or "")})
+    return Groups(
+        frozenset({kind, TOPIC}), topics | own, types={TOPIC: frozenset(asked.topic_types)}
+    )

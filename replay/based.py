@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from raftlog.metadata.group_state import by_group
 from raftlog.segments.columns import SCHEMA
-from replay.asked import Asked
+from replay.asked import Asked, groups_of
 from replay.beginning import base_of, topic_there
-from replay.kernels.folding import STATE, groups_of
+from replay.kernels.folding import STATE
 from replay.opened import Export
 
 _FIXED = {"epoch": 0, "version": 0, "principal": "", "client_id": 0, "sequence": 0,

@@ -7,7 +7,7 @@ by itself. The state hash of a part is its share of the whole image's, and share
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -21,7 +21,6 @@ from raftlog.metadata.fold import ImageBuilder, apply
 from raftlog.metadata.group_state import put
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import EVERY_TOPIC, parse_body
-from replay.asked import TOPIC, Asked
 from replay.kernels.arrays import Bools, codes, distinct, ints
 
 IDENTITY = 1 << 30
@@ -140,26 +139,6 @@ class Groups(NamedTuple):
             and (self.kinds is None or kind in self.kinds)
             and (self.wanted is None or (kind, id_) in self.wanted)
         )
-
-
-def groups_of(asked: Asked | None, topic_ids: Iterable[str]) -> Groups:
-    """Return the groups of the entities asked for; None: all groups.
-
-    ``topic_ids``: the ids of the topics that have the name asked for.
-    """
-    if asked is None:
-        return Groups()
-    kind, id_ = asked.group
-    if not asked.topic_name:
-        wanted = None if id_ is None else frozenset({(kind, id_)})
-        return Groups(frozenset({kind}), wanted)
-    topics = frozenset((TOPIC, each) for each in topic_ids)
-    if not asked.topic_types:
-        return Groups(frozenset({TOPIC}), topics)
-    own = frozenset({(kind, id_ or "")})
-    return Groups(
-        frozenset({kind, TOPIC}), topics | own, types={TOPIC: frozenset(asked.topic_types)}
-    )
 
 
 class Row(NamedTuple):

@@ -15,7 +15,7 @@ from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import FoldError
 from raftlog.metadata.records import EVERY_TOPIC, RecordType
 from raftlog.metadata.snapshot import content_hash
-from replay.asked import Asked
+from replay.asked import Asked, groups_of
 from replay.beginning import part_of_base, topic_there
 from replay.entities import count_entities, entities
 from replay.kernels.folding import (
@@ -24,7 +24,6 @@ from replay.kernels.folding import (
     Groups,
     Noting,
     Unaccounted,
-    groups_of,
     rows,
     touched,
 )

@@ -83,7 +83,7 @@ async def test_condition_of_another_type_is_refused_before_anything_is_sent(argu
 
 
 def test_result_of_a_write_that_wrote_nothing_has_no_offset() -> None:
-    with pytest.raises(raftlog.errors.RaftlogError, match="nothing was written"):
+    with pytest.raises(ValueError, match="nothing was written"):
         _ = raftlog.WriteResult(None, None).offset
 
 
