@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
+_LAST_MS = 253_402_300_799_000
+
 
 def nodes(ids: Collection[int]) -> str:
     """``node 1``, ``nodes 1 and 2``, ``nodes 1, 2 and 3``."""
@@ -29,9 +31,14 @@ def listed(ids: Collection[int], most: int = 8) -> str:
     return named([str(one) for one in sorted(ids)], most)
 
 
+def moment(at_ms: int) -> datetime:
+    """A time in UTC, which may be a stranger's: within the years 1970 to 9999."""
+    return datetime.fromtimestamp(min(max(at_ms, 0), _LAST_MS) / 1000, UTC)
+
+
 def clock(at_ms: int) -> str:
-    """A time of day in UTC, with the day if it is not today's."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%SZ")
+    """A time of day in UTC."""
+    return moment(at_ms).strftime("%H:%M:%SZ")
 
 
 def span(ms: int) -> str:

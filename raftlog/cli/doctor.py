@@ -87,12 +87,14 @@ def doctor(
       raftlog doctor --wait healthy --timeout 120 && restart-the-next-node
     """
     if bundle is not None:
-        from raftlog.cli.bundle import Bundle
+        from raftlog.cli.bundle import read_bundle
         from raftlog.doctor.diagnosis import diagnose, verdict
 
-        seen = Bundle(bundle).seen()
-        findings = diagnose(seen)
-        raise typer.Exit(shown((seen, findings, verdict(findings)), as_json=as_json))
+        with read_bundle(bundle) as found:
+            seen = found.seen()
+            findings = diagnose(seen)
+            code = shown((seen, findings, verdict(findings)), as_json=as_json)
+        raise typer.Exit(code)
     addresses = controllers(bootstrap_controller)
     looking = _Looking(addresses, timeout or LOOK_S, as_json=as_json)
     if wait is not None:

@@ -20,7 +20,9 @@ from raftlog.cli.options import (
 from raftlog.cli.times import From, Period, Since, To
 
 if TYPE_CHECKING:
+    from raftlog.doctor.evidence import Evidence as Seen
     from raftlog.doctor.finding import Finding
+    from raftlog.incident.evidence import Evidence
 
 
 def register(app_: typer.Typer) -> None:
@@ -65,28 +67,35 @@ def explain(
       raftlog explain -d data/controller-1 -d data/controller-2 --since 7d
     """
     from raftlog.cli.explain_evidence import of_cluster, of_directories
+
+    period = Period(since, begin, end, default="1h")
+    if bundle is not None:
+        from raftlog.cli.bundle import read_bundle
+
+        with read_bundle(bundle) as found:
+            _show(found.told(period), found.seen(), everything=everything, as_json=as_json)
+        return
+    looked = None
+    if directories:
+        told = of_directories(directories, period)
+    else:
+        servers = [one.strip() for one in bootstrap_server.split(",") if one.strip()]
+        told, looked = of_cluster(controllers(bootstrap_controller), servers, timeout, period)
+    _show(told, looked, everything=everything, as_json=as_json)
+
+
+def _show(told: Evidence, looked: Seen | None, *, everything: bool, as_json: bool) -> None:
+    """``looked``: what the doctor sees now; None: nobody was asked."""
     from raftlog.cli.explain_screen import document, screen
     from raftlog.cli.output import print_json
     from raftlog.doctor.diagnosis import diagnose, verdict
     from raftlog.incident.story import tell
 
-    period = Period(since, begin, end, default="1h")
-    looked = None
-    if bundle is not None:
-        from raftlog.cli.bundle import Bundle
-
-        found = Bundle(bundle)
-        seen, looked = found.told(period), found.seen()
-    elif directories:
-        seen = of_directories(directories, period)
-    else:
-        servers = [one.strip() for one in bootstrap_server.split(",") if one.strip()]
-        seen, looked = of_cluster(controllers(bootstrap_controller), servers, timeout, period)
     now: tuple[list[Finding], str] | None = None
     if looked is not None:
         findings = diagnose(looked)
         now = findings, verdict(findings).value
-    story = tell(seen)
+    story = tell(told)
     if as_json:
         print_json(document(story, now))
     else:

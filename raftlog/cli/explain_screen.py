@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from datetime import UTC, datetime
 from typing import Any
 
 from raftlog.doctor.finding import Finding
@@ -12,6 +11,7 @@ from raftlog.incident.line import Line, Weight, took
 from raftlog.incident.story import Story
 from raftlog.plural import counted
 from raftlog.printable import printable
+from raftlog.words import moment
 
 MOST_LINES = 200
 _WIDTH_MIN, _WIDTH_MAX = 60, 100
@@ -128,5 +128,5 @@ def _clock(at_ms: int, *, dated: bool) -> str:
 
 
 def _iso(at_ms: int, *, millis: bool = False) -> str:
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    at = moment(at_ms)
     return at.strftime("%Y-%m-%dT%H:%M:%S") + (f".{at_ms % 1000:03d}" if millis else "Z")

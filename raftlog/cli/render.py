@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from google.protobuf.message import Message
 
 from raftlog.batch import RecordData
 from raftlog.metadata.records import RecordType, UnknownRecordError, parse
+from raftlog.words import moment
 
 
 def record_to_dict(data: RecordData) -> dict[str, Any]:
@@ -67,8 +67,4 @@ def _text(value: Any) -> str:
 
 def time_text(timestamp_ms: int) -> str:
     """Milliseconds since 1970 as UTC, ISO 8601."""
-    return (
-        datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    return moment(timestamp_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -155,12 +155,9 @@ def lao_stalls(seen: Evidence) -> Iterator[Line]:
 
 
 def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
-    who = begun.text("brokers")
-    by = (
-        f"held back by {broker_list([int(one) for one in who.split(',')])}"
-        if who
-        else begun.text("reason")
-    )
+    who = begun.text("brokers").split(",")
+    ids = [int(one) for one in who if one.isascii() and one.isdecimal()]
+    by = f"held back by {broker_list(ids)}" if ids else begun.text("reason")
     lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and stands still"
     offset = begun.number("offset")
     stood = f"stood at {offset}" if offset >= 0 else "was not known"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import random
 import tarfile
 from pathlib import Path
 
@@ -66,6 +68,90 @@ def test_garbage_is_no_bundle(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="is a directory: give the file"):
         Bundle(tmp_path)
+    with pytest.raises(ConfigError, match="no debug bundle"):
+        Bundle(file)
+
+
+ABOUT = b'{"format":1,"created_ms":1,"version":"1","from_ms":0,"to_ms":9,"nodes":[]}'
+DOCTOR = b'{"nodes":[],"at_ms":1}'
+LOG = b'{"changes":[],"writes_ms":[]}'
+DEEP = b"[" * 100_000
+
+
+def bundle_of(file: Path, **parts: bytes) -> Path:
+    """A bundle with these parts in place of its own, by their names without an ending."""
+    with tarfile.open(file, "w:gz", format=tarfile.USTAR_FORMAT) as tar:
+        for name, data in ({"bundle": ABOUT, "doctor": DOCTOR, "log": LOG} | parts).items():
+            info = tarfile.TarInfo(f"b/{name if '/' in name else f'{name}.json'}")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return file
+
+
+EVENT = b'{"seq":1,"at_ms":1,"node_id":1,"role":"broker","kind":"lao_stalled","details":%s}\n'
+NODE = ABOUT.replace(b'"nodes":[]', b'"nodes":[{"name":"n","role":"broker","node_id":1}]')
+CHANGE = b'{"writes_ms":[],"changes":[[1,1,1,"",0,0,"X","%s","k",%s,%s]]}'
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"bundle": DEEP},
+        {"doctor": DEEP},
+        {"log": b'{"late":"","x":' + DEEP},
+        {
+            "doctor": DOCTOR.replace(
+                b"1}", b'1,"brokers":{"brokers":' + 900 * b'{"a":' + b"1" + 902 * b"}"
+            )
+        },
+        {"bundle": NODE, "nodes/n/events.jsonl": b'{"x":' + DEEP},
+        {"log": CHANGE % (b"partition", b'"1"', b'"2"')},
+        {"log": CHANGE % (b"broker", b'"{\\"a\\":1}"', b'"{\\"a\\":1}"')},
+        {"log": b'{"changes":[],"writes_ms":["a"]}'},
+    ],
+)
+def test_bundle_that_makes_no_sense_is_refused_in_one_line(
+    raftlog: Raftlog, tmp_path: Path, parts: dict[str, bytes]
+) -> None:
+    """[deep JSON ended in a traceback of a thousand lines]"""
+    ran = raftlog("explain", "--bundle", bundle_of(tmp_path / "b.tar.gz", **parts))
+    assert (ran.code, len(ran.err.splitlines())) == (2, 1), ran.err
+    assert "b.tar.gz" in ran.err
+    assert len(ran.err) < 500
+
+
+@pytest.mark.parametrize("details", [b'{"brokers":"x,2"}', b'{"offset":"a","brokers":5}', b"{}"])
+@pytest.mark.parametrize("at_ms", [b"-1", b"1", b"9223372036854775807"])
+def test_events_of_a_stranger_are_told(
+    raftlog: Raftlog, tmp_path: Path, details: bytes, at_ms: bytes
+) -> None:
+    event = (EVENT % details).replace(b'"at_ms":1', b'"at_ms":' + at_ms)
+    wide = NODE.replace(b'"to_ms":9', b'"to_ms":9223372036854775807').replace(
+        b'"from_ms":0', b'"from_ms":-2'
+    )
+    file = bundle_of(tmp_path / "b.tar.gz", bundle=wide, **{"nodes/n/events.jsonl": event})
+    ran = raftlog("explain", "--bundle", file)
+    assert (ran.code, ran.err) == (0, "")
+    assert "the lowest acknowledged offset" in ran.out
+
+
+def test_bundle_with_other_headers_than_those_of_files_is_not_read(tmp_path: Path) -> None:
+    """[a header of 11 MB, compressed, made 2.5 GB]"""
+    file = tmp_path / "b.tar.gz"
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, 1 << 30
+    file.write_bytes(gzip.compress(header.tobuf(tarfile.USTAR_FORMAT)))
+    with pytest.raises(ConfigError, match="it has more than files in it"):
+        Bundle(file)
+
+
+@pytest.mark.parametrize("damage", [slice(60, 80), slice(-30, None)])
+def test_damaged_bundle_is_none(tmp_path: Path, damage: slice) -> None:
+    """[what zlib says about a corrupt stream was a traceback]"""
+    file = bundle_of(tmp_path / "b.tar.gz", log=LOG + random.Random(7).randbytes(4_000))
+    data = bytearray(file.read_bytes())
+    data[damage] = b"\xff" * 20 if damage.start > 0 else b""
+    file.write_bytes(data)
     with pytest.raises(ConfigError, match="no debug bundle"):
         Bundle(file)
 
