@@ -1,19 +1,11 @@
-"""A straight line through what was, drawn on; and how fast this machine loads a snapshot."""
+"""A straight line through what was, drawn on."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-from raftlog.metadata.fold import ImageBuilder
-from raftlog.metadata.image import Image
-from raftlog.metadata.records import record
-from raftlog.metadata.snapshot import header_of, load, pieces
-from raftlog.wire.records.v1 import records_pb2 as pb
+from typing import NamedTuple
 
 DAY_MS = 86_400_000
-_PARTITIONS = 5_000
 
 
 class Trend(NamedTuple):
@@ -45,31 +37,3 @@ def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
         / spread
     )
     return Trend(values[-1], slope)
-
-
-def load_bytes_per_s() -> float:
-    """How many bytes of a snapshot this machine turns into an image in a second: of one with 5,000
-    partitions, the best of three.
-    """
-    topic_id = bytes(16)
-    draft = ImageBuilder(Image())
-    messages: list[Any] = [pb.TopicRecord(name="measured", topic_id=topic_id)]
-    messages += [
-        pb.PartitionRecord(
-            topic_id=topic_id, partition_id=index, replicas=[1, 2, 3], isr=[1, 2, 3], leader=1
-        )
-        for index in range(_PARTITIONS)
-    ]
-    draft.apply_batch(
-        [record(message) for message in messages], base_offset=0, epoch=1, timestamp_ms=0
-    )
-    image = draft.snapshot()
-    content = b"".join(pieces(image, header_of(image, cluster_id="", generation=0)))
-    best = min(_seconds(content) for _ in range(3))
-    return len(content) / best
-
-
-def _seconds(content: bytes) -> float:
-    begun = time.perf_counter()
-    load([content])
-    return time.perf_counter() - begun

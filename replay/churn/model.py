@@ -82,14 +82,11 @@ class PeriodGrowth(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """In so many days: the log's bytes if nothing is deleted, the snapshot's, and how long this
-    machine would load it.
-    """
+    """In so many days: the log's bytes if nothing is deleted, and the snapshot's."""
 
     days: int
     log_bytes: int
     snapshot_bytes: int
-    load_ms: int
 
 
 class ChurnResult(msgspec.Struct, frozen=True):
@@ -97,9 +94,8 @@ class ChurnResult(msgspec.Struct, frozen=True):
 
     Lists are the worst first, cut at the limit, of ``…_total``; ``periods``: the last ones.
 
-    ``log_bytes``, ``snapshot_bytes`` and ``load_ms`` are as of the end; ``forecasts`` is empty if
-    there are fewer than two periods. ``load_bytes_per_s``: how fast the machine that ran this loads
-    a snapshot. ``origin``: what kind of cluster's log it is, empty for raftlog's own.
+    ``log_bytes`` and ``snapshot_bytes`` are as of the end; ``forecasts`` is empty if there are
+    fewer than two periods. ``origin``: what kind of cluster's log it is, empty for raftlog's own.
     """
 
     since_ms: int
@@ -115,7 +111,5 @@ class ChurnResult(msgspec.Struct, frozen=True):
     periods: list[PeriodGrowth]
     log_bytes: int
     snapshot_bytes: int
-    load_ms: int
-    load_bytes_per_s: float
     forecasts: list[Forecast]
     origin: str = ""

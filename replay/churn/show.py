@@ -84,16 +84,13 @@ def _growth_table(result: ChurnResult) -> Table:
 
 
 def _forecast_table(result: ChurnResult) -> Table:
-    table = Table("", "log, nothing deleted", "snapshot", "loaded in", title="Forecast")
-    table.add_row(
-        "now", size(result.log_bytes), size(result.snapshot_bytes), duration(result.load_ms)
-    )
+    table = Table("", "log, nothing deleted", "snapshot", title="Forecast")
+    table.add_row("now", size(result.log_bytes), size(result.snapshot_bytes))
     for each in result.forecasts:
         table.add_row(
             f"in {counted(each.days, 'day')}",
             size(each.log_bytes),
             size(each.snapshot_bytes),
-            duration(each.load_ms),
         )
     return table
 
@@ -129,8 +126,4 @@ def render(result: ChurnResult, console: Console) -> None:
         "; ".join(
             counted(total, one, many) + more(len(rows), total) for rows, total, one, many in counts
         )
-    )
-    console.print(
-        f"Loading a snapshot is reckoned at {size(result.load_bytes_per_s)}/s, as this machine"
-        " does it"
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from raftlog.segments.manifest import RAW
 from replay.churn.client_sizes import client_sizes
 from replay.churn.configs import config_churn
-from replay.churn.forecast import DAY_MS, Trend, load_bytes_per_s, trend
+from replay.churn.forecast import DAY_MS, Trend, trend
 from replay.churn.growth import Growth, growth
 from replay.churn.model import (
     BrokerChurn,
@@ -140,8 +140,6 @@ def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
         ),
     )  # fmt: skip
     grown = _periods(found)[-limit:]
-    rate = load_bytes_per_s()
-    now = grown[-1].snapshot_bytes
     log_bytes = round(bytes_per_record * sum(found.grown.records.values()))
     return ChurnResult(
         since_ms=found.stretch.since_ms,
@@ -156,11 +154,9 @@ def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
         period_length_ms=found.stretch.period_ms,
         periods=grown,
         log_bytes=log_bytes,
-        snapshot_bytes=now,
-        load_ms=round(1000 * now / rate),
-        load_bytes_per_s=rate,
+        snapshot_bytes=grown[-1].snapshot_bytes,
         forecasts=_forecasts(
-            grown[-_TREND_PERIODS:], bytes_per_record, log_bytes, rate, found.stretch.until_ms
+            grown[-_TREND_PERIODS:], bytes_per_record, log_bytes, found.stretch.until_ms
         ),
     )
 
@@ -187,7 +183,7 @@ def _periods(found: Churn) -> list[PeriodGrowth]:
 
 
 def _forecasts(
-    grown: list[PeriodGrowth], bytes_per_record: float, log_bytes: int, rate: float, until_ms: int
+    grown: list[PeriodGrowth], bytes_per_record: float, log_bytes: int, until_ms: int
 ) -> list[Forecast]:
     snapshot = trend([(each.period_ms, each.snapshot_bytes) for each in grown])
     if snapshot is None:
@@ -196,10 +192,7 @@ def _forecasts(
     days = max(until_ms - grown[0].period_ms, 1) / DAY_MS
     pace = bytes_per_record * sum(each.records for each in grown) / days
     log = Trend(log_bytes, pace)
-    sizes = [(ahead, log.after(ahead), snapshot.after(ahead)) for ahead in AHEAD_DAYS]
-    return [
-        Forecast(ahead, logged, held, round(1000 * held / rate)) for ahead, logged, held in sizes
-    ]
+    return [Forecast(ahead, log.after(ahead), snapshot.after(ahead)) for ahead in AHEAD_DAYS]
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ class LaoStall(msgspec.Struct, frozen=True):
     first_offset: int | None
     last_offset: int | None
 
+    @property
+    def is_before_first_broker(self) -> bool:
+        """True if it is what the controllers wrote before a broker was ever in service."""
+        return self.cause == "NO_BROKER" and self.first_offset is None
+
 
 class BrokerLag(msgspec.Struct, frozen=True):
     """One broker over all times in which it was unfenced and had reported.

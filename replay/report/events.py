@@ -142,7 +142,7 @@ def _flapping(flaps: Flaps, names: Names) -> Iterator[Event]:
         else:
             text = f"{several} {min(times)} to {max(times)} times each"
         ends_ms = max(row[4] for row in group)
-        yield Event("flapping", WARNING, begins_ms, ends_ms, begins, sum(times), text)
+        yield Event("flapping", WARNING, begins_ms, ends_ms, begins, len(group), text)
 
 
 def short_isrs(found: Troubled, names: Names, since_ms: int, until_ms: int) -> Iterator[Event]:

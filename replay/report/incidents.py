@@ -5,8 +5,10 @@ before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from replay.report.model import MAX_EVENTS, MAX_INCIDENTS, PLANNED, WARNING, Axis, Event, Incident
+from replay.report.moments import Rise
 
 GAP_MS = 60_000
 """Events that begin no further apart than this belong together."""
@@ -17,6 +19,13 @@ Near = Callable[[int, int], Iterable[Event]]
 """Events that begin within a time, both ends inclusive."""
 
 
+class Rises(NamedTuple):
+    """Partitions that lost their leader, and those whose ISR became incomplete, over time."""
+
+    leaderless: Rise
+    short: Rise
+
+
 class Session:
     """Events that began close together."""
 
@@ -24,6 +33,18 @@ class Session:
         self.begins, self.severity = first.offset, first.severity
         self.begins_ms = self.last_begins_ms = first.begins_ms
         self.ends_ms, self.open = first.begins_ms, False
+        self.leaderless = self.short = 0
+        """The most partitions at one time, beyond those before."""
+
+    @property
+    def near_ms(self) -> tuple[int, int]:
+        """The times between which an event that belongs to it begins, inclusive."""
+        return self.begins_ms - GAP_MS, self.last_begins_ms + GAP_MS
+
+    @property
+    def gravity(self) -> tuple[int, int, int, int]:
+        """What sessions are ranked by: severity, extent, length."""
+        return self.severity, self.leaderless, self.short, self.ends_ms - self.begins_ms
 
     def add(self, event: Event, axis: Axis) -> None:
         """One that began no earlier."""
@@ -34,8 +55,8 @@ class Session:
         self.ends_ms = max(self.ends_ms, axis.ends_ms if event.ends_ms is None else event.ends_ms)
 
 
-def find_sessions(troubles: Iterable[Event], axis: Axis) -> tuple[list[Session], int]:
-    """The gravest, by time, and how many there are.
+def find_sessions(troubles: Iterable[Event], axis: Axis, rises: Rises) -> tuple[list[Session], int]:
+    """Return the gravest, by time, and how many there are.
 
     A lesser event (severity below WARNING) makes no incident, but is told with one.
     """
@@ -45,10 +66,11 @@ def find_sessions(troubles: Iterable[Event], axis: Axis) -> tuple[list[Session],
         if not found or event.begins_ms - found[-1].last_begins_ms >= GAP_MS:
             found.append(Session(event))
         found[-1].add(event, axis)
-    gravest = sorted(
-        found, key=lambda each: (-each.severity, each.begins_ms - each.ends_ms, each.begins)
-    )
-    chosen = gravest[:MAX_INCIDENTS]
+    for each in found:
+        each.leaderless, each.short = (one.within(*each.near_ms) for one in rises)
+    # The first of equal ones first.
+    found.sort(key=lambda each: each.begins)
+    chosen = sorted(found, key=lambda each: each.gravity, reverse=True)[:MAX_INCIDENTS]
     return sorted(chosen, key=lambda each: (each.begins_ms, each.begins)), len(found)
 
 
@@ -69,7 +91,7 @@ def incidents_of(
 def _incident(
     number: int, session: Session, others: list[Event], notices: Near, planned: list[Event]
 ) -> Incident:
-    since_ms, until_ms = session.begins_ms - GAP_MS, session.last_begins_ms + GAP_MS
+    since_ms, until_ms = session.near_ms
     mine = [event for event in others if since_ms <= event.begins_ms <= until_ms]
     mine += notices(since_ms, until_ms)
     # What was changed when it had begun is no reason for it, and may be much.
@@ -91,6 +113,8 @@ def _incident(
         total=len(mine),
         events=events,
         before=sorted(before[:MAX_EVENTS], key=_in_order),
+        leaderless=session.leaderless,
+        short=session.short,
     )
 
 

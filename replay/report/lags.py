@@ -39,8 +39,10 @@ def waits_by_step(waited: Waited, axis: Axis) -> list[Wait]:
 
 
 def of_hold_ups(hold_ups: Iterable[LaoStall]) -> Iterator[Event]:
-    """As events."""
+    """Yield them as events. Nobody waits before the first broker of a cluster."""
     for up in hold_ups:
+        if up.is_before_first_broker:
+            continue
         yield Event(
             "held_back",
             WARNING if up.waited_ms >= _LONG_MS else NOTICE,

@@ -175,7 +175,8 @@ class Incident(msgspec.Struct, frozen=True):
     ``number`` counts by time, ``total`` all events, of which the gravest are here, by time.
 
     ``ends_ms`` null: some event had not ended when the log did. ``before``: what was changed
-    shortly before, on purpose.
+    shortly before, on purpose. ``leaderless``, ``short``: the most partitions at one time that had
+    no leader, or an incomplete ISR, beyond those that had it before.
     """
 
     number: int
@@ -187,6 +188,13 @@ class Incident(msgspec.Struct, frozen=True):
     total: int
     events: list[Event]
     before: list[Event]
+    leaderless: int = 0
+    short: int = 0
+
+    def gravity(self, end_ms: int) -> tuple[int, int, int, int]:
+        """Return what incidents are ranked by. ``end_ms``: where the log ends."""
+        length = (end_ms if self.ends_ms is None else self.ends_ms) - self.begins_ms
+        return self.severity, self.leaderless, self.short, length
 
 
 class Timeline(msgspec.Struct, frozen=True):

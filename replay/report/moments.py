@@ -85,6 +85,19 @@ class Changes(NamedTuple):
     by: Ints
 
 
+class Rise:
+    """How far the number of spells rises within some time."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._at_ms, self._level = changes.at_ms, np.concatenate([[0], np.cumsum(changes.by)])
+
+    def within(self, since_ms: int, until_ms: int) -> int:
+        """Return the highest number between two times, both inclusive, less that before."""
+        first = int(np.searchsorted(self._at_ms, since_ms))
+        last = int(np.searchsorted(self._at_ms, until_ms, side="right"))
+        return int(self._level[first : last + 1].max() - self._level[first])
+
+
 def added(parts: list[Changes]) -> Changes:
     """Changes put together; those that come to nothing are left out."""
     at_ms = np.concatenate([np.zeros(0, np.int64), *(part.at_ms for part in parts)])

@@ -24,7 +24,7 @@ from replay.report.lag_figure import waits_figure
 from replay.report.model import ReportResult
 from replay.report.period_figures import lost_figure, state_figure
 from replay.report.plots import to_json
-from replay.report.summary import tiles, verdict
+from replay.report.summary import extent_of, tiles, verdict
 from replay.report.timeline_figure import states_shown, timeline_figure
 from replay.request import DEFAULT_OUTPUT
 from replay.text import between, duration, micros, percent, size
@@ -132,6 +132,7 @@ def render_page(result: ReportResult) -> str:
         "period": words.period,
         "plural": words.plural,
         "hold_up_words": why,
+        "extent_of": extent_of,
         "config_key": config_key,
         "how_exact": HOW_EXACT,
         "how_coarse": HOW_COARSE,

@@ -40,20 +40,25 @@ def verdict(result: ReportResult) -> Verdict:
         return Verdict(
             GOOD_GRADE if result.audit.passed else CRITICAL_GRADE, f"No incident. {audit}"
         )
-    gravest = max(timeline.incidents, key=lambda each: (each.severity, _length_ms(each, timeline)))
+    gravest = max(timeline.incidents, key=lambda each: each.gravity(timeline.axis.ends_ms))
+    extent = f" ({extent_of(gravest)})" if extent_of(gravest) else ""
     told = (
         f"{plural(timeline.incidents_total, 'incident')}, the gravest {moment(gravest.begins_ms)}:"
-        f" {gravest.title}."
+        f" {gravest.title}{extent}."
     )
     critical = gravest.severity == CRITICAL or not result.audit.passed
     text = f"{told} {audit}" if result.audit.passed else f"{audit} {told}"
     return Verdict(CRITICAL_GRADE if critical else WARNING_GRADE, text)
 
 
-def _length_ms(incident: Incident, timeline: Timeline) -> int:
-    return (
-        timeline.axis.ends_ms if incident.ends_ms is None else incident.ends_ms
-    ) - incident.begins_ms
+def extent_of(incident: Incident) -> str:
+    """Return how many partitions an incident took along, in words; empty: none."""
+    found = []
+    if incident.leaderless:
+        found.append(f"{plural(incident.leaderless, 'partition')} without a leader")
+    if incident.short:
+        found.append(f"{plural(incident.short, 'partition')} with an incomplete ISR")
+    return ", ".join(found)
 
 
 def tiles(result: ReportResult) -> list[Tile]:
@@ -123,7 +128,9 @@ def _lao(lao: LaoResult) -> Tile:
         "Visible everywhere after",
         p99,
         more,
-        WARNING_GRADE if lao.hold_ups_total else GOOD_GRADE,
+        WARNING_GRADE
+        if lao.hold_ups_total > sum(each.is_before_first_broker for each in lao.hold_ups)
+        else GOOD_GRADE,
         "lao",
     )
 

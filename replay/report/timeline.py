@@ -16,11 +16,11 @@ from replay.kernels.passes import Rows
 from replay.outages.failovers import Controller
 from replay.outages.fencings import service
 from replay.report import events
-from replay.report.incidents import BEFORE_MS, Near, find_sessions, incidents_of
+from replay.report.incidents import BEFORE_MS, Rises, find_sessions, incidents_of
 from replay.report.lags import holding_spans, of_hold_ups, waits_by_step
 from replay.report.lanes import broker_lanes, controller_spans
-from replay.report.model import Axis, Event, Incident, Timeline
-from replay.report.moments import Troubled
+from replay.report.model import Axis, Timeline
+from replay.report.moments import Rise, Troubled
 from replay.report.series import growth, impaired
 
 
@@ -45,9 +45,16 @@ def make_timeline(
         *of_hold_ups(lao.hold_ups),
         *events.of_findings(offences),
     ]
-    incidents, total = _incidents(
-        log, facts, axis, happened, partial(events.short_isrs, troubled, names), origin
+    rises = Rises(Rise(troubled.leaderless_by), Rise(troubled.short_by))
+    sessions, total = find_sessions(happened, axis, rises)
+    on_purpose = events.changes_on_purpose(
+        log,
+        facts,
+        [each.begins_ms - BEFORE_MS for each in sessions],
+        [each.begins_ms for each in sessions],
+        origin,
     )
+    short_isrs = partial(events.short_isrs, troubled, names)
     spans, failovers = controller_spans(reigns, axis)
     lanes, brokers_total = broker_lanes(facts.brokers, holding_spans(lao.hold_ups), axis)
     return Timeline(
@@ -59,25 +66,6 @@ def make_timeline(
         levels=impaired(troubled, axis),
         waits=waits_by_step(lao.waited, axis),
         growth=growth(grown, axis),
-        incidents=incidents,
+        incidents=incidents_of(sessions, happened, short_isrs, on_purpose),
         incidents_total=total,
     )
-
-
-def _incidents(
-    log: Rows,
-    facts: Facts,
-    axis: Axis,
-    happened: list[Event],
-    notices: Near,
-    origin: str,
-) -> tuple[list[Incident], int]:
-    sessions, total = find_sessions(happened, axis)
-    on_purpose = events.changes_on_purpose(
-        log,
-        facts,
-        [each.begins_ms - BEFORE_MS for each in sessions],
-        [each.begins_ms for each in sessions],
-        origin,
-    )
-    return incidents_of(sessions, happened, notices, on_purpose), total

@@ -146,7 +146,7 @@ def churn() -> ChurnResult:
         configs_total=1, configs=[ConfigChurn(2, "orders", "retention.ms", 3, 1, 2, 580, at(58), "User:bob", "5")],
         types=[TypeGrowth("PROGRESS", 700, 40_000, 8400.0), TypeGrowth("CONFIG", 5, 300, 60.0)],
         period_length_ms=HOUR_MS, periods=[PeriodGrowth(BEGINS_MS, 600, 40, 9000), PeriodGrowth(at(60), 635, 42, 9400)],
-        log_bytes=123_456, snapshot_bytes=9400, load_ms=12, load_bytes_per_s=1e7, forecasts=[Forecast(7, 900_000, 12_000, 15)],
+        log_bytes=123_456, snapshot_bytes=9400, forecasts=[Forecast(7, 900_000, 12_000)],
     )  # fmt: skip
 
 

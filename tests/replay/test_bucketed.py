@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
@@ -64,9 +63,7 @@ def test_other_jobs_say_of_buckets_what_they_say_of_the_whole(
         request = JobRequest(job="", export=str(directory), limit=500)
         with Pool(0) as one:
             one.size = workers
-            said = msgspec.to_builtins(job.run_local(open_export(request), request, one))
-        # Measured, not read.
-        found.append({name: said[name] for name in said if not name.startswith("load_")})
+            found.append(job.run_local(open_export(request), request, one))
     assert found[0] == found[1]
 
 

@@ -34,7 +34,7 @@ from raftlog.segments.manifest import (
 )
 from raftlog.segments.raw import read_batches
 from raftlog.segments.writer import ExportWriter
-from replay.jobs import churn, lao
+from replay.jobs import lao
 from replay.local import reading
 from replay.local.runner import compute_local
 from replay.opened import open_export
@@ -113,10 +113,7 @@ def backwards(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("job", ["lao", "availability", "churn", "audit", "state"])
-def test_nor_do_they_without_spark(
-    pristine: Path, exported: Path, job: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(churn, "load_bytes_per_s", lambda: 1e6)
+def test_nor_do_they_without_spark(pristine: Path, exported: Path, job: str) -> None:
     rewrite(exported, backwards)
     turned, straight = (
         compute_local(JobRequest(job=job, export=str(one))) for one in (exported, pristine)
