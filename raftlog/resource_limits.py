@@ -34,6 +34,15 @@ Answers are bounded by ``max_message_bytes`` alone.
 UNARY_MAX_BYTES: Final = 4 << 20
 """The same for a server that has no conversation."""
 
+STREAM_WINDOW_BYTES: Final = 16 << 10
+"""Bytes that a peer can send on a call before anything of it is read: what a call costs before its
+caller is let in. Larger messages take a round trip more.
+"""
+MAX_CALLS_NOT_BEGUN: Final = 3_000
+"""Calls that gRPC keeps while the event loop is busy; it refuses more."""
+CALL_NOT_BEGUN_BYTES: Final = STREAM_WINDOW_BYTES + (24 << 10)
+"""Memory of one of them: a window, 16 KiB of metadata, and gRPC's own (measured)."""
+
 ENVELOPE_MAX_ITEMS: Final = 1_024
 """Messages that a sender joins in one envelope."""
 
@@ -141,6 +150,12 @@ class TransportLimits:
     """Of received messages that wait for their turn, on all links; one connection has at most half
     of what is left.
     """
+    max_unfinished_total_bytes: int = 128 << 20
+    """Total size of messages that have arrived in part, on all connections; the same again on all
+    lanes. One address has no more of it than it leaves to others.
+    """
+    message_timeout_ms: int = 30_000
+    """A message that is not complete so long after it has begun ends its call."""
     max_connections: int = 1_000
     max_connections_per_address: int = 2**31 - 1
     """Of those that have a call open."""

@@ -9,7 +9,10 @@ from raftlog.resource_limits import TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.metrics import transport_metrics
 
-LIMITS = TransportLimits(max_queued_total_bytes=7, max_waiting_total_bytes=5)
+LIMITS = TransportLimits(
+    max_queued_total_bytes=7, max_waiting_total_bytes=5, max_unfinished_total_bytes=3
+)
+EVERYWHERE = {"unsent_responses", "waiting_messages", "unfinished_messages", "calls_not_begun"}
 
 
 @pytest.mark.parametrize(
@@ -17,15 +20,17 @@ LIMITS = TransportLimits(max_queued_total_bytes=7, max_waiting_total_bytes=5)
     [
         (
             "controller",
-            {"unsent_responses", "waiting_messages", "waiting_requests", "log_tail", "rocksdb"},
+            EVERYWHERE
+            | {"unfinished_messages_of_lanes", "waiting_requests", "log_tail", "rocksdb"},
         ),
-        ("broker", {"unsent_responses", "waiting_messages", "log_above_lao"}),
+        ("broker", EVERYWHERE | {"log_above_lao"}),
     ],
 )
 def test_each_part_is_shown_as_it_is_configured(role: str, parts: set[str]) -> None:
     bounds = memory_bounds(LIMITS, role)
     assert bounds.keys() == parts
     assert (bounds["unsent_responses"], bounds["waiting_messages"]) == (7, 5)
+    assert bounds["unfinished_messages"] == 3
 
     async def shown() -> dict[str, float]:
         metrics = transport_metrics(Bounds(asyncio.get_running_loop(), LIMITS), role)

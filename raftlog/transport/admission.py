@@ -1,14 +1,14 @@
 """What stands before every call that is no conversation: unary methods, health, reflection.
 
-A call needs a place, and its turn: one is begun in each turn of the loop, however many have come.
-Then its caller has to be known, but for a look at the health. A request that does not parse is the
-caller's mistake; left to itself, gRPC would make an unknown error of it, and a traceback in our
-log.
+A call needs a place. Then its caller has to be known, but for a look at the health. Only then its
+request is read, and has its turn: one is begun in each turn of the loop, however many have come. A
+request that does not parse is the caller's mistake; left to itself, gRPC would make an unknown
+error of it, and a traceback in our log.
 """
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -28,13 +28,18 @@ import grpc.aio  # isort: skip
 _CONVERSATIONS = frozenset(conversation.value for conversation in Conversation)
 OPEN_METHOD = "/grpc.health.v1.Health/Check"
 """Whoever connects may call it: a probe has no token."""
+_OWN = "/raftlog."
+FOREIGN_REQUEST_MAX_BYTES = 4 << 10
+"""The largest request for the health: it names a service."""
 
 
 class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Wraps the handlers of a server. Conversations have places and turns of their own."""
 
-    def __init__(self, bounds: Bounds, access: Access) -> None:
+    def __init__(self, bounds: Bounds, access: Access, max_bytes: int) -> None:
+        """``max_bytes``: the largest request of the server's own methods."""
         self._bounds = bounds
+        self._max_bytes = max_bytes
         self._access = access
         self._places = bounds.streams[UNARY]
         self._turns = bounds.turns[UNARY]
@@ -48,15 +53,14 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None or details.method in _CONVERSATIONS:
             return handler
         if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(
-                self._unary(handler.unary_unary, handler.request_deserializer, details.method),
-                response_serializer=handler.response_serializer,
+            answer = self._unary(handler.unary_unary, handler.request_deserializer, details.method)
+            return grpc.stream_unary_rpc_method_handler(
+                answer, response_serializer=handler.response_serializer
             )
         if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(
-                self._stream(handler.unary_stream),
-                self._lenient(handler),
-                handler.response_serializer,
+            answer = self._unary(handler.unary_stream, handler.request_deserializer, details.method)
+            return grpc.stream_stream_rpc_method_handler(
+                answer, response_serializer=handler.response_serializer
             )
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(
@@ -103,15 +107,24 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._turns.begin_last()
 
     def _unary(self, behaviour: Any, parse: Callable[[bytes], Any] | None, method: str) -> Any:
-        async def call(data: bytes, context: Any) -> Any:
+        """A handler that reads its request when the caller is known: gRPC's own for unary methods
+        reads first, and holds whatever anybody sends.
+        """
+        most_bytes = self._max_bytes if method.startswith(_OWN) else FOREIGN_REQUEST_MAX_BYTES
+
+        async def call(_: Any, context: Any) -> Any:
             peer = peer_address(context)
             with self._place(peer) as refusal:
                 if refusal is not None:
                     return await abort(context, refusal)
-                await self._turn(peer)
                 async with self._identified(context, method) as why_not:
                     if why_not is not None:
                         return await abort(context, why_not)
+                    try:
+                        data = await self._read(context, peer, most_bytes)
+                    except ApiError as error:
+                        return await abort(context, error)
+                    await self._turn(peer)
                     try:
                         request = parse(data) if parse is not None else data
                     except (
@@ -124,29 +137,56 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         return call
 
+    async def _read(self, context: Any, peer: str, most_bytes: int) -> bytes:
+        """The request of a call. Raises ApiError."""
+        bounds, loop = self._bounds, asyncio.get_running_loop()
+        timeout_s = bounds.limits.message_timeout_ms / 1000
+        reason = f"the request was not complete within {timeout_s:g} s"
+
+        def cut(why: str) -> None:
+            nonlocal reason
+            reason = why
+            deadline.reschedule(loop.time())
+
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                with bounds.unfinished.call(peer, cut, most_bytes) as arriving:
+                    data = await context.read()
+                    if data is grpc.aio.EOF:
+                        raise ApiError(ErrorCode.INVALID_REQUEST, "a call without a request")
+                    arriving.took(len(data))
+        except TimeoutError as error:
+            raise bounds.throttled(Complaint.UNFINISHED, peer, reason) from error
+        if len(data) > most_bytes:
+            message = f"a request of {len(data)} bytes; {most_bytes} are taken"
+            raise bounds.throttled(Complaint.TOO_LARGE, peer, message)
+        return bytes(data)
+
     def _stream(self, behaviour: Any) -> Any:
-        if inspect.isasyncgenfunction(behaviour):
-
-            async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-                peer = peer_address(context)
-                with self._place(peer) as refusal:
-                    async with self._identified(context) as unknown:
-                        if (why_not := refusal or unknown) is not None:
-                            await abort(context, why_not)
-                        async for response in behaviour(request, context):
-                            await self._turn(peer)
-                            yield response
-
-            return generate
-
-        async def call(request: Any, context: Any) -> Any:
-            with self._place(peer_address(context)) as refusal:
+        async def generate(requests: Any, context: Any) -> AsyncIterator[Any]:
+            peer = peer_address(context)
+            with self._place(peer) as refusal:
                 async with self._identified(context) as unknown:
                     if (why_not := refusal or unknown) is not None:
                         await abort(context, why_not)
-                    return await behaviour(request, context)
+                    async for response in behaviour(self._counted(requests, peer), context):
+                        await self._turn(peer)
+                        yield response
 
-        return call
+        return generate
+
+    async def _counted(self, requests: Any, peer: str) -> AsyncIterator[Any]:
+        task = asyncio.current_task()
+
+        def cut(why: str) -> None:
+            self._bounds.complaints.add(Complaint.UNFINISHED, peer, why)
+            if task is not None:
+                task.cancel()
+
+        with self._bounds.unfinished.call(peer, cut, FOREIGN_REQUEST_MAX_BYTES) as arriving:
+            async for request in requests:
+                arriving.took(request.ByteSize())
+                yield request
 
     def _lenient(self, handler: Any) -> Callable[[bytes], Any]:
         """A parser that takes what does not parse for an empty request, which the service answers

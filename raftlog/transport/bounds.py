@@ -19,6 +19,7 @@ from raftlog.transport.connections import Connections
 from raftlog.transport.lane_offer import LaneCounts
 from raftlog.transport.send_budget import SendBudget
 from raftlog.transport.turns import Newcomers, Turns
+from raftlog.transport.unfinished import UnfinishedWatch
 
 UNARY = "unary"
 """The pool of everything that is no conversation: unary calls, health, reflection."""
@@ -33,6 +34,11 @@ class Bounds:
         self.send_budget = SendBudget(limits.max_queued_total_bytes)
         self.waiting = Shares(limits.max_waiting_total_bytes)
         """Bytes of received messages that wait for their turn, by peer."""
+        self.unfinished = UnfinishedWatch(
+            loop, limits.max_unfinished_total_bytes, limits.message_timeout_ms / 1000
+        )
+        self.unfinished_frames = Shares(limits.max_unfinished_total_bytes)
+        """Bytes of the frames of lanes that have arrived in part, by address."""
         pools = [*(conversation.name for conversation in Conversation), UNARY]
         # Of each conversation its own: a flood of one kind never takes the time or the places of
         # another.

@@ -27,6 +27,7 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
         max_message_bytes=message_bytes,
         max_queued_bytes=max(defaults.max_queued_bytes, message_bytes),
         max_queued_total_bytes=max(settings.queued_max_response_bytes, message_bytes),
+        max_unfinished_total_bytes=max(defaults.max_unfinished_total_bytes, 2 * message_bytes),
         max_connections=connections_allowed(settings.max_connections),
         max_connections_per_address=settings.connections_max_per_ip,
         max_connections_per_principal=settings.connections_max_per_principal,

@@ -15,6 +15,11 @@ from contextlib import contextmanager
 from raftlog.identity import PeerIdentity
 
 
+def host_of(peer: str) -> str:
+    """Return the host of an address with its port."""
+    return peer.rpartition(":")[0]
+
+
 class Connections:
     """Those of one node that have a call open. Pure."""
 
@@ -37,7 +42,7 @@ class Connections:
         """
         whose = identity.principal or identity.subject
         connection = (peer, whose)
-        holders = [("address", peer.rpartition(":")[0])]
+        holders = [("address", host_of(peer))]
         if whose:
             holders.append(("principal", whose))
         fresh = connection not in self._calls

@@ -23,6 +23,7 @@ from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
 from raftlog.transport.conversations import WIRES, MalformedMessageError, TooManyItemsError
 from raftlog.transport.lane import LaneError
+from raftlog.transport.unfinished import RESPONSE_SHIFT, OpenCall
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -88,6 +89,8 @@ class GrpcLink(BaseLink):
         """What of it the budget of all links knows."""
         self._wake: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._arriving: OpenCall | None = None
+        """What the served stream has received of messages that are not complete."""
         self.refusal: ApiError | None = None
         """Why the link was closed, if the peer is to know it: for want of room, or as its token has
         expired.
@@ -142,7 +145,19 @@ class GrpcLink(BaseLink):
 
     async def run(self) -> None:
         """Carry messages until either side ends the stream or the caller is cancelled."""
-        self._spawn(self._read(self._reader()))
+        if self._turns is None:
+            await self._carry()
+            return
+        unfinished, most_bytes = self._bounds.unfinished, self._receive_max_bytes
+        with unfinished.call(self.peer, self._cut_unfinished, most_bytes) as self._arriving:
+            await self._carry()
+
+    def _cut_unfinished(self, reason: str) -> None:
+        """Close a link whose peer leaves messages unfinished."""
+        self.refuse(self._bounds.throttled(Complaint.UNFINISHED, self.peer, reason))
+
+    async def _carry(self) -> None:
+        self._spawn(self._read(self._reader(), self._arriving))
         self._spawn(self._write())
         try:
             await self._ended
@@ -170,14 +185,19 @@ class GrpcLink(BaseLink):
         if not self._ended.done():
             self._ended.set_result(None)
 
-    async def _read(self, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    async def _read(
+        self, read: Callable[[], Coroutine[Any, Any, Any]], arriving: OpenCall | None = None
+    ) -> None:
         try:
-            while True:
+            while arriving is None or arriving.reads:
                 data = await read()
                 if data is grpc.aio.EOF:
-                    if not self._asked_once:
-                        self.close(PEER_ENDED)
+                    self.close(PEER_ENDED)
                     return
+                if arriving is not None:
+                    arriving.took(len(data))
+                    # What follows the only request stays where it is.
+                    arriving.reads = not self._asked_once
                 if len(data) > self._receive_max_bytes:
                     detail = f"a message of {len(data)} bytes; {self._receive_max_bytes} are taken"
                     raise self._bounds.throttled(Complaint.TOO_LARGE, self.peer, detail)
@@ -282,6 +302,8 @@ class GrpcLink(BaseLink):
                         self._pending[ENVELOPE_MAX_ITEMS:],
                     )
                     left_bytes = sum(map(len, items))
+                if self._arriving is not None:
+                    self._arriving.counted_bytes += left_bytes >> RESPONSE_SHIFT
                 write = self._stream.write
                 *others, last = envelopes(items)
                 for envelope in others:

@@ -14,7 +14,7 @@ from typing import Any
 
 from raftlog.access import Access, Admitted
 from raftlog.errors import ApiError, ConfigError
-from raftlog.resource_limits import UNARY_MAX_BYTES
+from raftlog.resource_limits import MAX_CALLS_NOT_BEGUN, STREAM_WINDOW_BYTES, UNARY_MAX_BYTES
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.admission import Admission
 from raftlog.transport.admitted import METADATA_MAX_BYTES, ExpiryTimer, admit
@@ -41,13 +41,17 @@ none is taken.
 """
 
 
+def receive_max_bytes(limits: TransportLimits, conversations: Iterable[Conversation]) -> int:
+    """Return the size of the largest message that a server of these conversations takes."""
+    return max(
+        (limits.request_max_bytes(one.name) for one in conversations), default=UNARY_MAX_BYTES
+    )
+
+
 def server_options(
     limits: TransportLimits, conversations: Iterable[Conversation]
 ) -> list[tuple[str, int]]:
     """Options of a server of these conversations."""
-    receive_max_bytes = max(
-        (limits.request_max_bytes(one.name) for one in conversations), default=UNARY_MAX_BYTES
-    )
     return [
         # Two nodes on one port must not share it silently.
         ("grpc.so_reuseport", 0),
@@ -58,7 +62,11 @@ def server_options(
         # often.
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_send_message_length", limits.max_message_bytes),
-        ("grpc.max_receive_message_length", receive_max_bytes),
+        ("grpc.max_receive_message_length", receive_max_bytes(limits, conversations)),
+        # Else a peer that sends fast is given windows of up to 64 MiB, on calls that nobody reads.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
+        ("grpc.server.max_pending_requests_hard_limit", MAX_CALLS_NOT_BEGUN),
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ALONE),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_concurrent_streams", limits.max_streams_per_connection),
@@ -265,7 +273,7 @@ async def listen(
     if why := _why_not(host, port):
         raise ConfigError(f"cannot listen on {address}: {why}")
     server = grpc.aio.server(
-        interceptors=(Admission(bounds, access),),
+        interceptors=(Admission(bounds, access, receive_max_bytes(limits, acceptors)),),
         options=[*server_options(limits, acceptors), *_metadata_options(access)],
     )
     health_servicer = NodeHealth()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 HEADER_BYTES = 4
 JOINED_BYTES = 8 << 10
@@ -36,6 +37,16 @@ class _Framed:
 _last = _Framed()
 
 
+class FrameAccount(Protocol):
+    """Bounds the frames of one lane that have arrived in part."""
+
+    def begin(self, length: int) -> str:
+        """Account for a frame of so many bytes; returns why it is refused, else nothing."""
+
+    def end(self) -> None:
+        """The frame is complete, or the lane closed."""
+
+
 class LaneError(Exception):
     """The lane is gone, or was never had: the text says why."""
 
@@ -45,10 +56,20 @@ class Lane(asyncio.Protocol):
     short way for a message that finds nothing in front of it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes: int) -> None:
-        """``max_bytes``: the largest envelope that is taken."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        max_bytes: int,
+        account: FrameAccount | None = None,
+    ) -> None:
+        """``max_bytes``: the largest envelope that is taken. ``account``: of what the peer sends;
+        None: the peer is trusted.
+        """
         self._loop = loop
         self._max_bytes = max_bytes
+        self._account = account
+        self._accounts = False
+        """True while a frame has arrived in part."""
         self._transport: asyncio.Transport | None = None
         self._rest = bytearray()
         self._frames: deque[bytes] = deque()
@@ -99,16 +120,30 @@ class Lane(asyncio.Protocol):
             body = begin + HEADER_BYTES
             length = int.from_bytes(rest[begin:body], "big")
             if length > self._max_bytes:
-                self._failure = f"a frame of {length} bytes; {self._max_bytes} are taken on a lane"
-                self.abort()
+                self.fail(f"a frame of {length} bytes; {self._max_bytes} are taken on a lane")
                 break
             if len(rest) - body < length:
+                if not self._accounts and self._account is not None:
+                    self._accounts = True
+                    if refusal := self._account.begin(length):
+                        self.fail(refusal)
                 break
+            self._end_account()
             begin = body + length
             with memoryview(rest) as view:
                 envelope = bytes(view[body:begin])
             self._arrived(envelope)
         del rest[:begin]
+
+    def _end_account(self) -> None:
+        if self._accounts and self._account is not None:
+            self._accounts = False
+            self._account.end()
+
+    @property
+    def reads(self) -> bool:
+        """False while what has arrived has to be read first."""
+        return self._reads
 
     def _arrived(self, envelope: bytes) -> None:
         take, reader = self.take, self._reader
@@ -192,11 +227,17 @@ class Lane(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Nothing comes any more, and nothing leaves."""
+        self._end_account()
         self._transport, self.writable = None, False
         self._failure = self._failure or (str(error) if error else CLOSED_BY_PEER)
         for waiter in (self._reader, self._drained):
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
+
+    def fail(self, reason: str) -> None:
+        """Close at once; the reader is told why."""
+        self._failure = self._failure or reason
+        self.abort()
 
     def abort(self) -> None:
         """Close at once. Idempotent."""

@@ -20,6 +20,7 @@ from raftlog.shares import Shares
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.complaints import Complaint
+from raftlog.transport.connections import host_of
 from raftlog.transport.lane import Lane
 from raftlog.transport.lane_offer import GREETING, TICKET_BYTES, LaneMetadata, Offer, new_ticket
 
@@ -114,7 +115,9 @@ class LaneListener:
             return False
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-        lane = Lane(asyncio.get_running_loop(), link.lane_max_bytes())
+        account = UnfinishedFrame(self.bounds, link.peer)
+        lane = Lane(asyncio.get_running_loop(), link.lane_max_bytes(), account)
+        account.lane = lane
         lane.begin(transport)
         transport.write(GREETING)
         link.lane_stands(lane)
@@ -127,6 +130,50 @@ class LaneListener:
     def went(self, guest: Stranger) -> None:
         """It is gone, or no stranger any more."""
         self._guests.discard(guest)
+
+
+class UnfinishedFrame:
+    """The frame of one lane that has arrived in part."""
+
+    lane: Lane
+
+    def __init__(self, bounds: Bounds, peer: str) -> None:
+        self._bounds, self._peer, self._host = bounds, peer, host_of(peer)
+        self._timeout_s = bounds.limits.message_timeout_ms / 1000
+        self._length = 0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def begin(self, length: int) -> str:
+        """See :class:`FrameAccount`."""
+        if not self._bounds.unfinished_frames.take(self._host, length):
+            held = self._bounds.unfinished_frames.held(self._host)
+            return self._complain(f"{held} bytes of unfinished messages from {self._host}")
+        self._length = length
+        self._wait()
+        return ""
+
+    def end(self) -> None:
+        """See :class:`FrameAccount`."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+            self._bounds.unfinished_frames.give_back(self._host, self._length)
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(self._timeout_s, self._late)
+
+    def _late(self) -> None:
+        if not self.lane.reads:
+            # The rest may be in the kernel.
+            self._wait()
+            return
+        why = f"a message was not complete within {self._timeout_s:g} s"
+        self.lane.fail(self._complain(why))
+
+    def _complain(self, why: str) -> str:
+        self._bounds.complaints.add(Complaint.UNFINISHED, self._peer, why)
+        return why
 
 
 class Stranger(asyncio.Protocol):
@@ -216,8 +263,3 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
             one.close()
         raise
     return bound
-
-
-def host_of(peer: str) -> str:
-    """Of an address with its port."""
-    return peer.rpartition(":")[0]

@@ -135,6 +135,7 @@ class LanedLink(GrpcLink):
     def _use(self, lane: Lane) -> None:
         """From here on everything goes over the lane."""
         self._standing, self._lane, self._stream = None, lane, lane
+        self._arriving = None
         lane.take = self._take
         self._count(1)
 

@@ -40,6 +40,11 @@ def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
             bounds.waiting.total,
         ),
         gauge(
+            "raftlog_transport_unfinished_bytes",
+            "Bytes of messages that have arrived in part, on all connections and lanes.",
+            bounds.unfinished.total_bytes + bounds.unfinished_frames.total,
+        ),
+        gauge(
             "raftlog_memory_bound_bytes",
             "The most that each part of the node may hold in memory; metadata is not in it.",
             *(((part,), most) for part, most in memory_bounds(bounds.limits, role).items()),

@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
 import pytest
 from cluster_kit import PATIENCE_S, raftlog
 from probe_kit import probing
+from raw_http2 import RawHttp2
 from tiers import in_gate
 
 from raftlog.cli.local import LocalCluster, Node
@@ -219,25 +222,66 @@ async def waiting_for_ever(controller: Node, broker: Node) -> None:
         assert await codes(other, 4_000) == {ErrorCode.REQUEST_TIMED_OUT}
 
 
-async def never_reading(controller: Node, broker: Node) -> None:
-    """Clients that ask for much and read nothing."""
+@contextmanager
+def growing_at_most(node: Node, most_bytes: int) -> Iterator[None]:
+    """The memory of a node's process, looked at all the while."""
     pid = next(
         one.pid
         for one in psutil.net_connections()
-        if one.laddr and one.laddr.port == broker.port and one.pid
+        if one.laddr and one.laddr.port == node.port and one.pid
     )
-    before = psutil.Process(pid).memory_info().rss
+    process, peaks, over = psutil.Process(pid), [0], threading.Event()
+    before = process.memory_info().rss
+
+    def look() -> None:
+        while not over.wait(0.02):
+            peaks.append(process.memory_info().rss - before)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
+    assert max(peaks) < most_bytes, f"{max(peaks) >> 20} MiB more"
+
+
+async def never_reading(controller: Node, broker: Node) -> None:
+    """Clients that ask for much and read nothing."""
     channels = [channel_to(broker) for _ in range(5)]
     try:
-        for channel in channels:
-            stream = channel.stream_stream(Conversation.BROKER.value)()
-            await send(stream, metadata_requests(566), metadata_requests(566))
-        await asyncio.sleep(4.0)
-        grown = psutil.Process(pid).memory_info().rss - before
-        assert grown < 300 << 20, f"{grown >> 20} MiB more"
+        with growing_at_most(broker, 300 << 20):
+            for channel in channels:
+                stream = channel.stream_stream(Conversation.BROKER.value)()
+                await send(stream, metadata_requests(566), metadata_requests(566))
+            await asyncio.sleep(4.0)
     finally:
         for channel in channels:
             await channel.close()
+
+
+async def unfinished_messages(controller: Node, broker: Node) -> None:
+    """All but the end of 32 MiB, on many calls of several connections."""
+    paths = (Conversation.BROKER.value, "/raftlog.wire.broker.v1.Broker/Metadata")
+    strangers = [RawHttp2(broker.endpoint) for _ in range(3)]
+
+    def attack() -> None:
+        until_s = time.monotonic() + 8.0
+        while time.monotonic() < until_s:
+            for stranger, path in zip(strangers, (*paths, *paths), strict=False):
+                if not stranger.open and not stranger.closed:
+                    for _ in range(40):
+                        stranger.begin(path)
+                stranger.pump(0.001)
+
+    try:
+        with growing_at_most(broker, 400 << 20):
+            await asyncio.to_thread(attack)
+        assert sum(stranger.sent_bytes for stranger in strangers) > 400 << 20
+    finally:
+        for stranger in strangers:
+            stranger.close()
 
 
 ATTACKS = (
@@ -249,6 +293,7 @@ ATTACKS = (
     very_many_streams,
     waiting_for_ever,
     never_reading,
+    unfinished_messages,
 )
 
 

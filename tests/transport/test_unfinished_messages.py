@@ -1,0 +1,373 @@
+"""Messages that are begun and never completed: what they cost is bounded, and costs nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raw_http2 import RawHttp2
+from test_bearer_tokens import DESCRIBE, run, serving
+from test_hostile_peers import complaints
+from test_lanes import pair
+from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
+
+from raftlog.resource_limits import STREAM_WINDOW_BYTES
+from raftlog.transport.api import Conversation
+from raftlog.transport.complaints import Complaint
+from raftlog.transport.lane import HEADER_BYTES, Lane
+from raftlog.transport.lane_listener import UnfinishedFrame
+from raftlog.transport.socket_bytes import ReceivedBytes
+from raftlog.transport.unfinished import (
+    FEW_BYTES,
+    LOOK_S,
+    OPENING_BYTES,
+    OpenCall,
+    UnfinishedMessages,
+)
+
+MIB = 1 << 20
+TOTAL, TIMEOUT_S = 16 * MIB, 10.0
+STRANGER = "10.0.0.6:5000"
+
+
+@dataclass
+class Kernel:
+    """Counts what the test says was received."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+
+    def of(self, peer: str) -> int | None:
+        return None if peer in self.hidden else self.counts.get(peer, 0)
+
+    def find(self) -> None:
+        self.hidden.clear()
+
+
+class Peers:
+    """Calls and their connections, by hand."""
+
+    def __init__(self) -> None:
+        self.kernel = Kernel()
+        self.messages = UnfinishedMessages(self.kernel, TOTAL, TIMEOUT_S)
+        self.now = 0.0
+        self.cut: list[tuple[str, str]] = []
+
+    def open(self, peer: str, max_bytes: int = 8 * MIB, name: str = "") -> OpenCall:
+        def cut(why: str) -> None:
+            self.cut.append((name or peer, why))
+            self.messages.end(peer, call)
+
+        call = self.messages.begin(peer, cut, max_bytes, self.now)
+        return call
+
+    def send(self, peer: str, count: int) -> None:
+        self.kernel.counts[peer] = self.kernel.counts.get(peer, 0) + count
+
+    def complete(self, peer: str, call: OpenCall, length: int) -> None:
+        self.send(peer, length + 14)
+        call.took(length)
+
+    def look(self, after_s: float = LOOK_S) -> int:
+        self.now += after_s
+        self.messages.look(self.now)
+        return self.messages.total_bytes
+
+
+def test_complete_messages_are_never_cut_however_many() -> None:
+    peers = Peers()
+    call = peers.open("a:1")
+    for _ in range(2_000):
+        for _ in range(20):
+            peers.complete("a:1", call, MIB)
+        assert peers.look() <= 20 * MIB * 0.01 + FEW_BYTES
+    assert peers.cut == []
+
+
+def test_keepalive_of_a_silent_stream_adds_up_to_nothing() -> None:
+    peers = Peers()
+    peers.open("a:1")
+    for _ in range(10_000):
+        peers.send("a:1", 2 * 17)
+        peers.look(after_s=2.0)
+    assert peers.messages.total_bytes == 0
+    assert peers.cut == []
+
+
+def test_flow_control_of_a_watched_stream_adds_up_to_nothing() -> None:
+    peers = Peers()
+    watch = peers.open("a:1")
+    for _ in range(10_000):
+        watch.counted_bytes += (1 << 20) >> 7
+        peers.send("a:1", 64 * (13 + 29))
+        peers.look()
+    assert peers.messages.total_bytes == 0
+
+
+def test_a_message_that_takes_too_long_ends_its_call_alone() -> None:
+    peers = Peers()
+    stalled, other = peers.open("a:1", name="stalled"), peers.open("a:1", name="other")
+    peers.send("a:1", OPENING_BYTES + 200_000)
+    for _ in range(99):
+        peers.complete("a:1", other, 50)
+        peers.look()
+    assert peers.cut == []
+    for _ in range(5):
+        peers.complete("a:1", other, 50)
+        peers.look()
+    assert peers.cut == [("stalled", "a message was not complete within 10 s")]
+    assert stalled not in peers.messages._connections["a:1"].calls
+
+
+def test_a_silent_stream_has_the_whole_time_for_its_next_message() -> None:
+    peers = Peers()
+    call = peers.open("a:1")
+    peers.complete("a:1", call, 10)
+    peers.look()
+    peers.look(after_s=100 * TIMEOUT_S)
+    for _ in range(90):
+        peers.send("a:1", 10_000)
+        peers.look()
+    call.took(900_000)
+    assert peers.look() <= FEW_BYTES
+    assert peers.cut == []
+
+
+def test_the_greediest_address_is_cut_and_leaves_as_much_to_others() -> None:
+    peers = Peers()
+    greedy = [f"10.0.0.6:{port}" for port in range(1, 6)]
+    modest = ["10.0.0.7:1", "10.0.0.8:1"]
+    for peer in (*greedy, *modest):
+        peers.open(peer)
+    for peer in greedy:
+        peers.send(peer, 2 * MIB)
+    peers.send(greedy[2], MIB)
+    for peer in modest:
+        peers.send(peer, 2 * MIB)
+    peers.look()
+    # 11 MiB and 4: the largest is cut first, and others until 10 MiB are left to 6.
+    assert [peer for peer, _ in peers.cut] == [greedy[2], greedy[0]]
+    assert all("unfinished messages from 10.0.0.6" in why for _, why in peers.cut)
+
+
+def test_small_messages_beside_it_do_not_hide_a_large_one() -> None:
+    peers = Peers()
+    peers.open(STRANGER, name="large")
+    small = peers.open(STRANGER, name="small")
+    for _ in range(200):
+        peers.send(STRANGER, 100_000)
+        for _ in range(10):
+            peers.complete(STRANGER, small, 5)
+        peers.look()
+        if peers.cut:
+            break
+    assert {name for name, _ in peers.cut} == {"large", "small"}
+    assert peers.kernel.counts[STRANGER] < TOTAL
+
+
+def test_a_message_beyond_the_largest_is_cut_before_it_is_complete() -> None:
+    peers = Peers()
+    peers.open("a:1", max_bytes=1_000)
+    peers.send("a:1", OPENING_BYTES + 2 * FEW_BYTES)
+    peers.look()
+    assert "too large" in peers.cut[0][1]
+
+
+def test_calls_one_after_the_other_leave_nothing_behind() -> None:
+    peers = Peers()
+    for number in range(3_000):
+        call = peers.open("a:1")
+        peers.complete("a:1", call, 5_000)
+        peers.messages.end("a:1", call)
+        if number % 7 == 0:
+            assert peers.look() == 0
+    assert peers.cut == []
+
+
+def test_an_unread_message_is_no_more_than_its_window() -> None:
+    peers = Peers()
+    watch = peers.open("a:1")
+    peers.complete("a:1", watch, 300)
+    watch.reads = False
+    peers.send("a:1", 10 * MIB)
+    assert peers.look() <= STREAM_WINDOW_BYTES
+
+
+def test_another_connection_from_the_same_port_begins_anew() -> None:
+    peers = Peers()
+    call = peers.open("a:1")
+    for _ in range(10):
+        peers.complete("a:1", call, MIB)
+        peers.look()
+    peers.messages.end("a:1", call)
+    peers.look()
+    peers.kernel.counts["a:1"] = 0
+    call = peers.open("a:1")
+    peers.send("a:1", 20_000)
+    peers.complete("a:1", call, MIB)
+    assert peers.look() <= FEW_BYTES
+    peers.send("a:1", 9 * MIB)
+    peers.look()
+    assert len(peers.cut) == 1
+
+
+def test_bytes_are_counted_by_connection_also_where_a_descriptor_is_used_again() -> None:
+    counted, descriptors = ReceivedBytes(), set()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        for size in (1_000, 50):
+            with socket.create_connection(listening.getsockname()) as client:
+                served, _ = listening.accept()
+                descriptors.add(served.fileno())
+                peer = f"127.0.0.1:{client.getsockname()[1]}"
+                assert counted.of(peer) is None
+                client.sendall(b"x" * size)
+                assert len(served.recv(size, socket.MSG_WAITALL)) == size
+                counted.find()
+                assert counted.of(peer) == size
+                served.close()
+    assert len(descriptors) == 1
+
+
+# --- on real connections -------------------------------------------------------------------------
+
+
+async def pump(stranger: RawHttp2, ended: Callable[[], bool], within_s: float = 20.0) -> None:
+    """Attack in a thread until the condition holds."""
+
+    def work() -> None:
+        until_s = time.monotonic() + within_s
+        while not ended():
+            assert time.monotonic() < until_s, "the attack goes on"
+            stranger.pump(0.01)
+
+    await asyncio.to_thread(work)
+
+
+def anybody(directory: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(directory / "node-1.ca"))
+    context.set_alpn_protocols(["h2"])
+    context.check_hostname = False
+    return context
+
+
+@pytest.mark.parametrize("path", [DESCRIBE, Conversation.CONTROLLER.value])
+def test_nothing_is_read_of_a_caller_who_is_not_known(tmp_path: Path, path: str) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            stranger = await asyncio.to_thread(RawHttp2, node.address, anybody(tmp_path))
+            for _ in range(40):
+                stranger.begin(path, metadata=[("authorization", "Bearer nothing")])
+            await pump(stranger, lambda: not stranger.open)
+            assert stranger.sent_bytes <= 40 * STREAM_WINDOW_BYTES
+            assert node.complaints == 40
+            assert not node.reached
+            stranger.close()
+
+    run(scenario)
+
+
+def test_the_health_is_asked_with_a_short_message(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as node:
+            stranger = await asyncio.to_thread(RawHttp2, node.address, anybody(tmp_path))
+            stranger.begin("/grpc.health.v1.Health/Check", length=8 * MIB)
+            await pump(stranger, lambda: not stranger.open)
+            assert node.server.bounds.complaints.counts == {Complaint.UNFINISHED: 1}
+            stranger.close()
+
+    run(scenario)
+
+
+def test_the_sum_of_unfinished_messages_is_bounded() -> None:
+    async def scenario(world: World) -> None:
+        server, client = Recorder(echo), Recorder()
+        listener, _ = await connect(world, server, client)
+        stranger = RawHttp2(listener.address)
+        for _ in range(20):
+            stranger.begin(Conversation.CONTROLLER.value, length=8 * MIB)
+        await pump(stranger, lambda: not stranger.open)
+        assert stranger.sent_bytes < 20 * (8 * MIB - 64)
+        assert complaints(world) == {Complaint.UNFINISHED: 20}
+        client.links[0].send(request(1))
+        await until(lambda: client.ids == [1])
+        assert client.reasons == []
+        stranger.close()
+
+    run_real(scenario, replace(LIMITS, max_unfinished_total_bytes=4 * MIB))
+
+
+def test_a_message_that_has_begun_has_a_deadline() -> None:
+    async def scenario(world: World) -> None:
+        server, client = Recorder(echo), Recorder()
+        listener, _ = await connect(world, server, client)
+        stranger = RawHttp2(listener.address)
+        few = RawHttp2(listener.address)
+        few.begin(Conversation.CONTROLLER.value, length=10, sends=5)
+        stranger.begin(Conversation.CONTROLLER.value, length=MIB, sends=MIB // 2)
+        stranger.begin("/grpc.health.v1.Health/Check", length=10, sends=5)
+        await pump(stranger, lambda: not stranger.open)
+        assert complaints(world) == {Complaint.UNFINISHED: 2}
+        await until(lambda: len(server.reasons) == 1)
+        assert server.reasons == ["a message was not complete within 0.3 s"]
+        # Five bytes that nothing follows are no reason to end a stream.
+        await asyncio.to_thread(few.pump, 0.0)
+        assert few.open == 1
+        stranger.close()
+        few.close()
+
+    run_real(scenario, replace(LIMITS, message_timeout_ms=300))
+
+
+# --- lanes ---------------------------------------------------------------------------------------
+
+
+class Cut:
+    """What stands for a connection under a lane."""
+
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *args, **options: None
+
+
+def test_frames_that_have_begun_are_bounded_and_have_a_deadline() -> None:
+    async def main() -> None:
+        limits = replace(LIMITS, max_unfinished_total_bytes=3_000, message_timeout_ms=50)
+        async with pair(limits=limits) as both:
+            bounds = both.server.bounds
+
+            def lane(peer: str) -> tuple[Lane, Cut]:
+                account, under = UnfinishedFrame(bounds, peer), Cut()
+                made = account.lane = Lane(asyncio.get_running_loop(), 1_000, account)
+                made.begin(under)  # type: ignore[arg-type]
+                return made, under
+
+            begun = (1_000).to_bytes(HEADER_BYTES, "big") + b"x"
+            lanes = [lane(f"10.0.0.6:{port}") for port in range(3)]
+            for one, _ in lanes:
+                one.data_received(begun)
+            # Half of it, and half of what is left.
+            assert [under.aborted for _, under in lanes] == [False, True, True]
+            other, under_other = lane("10.0.0.7:1")
+            other.data_received(begun)
+            assert not under_other.aborted
+            other.data_received(b"x" * 999)
+            assert await other.read() == b"x" * 1_000
+            assert bounds.unfinished_frames.total == 1_000
+            await until(lambda: lanes[0][1].aborted)
+            lanes[0][0].connection_lost(None)
+            assert bounds.unfinished_frames.total == 0
+            assert not under_other.aborted
+            assert bounds.complaints.counts == {Complaint.UNFINISHED: 3}
+
+    asyncio.run(main())
