@@ -17,15 +17,8 @@ MAX_BYTES = 1 << 20
 """Of the keys and values in one answer, but for one that is larger by itself."""
 
 
-def list_key_values(
-    image: Image,
-    request: broker_pb2.ListKeyValuesRequest,
-    may_describe: Callable[[str], bool] | None = None,
-) -> broker_pb2.ListKeyValuesResponse:
-    """The keys asked for, by name. ``may_describe``: whether one may be shown; None: each may.
-
-    Of the others nothing is said, not even whether they exist. Raises INVALID_REQUEST.
-    """
+def check_request(request: broker_pb2.ListKeyValuesRequest) -> None:
+    """Raise INVALID_REQUEST for a request that no image answers."""
     if request.limit < 0:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"a limit of {request.limit} is negative", field="limit"
@@ -34,6 +27,17 @@ def list_key_values(
         raise ApiError(
             ErrorCode.INVALID_REQUEST, "either keys, or a prefix and where to go on", field="keys"
         )
+
+
+def list_key_values(
+    image: Image,
+    request: broker_pb2.ListKeyValuesRequest,
+    may_describe: Callable[[str], bool] | None = None,
+) -> broker_pb2.ListKeyValuesResponse:
+    """The keys asked for, by name. ``may_describe``: whether one may be shown; None: each may.
+
+    Of the others nothing is said, not even whether they exist. The request was checked.
+    """
     most = min(request.limit or MAX_KEYS, MAX_KEYS)
     names = _names(image, request)
     if may_describe is not None:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import structlog
 
-from broker.metadata import reads
-from broker.metadata.key_reads import list_key_values
+from broker.metadata import key_reads, reads
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.view import View
 from broker.partition.events import Client
@@ -231,6 +230,8 @@ class RequestServer:
             check_limits(getattr(request, body))
         if body == "metadata":
             reads.check_page(request.metadata)
+        elif body == "list_key_values":
+            key_reads.check_request(request.list_key_values)
         self._access.check(link, body, request)
         if body == "describe_broker":
             self._reply(pending, body, describe_broker=self._describe())
@@ -248,6 +249,7 @@ class RequestServer:
             send = partial(self._send, link, request.correlation_id, body, begun, parent=parent)
             left, answer = self._access.partitions(link, body, request, send)
             if left is not None:
+                answer = partial(_answer_safely, answer, link, request.correlation_id)
                 self._data.request(left, answer, Client(link.peer, id(link)))
         elif body == "broker_metadata":
             self._reply(pending, body, broker_metadata=self._led(request.broker_metadata))
@@ -261,35 +263,41 @@ class RequestServer:
     # --- reads -----------------------------------------------------------------------------------
 
     def _answer(self, pending: Pending, image: Image) -> None:
-        link, request, _ = pending
-        token = common_pb2.MetadataToken(
-            generation=self._view.generation, epoch=image.epoch, offset=image.offset
-        )
-        body = str(request.WhichOneof("body"))
-        answer: Any
+        """Answer a read. Never raises: a read that has waited is answered in the turn of whatever
+        has released it, and others wait behind it.
+        """
+        body = str(pending.request.WhichOneof("body"))
         try:
-            refused = self._access.check(link, body, request)
+            answer = self._read(pending, body, image)
         except ApiError as error:
             self._refuse(pending, error)
             return
-        if body == "metadata":
-            answer = reads.metadata(
-                image,
-                request.metadata,
-                self._cluster_id,
-                link.listener,
-                self._access.may_describe(link),
-            )
-        elif body == "describe_configs":
-            answer = reads.describe_configs(image, request.describe_configs, refused)
-        elif body == "list_key_values":
-            may_describe = self._access.may_describe(link, key_value)
-            answer = list_key_values(image, request.list_key_values, may_describe)
-        else:
-            answer = reads.describe_cluster(
-                image, request.describe_cluster, self._cluster_id, link.listener
-            )
+        except Exception:
+            log.exception("answering a read failed", request=body, peer=pending.link.peer)
+            self._refuse(pending, _FAILED)
+            return
+        token = common_pb2.MetadataToken(
+            generation=self._view.generation, epoch=image.epoch, offset=image.offset
+        )
         self._reply(pending, body, token=token, **{body: answer})
+
+    def _read(self, pending: Pending, body: str, image: Image) -> Any:
+        """The body of the answer to a read. Raises ApiError."""
+        link, request, _ = pending
+        refused = self._access.check(link, body, request)
+        if body == "metadata":
+            may_describe = self._access.may_describe(link)
+            return reads.metadata(
+                image, request.metadata, self._cluster_id, link.listener, may_describe
+            )
+        if body == "describe_configs":
+            return reads.describe_configs(image, request.describe_configs, refused)
+        if body == "list_key_values":
+            may_describe = self._access.may_describe(link, key_value)
+            return key_reads.list_key_values(image, request.list_key_values, may_describe)
+        return reads.describe_cluster(
+            image, request.describe_cluster, self._cluster_id, link.listener
+        )
 
     def _refuse(self, pending: Pending, error: ApiError) -> None:
         api = _api_of(pending.request)
@@ -400,6 +408,23 @@ def _api_of(request: broker_pb2.BrokerRequest) -> str:
 
 
 _SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
+_FAILED = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed on this request")
+_FAILED_HALFWAY = ApiError(
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed on this request", outcome_unknown=True
+)
+
+
+def _answer_safely(
+    answer: Callable[..., None], link: ReplyTo, correlation_id: int, **fields: Any
+) -> None:
+    """Answer a request of the data plane. Never raises: what is answered there is answered in the
+    middle of a step, which fails as a whole.
+    """
+    try:
+        answer(**fields)
+    except Exception:
+        log.exception("answering a request failed", request=next(iter(fields)), peer=link.peer)
+        _send(link, correlation_id, error=error_to_wire(_FAILED_HALFWAY))
 
 
 def _send(link: ReplyTo, correlation_id: int, **fields: Any) -> None:

@@ -36,8 +36,22 @@ class Answers:
         self.figures = figures
 
     def send(self, parked: Parked) -> None:
-        """Send a parked reply: what it says has become true."""
-        send_quietly(parked.link, parked.response)
+        """Send a parked reply: what it says has become true. Never raises: it is sent in the turn
+        of a commit, and others wait behind it.
+        """
+        too_large = send_quietly(parked.link, parked.response)
+        if too_large is not None:
+            error = ApiError(
+                too_large.code,
+                f"the reply: {too_large.message}",
+                field=too_large.field,
+                outcome_unknown=parked.is_write,
+            )
+            parked.end_trace(error.code)
+            self._fail(
+                parked.link, parked.response.correlation_id, error, parked.kind, parked.begun
+            )
+            return
         if parked.trace is not None:
             parked.end_trace(parked.code)
         self.figures.answered(parked.kind, parked.begun, parked.code, parked.count)

@@ -549,3 +549,6 @@ class Observers:
             stream.link.send(response)
         except LinkClosedError:
             return
+        except ApiError as error:
+            # It is sent in the turn of a commit: this stream ends, and no other.
+            stream.link.close(f"the answer cannot be sent: {error}")

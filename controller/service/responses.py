@@ -85,11 +85,14 @@ def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
     write.waiting_for_brokers.extend(waiting(parked.offset))
 
 
-def send_quietly(link: Any, message: Any) -> None:
+def send_quietly(link: Any, message: Any) -> ApiError | None:
     """Send; a link that has closed meanwhile swallows it, and its caller knows the outcome to be
-    unknown.
+    unknown. Returns why no message can hold it; None: it was sent.
     """
     try:
         link.send(message)
     except LinkClosedError:
-        return
+        return None
+    except ApiError as error:
+        return error
+    return None

@@ -120,3 +120,6 @@ class ReplyTo(msgspec.Struct, eq=False):
             self.link.send(message)
         except LinkClosedError:
             return
+        except ApiError as error:
+            # It is sent in the step that somebody else's message began.
+            self.link.close(f"the answer cannot be sent: {error}")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
+from raftlog.logger import get_logger
 from raftlog.metadata.acls import Resource
 from raftlog.security.audit_acls import changed_acls
 from raftlog.security.audit_event import (
@@ -31,6 +32,8 @@ from raftlog.security.authorization import Authorization, HasAcls
 from raftlog.security.authorizer import Caller, Verdict
 from raftlog.security.permissions import BROKER, CONTROLLER, LOG, OfNode, Row
 from raftlog.transport.api import Conversation, CountedLink, Link
+
+log = get_logger(__name__)
 
 MAX_OPEN = 10_000
 """Requests of one link whose answer is awaited; what is beyond is told without its result."""
@@ -152,7 +155,12 @@ class AuditedLink:
         # What nobody asked for has a number, too: 0.
         if asked is not None and _answers(asked, message):
             del self._open[number]
-            self._answered(asked, message)
+            # What was sent is sent, in whose turn ever: a line that cannot be made is no reason to
+            # end that.
+            try:
+                self._answered(asked, message)
+            except Exception:
+                log.exception("an event cannot be told to the audit log", request=asked.kind)
 
     def close(self, reason: str = "") -> None:
         """End the stream."""

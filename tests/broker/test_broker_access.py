@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from broker_log import LogMaker, topic_id
+from structlog.testing import capture_logs
 
+from broker.metadata import key_reads
 from broker.metadata.read_gate import ReadGate
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
@@ -22,6 +25,7 @@ from raftlog.security.client_rules import ClientRules
 from raftlog.security.guard import Authentication
 from raftlog.security.permissions import BROKER, EachPartition
 from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.records.v1 import records_pb2 as rec
 
@@ -135,6 +139,12 @@ def on(scenario: Callable[[Broker], None]) -> None:
     asyncio.run(main())
 
 
+def ahead(broker: Broker) -> pb.ReadOptions:
+    """A read at a token that the next record reaches."""
+    token = common_pb2.MetadataToken(offset=broker.log.last + 1, epoch=1)
+    return pb.ReadOptions(mode=pb.LATEST, at_least=token)
+
+
 def topics(response: pb.BrokerResponse | None) -> dict[str, tuple[int, int]]:
     """By name: the error, and how many partitions are shown."""
     assert response is not None
@@ -218,6 +228,74 @@ def test_a_read_that_waits_is_decided_when_it_is_answered() -> None:
             FORBIDDEN
         ]
         assert answers[None].error.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+    on(scenario)
+
+
+@pytest.mark.parametrize(
+    "poisoned", [{"keys": ["a"], "prefix": "b"}, {"limit": -1}, {"keys": ["a"], "after": "b"}]
+)
+def test_read_that_makes_no_sense_is_refused_when_it_arrives(poisoned: dict[str, Any]) -> None:
+    def scenario(broker: Broker) -> None:
+        broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
+        broker.apply()
+        response = broker.ask(
+            Client("alice"), list_key_values=pb.ListKeyValuesRequest(**poisoned), read=ahead(broker)
+        )
+        assert response is not None
+        assert response.error.error_code == ErrorCode.INVALID_REQUEST
+
+    on(scenario)
+
+
+def test_waiting_read_that_fails_is_told_so_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def scenario(broker: Broker) -> None:
+        broker.allow(Op.DESCRIBE, Kind.KEY_VALUE, "a")
+        broker.allow(Op.DESCRIBE, Kind.TOPIC, "orders")
+        broker.apply()
+        alice = Client("alice")
+        keys = pb.ListKeyValuesRequest(keys=["a"])
+        for body in ({"list_key_values": keys}, {"metadata": named("orders")}):
+            assert broker.ask(alice, read=ahead(broker), **body) is None
+
+        def fails(*_: Any) -> None:
+            raise KeyError("a mistake of ours")
+
+        monkeypatch.setattr(key_reads, "list_key_values", fails)
+        broker.log.append(rec.KeyValueRecord(key="c", value=b"v"))
+        with capture_logs() as logs:
+            broker.apply()
+        codes = [one.error.error_code for one in alice.sent]
+        assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+        assert topics(alice.sent[1]) == {"orders": (0, 1)}
+        assert [one["event"] for one in logs] == ["answering a read failed"]
+
+    on(scenario)
+
+
+def test_failing_answer_of_the_data_plane_does_not_end_its_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def scenario(broker: Broker) -> None:
+        broker.allow(Op.READ, Kind.TOPIC, "orders")
+        broker.apply()
+        alice = Client("alice")
+        topic_id = broker.view.tip.topic_ids["orders"]
+        wanted = data.FetchRequest(partitions=[data.FetchPartition(topic_id=topic_id)])
+        assert broker.ask(alice, fetch=wanted) is None
+        ((_, answer),) = broker.data.asked
+
+        def fails(*_: Any) -> None:
+            raise KeyError("a mistake of ours")
+
+        monkeypatch.setattr(broker.server.figures, "failed_parts", fails)
+        answer(fetch=data.FetchResponse())
+        (told,) = alice.sent
+        assert told.correlation_id == 3
+        assert told.error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert told.error.outcome_unknown
 
     on(scenario)
 

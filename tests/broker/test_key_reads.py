@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.metadata import key_reads
-from broker.metadata.key_reads import list_key_values
+from broker.metadata.key_reads import check_request, list_key_values
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -84,7 +84,7 @@ def test_what_may_not_be_described_is_not_there() -> None:
         ({"keys": ["a"], "after": "b"}, "keys"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, object], field: str) -> None:
+def test_what_makes_no_sense_is_refused(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(ApiError) as raised:
-        ask(**fields)
+        check_request(pb.ListKeyValuesRequest(**fields))
     assert (raised.value.code, raised.value.field) == (ErrorCode.INVALID_REQUEST, field)
