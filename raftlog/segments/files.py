@@ -54,10 +54,21 @@ def publish(temp: Path, final: Path) -> None:
     sync_file(final.parent)
 
 
+def require_inside(directory: Path, path: Path) -> Path:
+    """Return a path below a directory. Raises ExportError if a link in between leads elsewhere."""
+    if path.parent.resolve() != directory.resolve() / path.parent.relative_to(directory):
+        raise ExportError(
+            f"{path.parent} is a link, or behind one: nothing is written or removed there"
+        )
+    return path
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a small file: afterwards it holds either what it held before, or ``data``."""
     temp = temporary(path)
-    temp.write_bytes(data)
+    temp.unlink(missing_ok=True)
+    with temp.open("xb") as file:
+        file.write(data)
     sync_file(temp)
     publish(temp, path)
 
@@ -81,7 +92,8 @@ class DirectoryLock:
 
     def __init__(self, directory: Path, other: str = "another export") -> None:
         """``other``: what the writer is that may have it. Raises ExportError if one has."""
-        self._file = (directory / ".lock").open("ab")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(directory / ".lock", flags, 0o666), "r+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -5,6 +5,8 @@ All offsets are inclusive except ``high_watermark``.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 FORMAT_VERSION = 1
@@ -21,10 +23,24 @@ BUCKETS = "buckets"
 """The kind, and the directory, of the records by group."""
 BY_GROUP = "crc32(group_id)"
 """The only rule for buckets so far (raftlog/segments/buckets.py)."""
+FILES = {
+    RAW: re.compile(r"([0-9]{20})(-[0-9]{20})?\.rls"),
+    RECORDS: re.compile(r"([0-9]{20})(-[0-9]{20})?\.parquet"),
+    CHECKPOINTS: re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint"),
+    BUCKETS: re.compile(r"[0-9]{2,}-[0-9]{20}-[0-9]{20}\.parquet"),
+}
+"""Directory -> the names of an export's files in it; those of RAW and RECORDS begin with the first
+offset. Nothing else is read or removed, whatever a manifest says."""
 KAFKA = "kafka"
 """The only other system so far whose logs are imported (replay/kafka)."""
 ORIGINS = ("", KAFKA)
 """Empty: raftlog's own log."""
+
+
+def is_ours(file: str) -> bool:
+    """Return whether a name, relative to an export, is one of an export's files."""
+    kind, _, name = file.partition("/")
+    return kind in FILES and FILES[kind].fullmatch(name) is not None
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

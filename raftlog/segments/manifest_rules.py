@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import PurePosixPath
 
 from raftlog.segments.errors import (
     CorruptExportError,
@@ -11,7 +10,14 @@ from raftlog.segments.errors import (
     ExportGapError,
     UnsupportedExportError,
 )
-from raftlog.segments.manifest_model import KINDS, MANIFEST_NAME, ORIGINS, RECORDS, Manifest
+from raftlog.segments.manifest_model import (
+    KINDS,
+    MANIFEST_NAME,
+    ORIGINS,
+    RECORDS,
+    Manifest,
+    is_ours,
+)
 
 
 def check_fields(manifest: Manifest, path: str) -> None:
@@ -38,25 +44,19 @@ def check_fields(manifest: Manifest, path: str) -> None:
             )
 
 
-def _is_inside(file: str) -> bool:
-    """Whether a name stays within the export."""
-    name = PurePosixPath(file)
-    return not name.is_absolute() and ".." not in name.parts
-
-
 def check_ranges(manifest: Manifest, path: str) -> None:
     """Every kind covers history_begin to the end without a gap and without an overlap.
 
     Raises ExportError or one of its kinds.
     """
     for segment in manifest.segments:
-        if segment.kind not in KINDS or not _is_inside(segment.file):
+        if segment.kind not in KINDS or not is_ours(segment.file):
             raise CorruptExportError(
                 f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME
             )
     others = (manifest.checkpoints, manifest.buckets, manifest.retired)
     for file in (one.file for some in others for one in some):
-        if not _is_inside(file):
+        if not is_ours(file):
             raise CorruptExportError(f"{path} names {file}", file=MANIFEST_NAME)
     _check_buckets(manifest, path)
     offsets = [one.offset for one in manifest.checkpoints]

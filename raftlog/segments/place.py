@@ -106,12 +106,15 @@ class LocalPlace:
 
     def temporary(self, name: str) -> Path:
         """See Place."""
-        return files.temporary(self.directory / name)
+        found = files.require_inside(self.directory, files.temporary(self.directory / name))
+        # Of a writer that crashed; or a link to somewhere else.
+        found.unlink(missing_ok=True)
+        return found
 
     def put(self, temporary: Path, name: str) -> None:
         """See Place."""
         files.sync_file(temporary)
-        files.publish(temporary, self.directory / name)
+        files.publish(temporary, files.require_inside(self.directory, self.directory / name))
 
     def replace(self, name: str, data: bytes) -> None:
         """See Place."""
@@ -119,7 +122,7 @@ class LocalPlace:
 
     def remove(self, name: str) -> None:
         """See Place."""
-        path = self.directory / name
+        path = files.require_inside(self.directory, self.directory / name)
         path.unlink()
         fsync_directory(path.parent)
 

@@ -4,7 +4,6 @@ other files, and checkpoints that are too many.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -12,15 +11,12 @@ from msgspec.structs import replace
 from raftlog.segments import files
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import BUCKETS, CHECKPOINTS, KINDS, Manifest
+from raftlog.segments.manifest_model import FILES
 from raftlog.segments.place import Place
 
 KEEP_RETIRED_MS = 3_600_000
 """So long files that were merged stay: whoever has read the manifest before may be reading them."""
-_OURS = re.compile(r"(\d{20})(-\d{20})?\.(rls|parquet)")
-_MADE_AGAIN = {
-    CHECKPOINTS: re.compile(r"\d{20}-\d{10}\.checkpoint"),
-    BUCKETS: re.compile(r"\d{2,}-\d{20}-\d{20}\.parquet"),
-}
+_MADE_AGAIN = (CHECKPOINTS, BUCKETS)
 """Directories of what can be made again from the log, wherever in it it lies."""
 
 
@@ -34,19 +30,19 @@ def remove_leftovers(place: Place, manifest: Manifest) -> None:
         for name in place.names(kind):
             if f"{kind}/{name}" in known:
                 continue
-            ours = _OURS.fullmatch(name.removeprefix(files.TEMP_PREFIX))
+            ours = FILES[kind].fullmatch(name.removeprefix(files.TEMP_PREFIX))
             if ours and (name.startswith(files.TEMP_PREFIX) or int(ours[1]) >= manifest.end_offset):
                 place.remove(f"{kind}/{name}")
             elif not name.startswith("."):
                 raise _foreign(place, f"{kind}/{name}")
     known |= {one.file for one in manifest.checkpoints} | {one.file for one in manifest.buckets}
     there = set(place.names(""))
-    for kind, pattern in _MADE_AGAIN.items():
+    for kind in _MADE_AGAIN:
         for name in place.names(kind) if kind in there else ():
             file = f"{kind}/{name}"
             if file in known:
                 continue
-            if pattern.fullmatch(name.removeprefix(files.TEMP_PREFIX)):
+            if FILES[kind].fullmatch(name.removeprefix(files.TEMP_PREFIX)):
                 place.remove(file)
             elif not name.startswith("."):
                 raise _foreign(place, file)

@@ -115,7 +115,7 @@ class Ledger:
             shutil.rmtree(self._state(before), ignore_errors=True)
 
     def _state(self, batch: int) -> Path:
-        return self.directory / _STATE / str(batch)
+        return files.require_inside(self.directory, self.directory / _STATE / str(batch))
 
 
 def _write(rows: DataFrame, final: Path) -> None:
