@@ -64,6 +64,14 @@ class Exit:
 
 
 UNKNOWN_GENERATION = -1
+UNREACHABLE_S = 1.5
+"""Time without a connection to any controller after which a stopping broker stops without one, in
+seconds.
+"""
+STOPPING_ATTEMPT_S = 0.3
+"""Longest wait for the answer to a heartbeat of a stopping broker, and longest pause before the
+next one, in seconds: one attempt, with its margin, ends within UNREACHABLE_S.
+"""
 
 # A registration that is refused with one of these would be refused again: end at once, so that the
 # operator sees it.
@@ -114,6 +122,7 @@ class Lifecycle:
         self._register_until = now + settings.registration_timeout_ms / 1000
         self._last_error = "the controller has not answered"
         self._stop_until = NEVER
+        self._connected_at = now
         self._stale = False
         self._unfenced = False
         self._heartbeats = True
@@ -195,10 +204,25 @@ class Lifecycle:
         """When to call ``poll`` again if nothing happens before."""
         if self.exit is not None:
             return NEVER
-        limit = self._stop_until if self.epoch >= 0 else self._register_until
+        limit = self._register_until
+        if self.epoch >= 0:
+            limit = min(self._stop_until, self._unreachable_at)
         return (
             limit if self._in_flight is not None or self._is_quiet() else min(limit, self._next_at)
         )
+
+    @property
+    def answer_within_s(self) -> float:
+        """How long the answer to a request is waited for, in seconds."""
+        answer_within_s = self._settings.answer_within_ms / 1000
+        if self._stop_until == NEVER:
+            return answer_within_s
+        return min(answer_within_s, STOPPING_ATTEMPT_S)
+
+    @property
+    def _unreachable_at(self) -> float:
+        """When a stopping broker that cannot connect to any controller stops without one."""
+        return NEVER if self._stop_until == NEVER else self._connected_at + UNREACHABLE_S
 
     def _is_quiet(self) -> bool:
         """Registered, and heartbeats are not in force.
@@ -235,6 +259,12 @@ class Lifecycle:
             return
         if now >= self._stop_until:
             self._leave("the controller did not end the controlled shutdown in time", clean=False)
+        elif now >= self._unreachable_at:
+            self._leave(
+                "stopped without a controlled shutdown, for no controller can be reached:"
+                f" {self._last_error}",
+                clean=True,
+            )
         elif self.epoch < 0 and now >= self._register_until:
             seconds = self._settings.registration_timeout_ms / 1000
             self._leave(
@@ -297,7 +327,7 @@ class Lifecycle:
         if self.epoch < 0:
             return
         self._stale = False
-        self._contact_at = self._sent_at
+        self._contact_at, self._connected_at = self._sent_at, now
         self._backoff.reset()
         stopping = self._stop_until != NEVER
         if stopping and should_shut_down:
@@ -314,15 +344,23 @@ class Lifecycle:
         """
         failed, self._in_flight = self._in_flight, None
         self._last_error = str(error)
+        if error.code is not ErrorCode.REQUEST_TIMED_OUT or error.outcome_unknown:
+            self._connected_at = now  # It was sent, or answered.
         if isinstance(failed, Register):
             self._next_at = now + self._backoff.next_s()
             if error.code in HOPELESS and not error.outcome_unknown:
                 self._leave(f"the controller refuses the registration: {error}", clean=False)
         elif self.epoch >= 0:
-            self._next_at = now + self._backoff.next_s()
+            pause_s = self._backoff.next_s()
+            stopping = self._stop_until != NEVER
+            self._next_at = now + (min(pause_s, STOPPING_ATTEMPT_S) if stopping else pause_s)
             if error.code is ErrorCode.STALE_BROKER_EPOCH:
                 self._stale = True
                 self._look(now)
+
+    def abandoned(self) -> None:
+        """Note that nobody waits for the answer to the request in flight any more."""
+        self._in_flight = None
 
     def metadata_applied(
         self, image_offset: int, registration: Broker | None, now: float, *, heartbeats: bool = True
@@ -388,6 +426,7 @@ class Lifecycle:
             self._leave("stopped before it was registered", clean=True)
             return
         self._stop_until = now + self._settings.shutdown_timeout_ms / 1000
+        self._connected_at = now
         self.hasten(now)
 
     def _look(self, now: float) -> None:

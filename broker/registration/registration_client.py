@@ -62,10 +62,18 @@ class RegistrationClient:
         nothing.
         """
         self._over = False
+        self._in_flight: asyncio.Future[controller_pb2.ControllerResponse] | None = None
 
     def start(self, bound: Sequence[str]) -> None:
         """Begin to register, as listening at ``bound``, in the order of its listeners."""
         self._bound = bound
+        self.pump()
+
+    def stop(self) -> None:
+        """Ask for a controlled shutdown, at once: not when the request in flight has ended."""
+        self._lifecycle.stop(self._loop.time())
+        if self._in_flight is not None and not self._in_flight.done():
+            self._in_flight.cancel()
         self.pump()
 
     def close(self) -> None:
@@ -91,12 +99,16 @@ class RegistrationClient:
     def _call(self, request: controller_pb2.ControllerRequest, answered: Answered) -> None:
         # Not longer than until the next heartbeat would be due: that one says more, and goes on
         # another link if this one says nothing.
-        timeout_s = self._settings.lifecycle.answer_within_ms / 1000
-        self._client.send(request, timeout_s).add_done_callback(partial(self._ended, answered))
+        self._in_flight = self._client.send(request, self._lifecycle.answer_within_s)
+        self._in_flight.add_done_callback(partial(self._ended, answered))
 
     def _ended(
         self, answered: Answered, future: asyncio.Future[controller_pb2.ControllerResponse]
     ) -> None:
+        if future.cancelled():
+            self._lifecycle.abandoned()
+            self.pump()
+            return
         if self._over:
             future.exception()  # Looked at: nobody is left to whom it matters.
             return

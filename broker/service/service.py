@@ -317,8 +317,7 @@ class BrokerService:
         """Ask for a controlled shutdown; ``ended`` says when it is over, within its timeout."""
         # Before any heartbeat says that it stops: from that one on it may be fenced.
         self._lease.renounce()
-        self._lifecycle.stop(self._loop.time())
-        self._registration_client.pump()
+        self._registration_client.stop()
 
     async def close(self) -> None:
         """Drop everything at once. Idempotent."""

@@ -424,7 +424,8 @@ class Settings:
     controlled_shutdown_timeout_ms: Positive = _key(
         30000,
         "How long a broker that shuts down waits for the controller to move its leaderships and to"
-        " release it; after that it ends without. At least two heartbeat intervals.",
+        " release it; after that it ends without. At least two heartbeat intervals. A broker that"
+        " cannot connect to any controller ends without after 1.5 s.",
         unit="ms",
         roles=BROKER,
     )

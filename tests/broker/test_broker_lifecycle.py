@@ -452,6 +452,43 @@ def test_controlled_shutdown_is_bounded() -> None:
     assert life.now - begun == pytest.approx(3.0)
 
 
+@pytest.mark.parametrize("heartbeats", [True, False])
+def test_stopping_broker_ends_cleanly_when_no_controller_can_be_reached(heartbeats: bool) -> None:
+    life = Life().active() if heartbeats else without_heartbeats()
+    begun = life.now
+    life.it.stop(life.now)
+    while life.poll() is not None:
+        life.now += life.it.answer_within_s
+        life.fail(ErrorCode.REQUEST_TIMED_OUT)
+        life.now = life.it.next_deadline
+    assert life.it.exit.clean
+    assert "no controller can be reached: REQUEST_TIMED_OUT: no" in life.it.exit.reason
+    assert life.now - begun <= 2.0
+
+
+def test_stopping_broker_waits_while_controllers_elect_a_leader() -> None:
+    life = Life(shutdown_timeout_ms=30_000).active()
+    begun = life.now
+    life.it.stop(life.now)
+    while life.now - begun < 20:
+        assert isinstance(life.poll(), Heartbeat)
+        life.now += life.it.answer_within_s
+        life.fail(ErrorCode.NOT_CONTROLLER)
+        life.now = life.it.next_deadline
+        assert life.exit() is None
+    assert isinstance(life.poll(), Heartbeat)
+    life.ok(should_shut_down=True)
+    assert life.it.exit == Exit("controlled shutdown", clean=True)
+
+
+def test_heartbeat_in_flight_does_not_delay_a_stop() -> None:
+    life = Life().active()
+    assert isinstance(life.advance(), Heartbeat)
+    life.it.stop(life.now)
+    life.it.abandoned()
+    assert life.poll() == Heartbeat(EPOCH, True, State.STOPPING)
+
+
 def test_stop_before_registration_ends_at_once() -> None:
     life = Life()
     life.poll()

@@ -746,3 +746,19 @@ def test_serving_makes_no_task_per_request() -> None:
         assert cluster.loop._tasks_made == made
 
     on_cluster(test)
+
+
+def test_stop_with_all_controllers_gone_is_clean_and_quick() -> None:
+    async def test(cluster: Cluster) -> None:
+        (one,) = await cluster.active(1)
+        for host in cluster.quorum.links:
+            cluster.network.crash(host)
+        await asyncio.sleep(5.0)
+        begun = cluster.loop.time()
+        one.stop()
+        ended = await one.ended()
+        assert ended.clean
+        assert "no controller can be reached" in ended.reason
+        assert cluster.loop.time() - begun <= 2.0
+
+    on_cluster(test)
