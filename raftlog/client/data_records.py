@@ -73,7 +73,5 @@ def _record(
         record.timestamp_ms or header.timestamp_ms,
         record.key if record.HasField("key") else None,
         record.value if record.HasField("value") else None,
-        tuple(
-            (one.key, one.value if one.HasField("value") else None) for one in record.headers
-        ),
+        tuple((one.key, one.value if one.HasField("value") else None) for one in record.headers),
     )

@@ -59,16 +59,29 @@ class RoutedCall(msgspec.Struct, eq=False):
         self.last = response
         may_retry = (refusal.definite or self.idempotent) and not self.future.done()
         if not (may_retry and self.router.retry(self)):
-            self._resolve(response)
+            self._end_refused()
 
     def expired(self, message: str) -> None:
         """The deadline came while it waited for a link: say what the last server said, if one was
         asked.
         """
         if self.last is not None:
-            self._resolve(self.last)
+            self._end_refused()
         else:
             self.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
+
+    def _end_refused(self) -> None:
+        """End it with the last refusal, unless that names a server that could not be asked [the
+        leader was out of descriptors, and all that was said was that another node is no leader].
+        """
+        refusal, unreached = self.router.refusal(self.last), self.router.unreached
+        if refusal is not None and refusal.definite and refusal.hint and unreached:
+            said = f"{self.last.error.error_message}; {unreached} could not be asked in time"
+            self.fail(
+                ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{said}; the request was not executed")
+            )
+        else:
+            self._resolve(self.last)
 
     def turned_away(self, error: ApiError) -> None:
         """Nobody lets this client in. As when the deadline comes, but the cause is known."""

@@ -123,6 +123,12 @@ class Router:
         """The servers, each with the reason why it could not be reached, for people."""
         return with_reasons({one: self._failure_of(one) for one in self._endpoints.known})
 
+    @property
+    def unreached(self) -> str:
+        """The servers that could not be reached, with the reasons; empty: there is none."""
+        every = dict.fromkeys((*self._endpoints.known, *self._failures))
+        return with_reasons({one: why for one in every if (why := self._failure_of(one))})
+
     def send(
         self, request: Any, timeout_s: float, *, idempotent: bool = False
     ) -> asyncio.Future[Any]:

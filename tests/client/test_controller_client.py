@@ -258,6 +258,22 @@ def test_nobody_there_is_said_within_the_timeout_and_definite() -> None:
     simulate(test)
 
 
+def test_leader_that_cannot_be_asked_is_named_at_the_deadline() -> None:
+    """[it was out of descriptors, and the error was that another node is no controller]"""
+
+    async def test(world: World) -> None:
+        a = await world.controller("a", not_controller("gone"))
+        client = world.controller_client("a", "gone")
+        error = await failure(client.call(create(), timeout_s=3))
+        assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+        assert error.message.startswith("not me; gone:1 (")
+        assert error.message.endswith("could not be asked in time; the request was not executed")
+        assert a.asked
+        client.close()
+
+    simulate(test)
+
+
 def test_nobody_leads_is_said_at_the_deadline() -> None:
     async def test(world: World) -> None:
         a = await world.controller("a", not_controller())
