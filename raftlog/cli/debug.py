@@ -169,6 +169,16 @@ async def _of_nodes(
     return parts, failures
 
 
+def _value(text: str) -> Any:
+    """Return the value of a key; its text, if the node has sent no JSON."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
+
+
 def _name(node: NodeAt, described: Any) -> str:
     return f"{described.role}-{described.node_id}" if described.node_id >= 0 else node.name
 
@@ -181,7 +191,7 @@ def _parts(name: str, node: NodeAt, described: Any, diagnosed: Any) -> dict[str,
     document: dict[str, Any] = {"endpoint": node.endpoint}
     if described is not None:
         document |= message_to_dict(described)
-        document["config"] = {one.name: msgspec.json.decode(one.value) for one in described.config}
+        document["config"] = {one.name: _value(one.value) for one in described.config}
     parts = {}
     if diagnosed is not None:
         document["disk"] = {

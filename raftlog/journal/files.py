@@ -59,5 +59,5 @@ def _events(path: Path) -> Iterator[NodeEvent]:
         while line := file.readline(LINE_MAX_BYTES):
             try:
                 yield _DECODE(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue

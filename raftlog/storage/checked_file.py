@@ -99,7 +99,7 @@ def decode_checked(raw: bytes, kind: str) -> dict[str, Any] | None:
     try:
         content: dict[str, Any] = msgspec.json.decode(raw)["content"]
         intact = isinstance(content, dict) and raw == encode_checked(kind, content)
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         intact = False
     return content if intact else None
 

@@ -77,7 +77,13 @@ def test_a_torn_line_and_garbage_cost_themselves_alone(tmp_path: Path) -> None:
     led(first, 1)
     first.close()
     with journal_file(tmp_path).open("ab") as file:
-        file.write(b'\xff\xfe garbage\n{"seq":2}\n[]\n' + b"x" * 10_000 + b'\n{"seq":9,"at_ms":')
+        file.write(
+            b'{"x":'
+            + b"[" * 3_000
+            + b'\n\xff\xfe garbage\n{"seq":2}\n[]\n'
+            + b"x" * 10_000
+            + b'\n{"seq":9,"at_ms":'
+        )
     second = opened(tmp_path)
     led(second, 2)
     second.close()
