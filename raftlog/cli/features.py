@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from raftlog.cli.output import print_error, print_json, print_line, print_table
 from raftlog.cli.writes import AcksLevel, ValidateOnly, print_written, write, written
 from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
+
+if TYPE_CHECKING:
+    from raftlog.cli.quorum_queries import Quorum
 
 app = typer.Typer(
     help="The feature levels that the cluster uses (KIP-584).", epilog=EPILOG, no_args_is_help=True
@@ -79,12 +82,20 @@ def describe(
                 ],
             }
         )
+        _exit(quorum)
         return
     columns = ("FEATURE", "NODE", "FINALIZED", "KNOWS FROM", "TO")
     print_table(columns, [tuple(row.values()) for row in rows], right=columns[1:])
     for answer in quorum.answers:
         if answer.description is None:
-            print_line(f"{answer.address} does not answer: {answer.failure}")
+            print_line(answer.said)
+    _exit(quorum)
+
+
+def _exit(quorum: Quorum) -> None:
+    """An address of another cluster is no success: what was shown is of one of them."""
+    if any(answer.other_cluster for answer in quorum.answers):
+        raise typer.Exit(Exit.FOUND)
 
 
 @app.command(epilog=EPILOG)

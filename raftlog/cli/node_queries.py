@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,14 +11,13 @@ from google.protobuf.message import Message
 
 from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import gather
-from raftlog.cli.quorum_queries import Called, call
+from raftlog.cli.quorum_queries import Called, call, cluster_of
 from raftlog.doctor.evidence import Evidence as Seen
 from raftlog.doctor.node_rules import CLOCKS_MS
 from raftlog.endpoint import endpoint_on
 from raftlog.incident.evidence import NodeTold
 from raftlog.journal.event import NodeEvent, typed_details
 from raftlog.wire.node.v1 import node_pb2 as pb
-from raftlog.wire.quorum.v1 import quorum_pb2
 
 _SERVICE = "/raftlog.wire.node.v1.Node/"
 VERSION_TIMEOUT_S = 1.0
@@ -80,15 +78,6 @@ def nodes_of(seen: Seen, brokers: Iterable[NodeAt] = ()) -> list[NodeAt]:
         ),
         key=lambda one: (one.role != "controller", one.node_id, one.endpoint),
     )
-
-
-def cluster_of(descriptions: Sequence[quorum_pb2.DescribeQuorumResponse]) -> str:
-    """The cluster of the leader, or of most of those who answer; empty: nobody can say."""
-    leads = next((one.cluster_id for one in descriptions if one.role == "leader"), "")
-    counts = Counter(one.cluster_id for one in descriptions).most_common(2)
-    if leads or not counts:
-        return leads
-    return "" if len(counts) > 1 and counts[0][1] == counts[1][1] else counts[0][0]
 
 
 async def ask_all(

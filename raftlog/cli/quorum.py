@@ -12,6 +12,7 @@ from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Ti
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.quorum_changes import add_voter, remove_voter, transfer
 from raftlog.cli.quorum_views import members_document, show_quorum
+from raftlog.words import nodes as nodes_in_words
 
 if TYPE_CHECKING:
     from raftlog.cli.quorum_queries import Answer, Quorum
@@ -70,7 +71,8 @@ def describe(
     Answers without a leader too.
 
     LAG is what a node's log lacks of the leader's, in records; AGE how long ago the leader had its
-    last fetch. Exit code 3 if nobody leads, 4 if nobody answers.
+    last fetch. Exit code 3 if no leader answers or an address is another cluster's, 4 if nobody
+    answers.
 
     \b
     Examples:
@@ -94,7 +96,7 @@ def describe(
         )
     else:
         _show(quorum, versions)
-    if quorum.leader is None:
+    if quorum.leader is None or any(answer.other_cluster for answer in quorum.answers):
         raise typer.Exit(Exit.FOUND)
 
 
@@ -173,9 +175,11 @@ def _document(quorum: Quorum, versions: dict[str, str]) -> dict[str, Any]:
 
 def _show(quorum: Quorum, versions: dict[str, str]) -> None:
     rows, nodes = [], _rows(quorum, versions)
+    strange = {answer.address for answer in quorum.answers if answer.other_cluster}
     for row in nodes:
         if row["role"] is None:
-            rows.append((row["node_id"], row["endpoint"], "unreachable", *[None] * 9))
+            state = "other cluster" if row["endpoint"] in strange else "unreachable"
+            rows.append((row["node_id"], row["endpoint"], state, *[None] * 9))
             continue
         fields = (
             "node_id",
@@ -211,12 +215,17 @@ def _show(quorum: Quorum, versions: dict[str, str]) -> None:
             "EPOCH",
         ),
     )
-    for row in nodes:
-        if row["role"] is None:
-            print_line(f"{row['endpoint']} does not answer: {row['failure']}")
+    for answer in quorum.answers:
+        if answer.description is None:
+            print_line(answer.said)
     leader = quorum.leader
     if leader is None:
-        print_line("nobody leads")
+        led = {one.leader_id for one in quorum.descriptions if one.role == "follower"}
+        print_line(
+            f"{nodes_in_words(led)}, which does not answer, leads for those that follow"
+            if led
+            else "nobody leads"
+        )
         return
     lao = leader.lowest_acknowledged_offset
     told = lao if lao >= 0 else f"unknown ({leader.lao_unknown_reason})"

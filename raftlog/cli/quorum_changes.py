@@ -16,9 +16,10 @@ from raftlog.cli.options import (
     Timeout,
     controllers,
 )
-from raftlog.cli.output import print_json, print_line
+from raftlog.cli.output import print_error, print_json, print_line
 from raftlog.errors import ConfigError
 
+_AUTO_JOIN = "controller.quorum.auto.join.enable"
 _VOTER_ID = typer.Option("--voter-id", metavar="N", min=0, help="The node's id.")
 _VOTER = typer.Option(
     "--voter-id",
@@ -91,7 +92,8 @@ def remove_voter(
     A leader that is removed resigns when the removal is committed.
 
     Without --directory-id, the directory that the voter set has for it. Stop a node with
-    controller.quorum.auto.join.enable before: it would come back.
+    controller.quorum.auto.join.enable before: it comes back by itself within seconds, and the
+    command says so of a node that runs.
 
     \b
     Examples:
@@ -99,14 +101,21 @@ def remove_voter(
     """
     from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-    directory_id = directory_id or _directory_of(voter_id, bootstrap_controller, timeout)
+    listed = _voter(voter_id, bootstrap_controller, timeout)
+    directory_id = directory_id or (listed.replica_directory_id if listed else "")
     request = pb.RemoveRaftVoterRequest(voter_id=voter_id, voter_directory_id=directory_id)
     _change(request, bootstrap_controller, timeout)
+    joins = _joins_by_itself(listed.endpoint, timeout) if listed and listed.endpoint else None
     _say(
         as_json,
         f"node {voter_id} is no voter any more",
-        {"voter_id": voter_id, "directory_id": directory_id},
+        {"voter_id": voter_id, "directory_id": directory_id, "auto_join": joins},
     )
+    if joins:
+        print_error(
+            f"warning: node {voter_id} runs with {_AUTO_JOIN}, and becomes a voter again by itself"
+            " within seconds: stop it, then remove it again"
+        )
 
 
 def transfer(
@@ -166,9 +175,9 @@ def _of_configuration(config: Any, flags: list[str] | None) -> tuple[int, str, s
     return loaded.node_id, identity.directory_id, loaded.controller.advertised
 
 
-def _directory_of(voter_id: int, bootstrap_controller: str, timeout_s: float) -> str:
-    """As the leader's voter set has it; empty if it has none of that id: the controller says what
-    is wrong.
+def _voter(voter_id: int, bootstrap_controller: str, timeout_s: float) -> Any:
+    """The voter, as the leader's voter set has it; None: there is none of that id. The controller
+    says then what is wrong.
     """
     import asyncio
 
@@ -182,6 +191,28 @@ def _directory_of(voter_id: int, bootstrap_controller: str, timeout_s: float) ->
         for one in ([quorum.leader] if quorum.leader else quorum.descriptions)
         for voter in one.voters
     ]
-    return next(
-        (voter.replica_directory_id for voter in voters if voter.replica_id == voter_id), ""
+    return next((voter for voter in voters if voter.replica_id == voter_id), None)
+
+
+def _joins_by_itself(address: str, timeout_s: float) -> bool | None:
+    """Whether the node at an address becomes a voter by itself; None: it does not say."""
+    import asyncio
+
+    from raftlog.cli.client_security import security_of_environment
+    from raftlog.cli.quorum_queries import call
+    from raftlog.wire.node.v1 import node_pb2
+
+    called = asyncio.run(
+        call(
+            address,
+            "/raftlog.wire.node.v1.Node/DescribeNode",
+            node_pb2.DescribeNodeRequest(),
+            node_pb2.DescribeNodeResponse,
+            min(timeout_s, 1.0),
+            security_of_environment(),
+        )
     )
+    if called.response is None:
+        return None
+    config = {one.name: one.value for one in called.response.config}
+    return config.get(_AUTO_JOIN) == "true"

@@ -5,6 +5,7 @@ the others.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -30,17 +31,30 @@ _PLAINTEXT = ClientSecurity()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back from one address: a description, or why there is none."""
+    """What came back from one address: a description, or why there is none.
+
+    ``other_cluster``: the id of the cluster of a node that answers there, and is none of those that
+    are looked at.
+    """
 
     address: str
     description: pb.DescribeQuorumResponse | None
     failure: str = ""
     status: grpc.StatusCode | None = None
+    other_cluster: str = ""
+
+    @property
+    def said(self) -> str:
+        """Why it has no description, as a sentence."""
+        verb = "is of another cluster" if self.other_cluster else "does not answer"
+        return f"{self.address} {verb}: {self.failure}"
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """All answers, by address."""
+    """All answers, by address. The descriptions are of one cluster: that of the leader, or of most
+    of the nodes.
+    """
 
     answers: tuple[Answer, ...]
 
@@ -82,7 +96,27 @@ async def ask_quorum(
             for voter in answer.description.voters
         )
         ask = [address for address in dict.fromkeys(named) if address and address not in asked]
-    return Quorum(tuple(_once_a_node(asked)))
+    answers = _once_a_node(asked)
+    there = [one.description for one in answers if one.description is not None]
+    cluster_id = cluster_of(there) or (there[0].cluster_id if there else "")
+    return Quorum(tuple(_of_cluster(one, cluster_id) for one in answers))
+
+
+def cluster_of(descriptions: Sequence[pb.DescribeQuorumResponse]) -> str:
+    """The cluster of the leader, or of most of those who answer; empty: nobody can say."""
+    leads = next((one.cluster_id for one in descriptions if one.role == "leader"), "")
+    counts = Counter(one.cluster_id for one in descriptions).most_common(2)
+    if leads or not counts:
+        return leads
+    return "" if len(counts) > 1 and counts[0][1] == counts[1][1] else counts[0][0]
+
+
+def _of_cluster(answer: Answer, cluster_id: str) -> Answer:
+    one = answer.description
+    if one is None or one.cluster_id == cluster_id:
+        return answer
+    failure = f"it is node {one.node_id} of cluster {one.cluster_id}"
+    return Answer(answer.address, None, failure, other_cluster=one.cluster_id)
 
 
 async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _PLAINTEXT) -> Answer:
@@ -176,11 +210,12 @@ def _once_a_node(asked: dict[str, Answer]) -> list[Answer]:
         for voter in answer.description.voters
     }
     answers: list[Answer] = []
-    seen: set[int] = set()
+    seen: set[tuple[str, int]] = set()
     for answer in sorted(asked.values(), key=lambda one: (one.address not in named, one.address)):
         if answer.description is not None:
-            if answer.description.node_id in seen:
+            key = answer.description.cluster_id, answer.description.node_id
+            if key in seen:
                 continue
-            seen.add(answer.description.node_id)
+            seen.add(key)
         answers.append(answer)
     return answers

@@ -103,7 +103,7 @@ def test_from_healthy_to_nobody(raftlog: Raftlog, look: Look, three: LocalCluste
 
 
 def test_wrong_ports_and_two_clusters(
-    look: Look, three: LocalCluster, cluster: LocalCluster
+    raftlog: Raftlog, look: Look, three: LocalCluster, cluster: LocalCluster
 ) -> None:
     three.wait_leader()
     words = look(cluster.bootstrap_servers, "listens there", 4)
@@ -114,6 +114,14 @@ def test_wrong_ports_and_two_clusters(
     assert sum(shown) == 1, "the headline is of one of them"
     # The brokers are of the same one.
     assert ("No broker is registered" in words) is bool(shown[1])
+    # [commands that show one cluster left the other out in silence, and ended with 0]
+    at = ("--bootstrap-controller", both)
+    for command in (("quorum", "describe"), ("features", "describe")):
+        told = raftlog(*command, *at)
+        assert told.code == 3
+        assert told.out.count(" is of another cluster: it is node ") in (1, 3)
+    nodes = raftlog("quorum", "describe", "--json", *at).json["nodes"]
+    assert len(nodes) == 4, "each of both, though node 1 is there twice"
 
 
 def test_a_voter_that_was_formatted_for_another_cluster(

@@ -142,12 +142,19 @@ async def test_the_life_of_a_quorum(quorum: Quorum, client: ControllerClient) ->
     removed = await asyncio.to_thread(
         raftlog, "quorum", "remove-voter", "--voter-id", 1, *quorum.at
     )
-    assert removed.code == 0, removed.err
+    assert (removed.code, removed.err) == (0, "")
     await quorum.wait_voters(2, 3)
     await load.more(50)
 
     # It may come back, as an observer that becomes a voter again.
     first.start()
+    await quorum.wait_voters(1, 2, 3)
+
+    # One that runs is back within seconds, and the command says so.
+    removed = await asyncio.to_thread(
+        raftlog, "quorum", "remove-voter", "--voter-id", 3, *quorum.at
+    )
+    assert "warning: node 3 runs with controller.quorum.auto.join.enable" in removed.err
     await quorum.wait_voters(1, 2, 3)
 
     # One by one.
