@@ -135,8 +135,10 @@ def format_(
     loaded = None
     if directory is None:
         from raftlog.config.load import load_config
+        from raftlog.transport.configured import check_tls_files
 
         loaded = load_config(config, flags=flags or [])
+        check_tls_files(loaded)
     directory_id, bootstrap = beginning(
         loaded,
         node,

@@ -14,6 +14,7 @@ from raftlog.config.listeners import (
     TLS_FILES,
     bound,
     controllers_name,
+    for_nodes,
     is_broker,
     is_controller,
     key_of_listener,
@@ -198,6 +199,34 @@ def _http_listener(settings: Settings) -> str | None:
     return None
 
 
+def _http_port(settings: Settings) -> str | None:
+    return _taken(settings, settings.http_listener)
+
+
+def _fetch_port(settings: Settings) -> str | None:
+    port, names = settings.controller_quorum_fetch_port, for_nodes(settings)
+    if not is_controller(settings) or port <= 0 or not names:
+        return None
+    beside = Endpoint(bound(settings)[names[0]].host, port)
+    return _taken(settings, (beside,)) or next(
+        (f"{one} is http.listener" for one in settings.http_listener if _collide(beside, one)), None
+    )
+
+
+def _taken(settings: Settings, wanted: Iterable[Endpoint]) -> str | None:
+    for one in wanted:
+        for listener in bound(settings).values():
+            if _collide(one, listener):
+                return f"{one.address} is where gRPC listens: {listener}"
+    return None
+
+
+def _collide(one: Endpoint, other: Endpoint) -> bool:
+    """Whether a process cannot listen on both."""
+    hosts = {one.host or "127.0.0.1", other.host or "127.0.0.1"}
+    return one.port == other.port > 0 and (len(hosts) == 1 or not hosts.isdisjoint(WILDCARD_HOSTS))
+
+
 _BOUND = ("listeners", "controller_quorum_voters", "node_id", "process_roles")
 _NAMED = (*_BOUND, "tls_certificate_file", "listener_name", "listener_security_protocol_map")
 LISTENER_RULES: tuple[Rule, ...] = (
@@ -221,5 +250,10 @@ LISTENER_RULES: tuple[Rule, ...] = (
     Rule((*_NAMED, "security_plaintext_allow"), _plaintext),
     Rule(
         ("http_listener", *TLS_FILES, "listener_name", "security_plaintext_allow"), _http_listener
+    ),
+    Rule(("http_listener", *_BOUND), _http_port),
+    Rule(
+        ("controller_quorum_fetch_port", "controller_listener_names", "http_listener", *_BOUND),
+        _fetch_port,
     ),
 )

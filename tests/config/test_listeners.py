@@ -314,6 +314,16 @@ def test_http_with_tls_and_without(base: Path) -> None:
             "https needs all three: tls.certificate.file",
         ),
         (BROKER, "listener.name.https.tls.ca.file=x", "no listener is called https"),
+        (
+            SINGLE + 'listeners = ["127.0.0.1:7"]\n',
+            "http.listener=127.0.0.1:7",
+            "http.listener: 127.0.0.1:7 is where gRPC listens: 127.0.0.1:7",
+        ),
+        (
+            SINGLE.replace("broker", "controller").replace("= 4", "= 1"),
+            "controller.quorum.fetch.port=9093",
+            "controller.quorum.fetch.port: 127.0.0.1:9093 is where gRPC listens",
+        ),
     ],
 )
 def test_rules_of_http(base: Path, text: str, flag: str, words: str) -> None:
