@@ -37,7 +37,7 @@ def log_stall(decider: Decider, now: float, journal: Journal) -> None:
         applied = {broker_id: lao.applied_of(broker_id) for broker_id in news.by[:10]}
         log.warning(
             "the lowest acknowledged offset is held back",
-            lowest_acknowledged_offset=lao.lao,
+            lowest_acknowledged_offset=lao.lao if lao.lao >= 0 else None,
             high_watermark=decider.state.log.committed.offset + 1,
             applied=applied,
             for_ms=for_ms,

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raftlog.cli.output import known, print_json, print_line
-from raftlog.cli.writes import AcksLevel, first_error, print_written, require, written
+from raftlog.cli.writes import AcksLevel, print_written, raise_errors, require, written
 from raftlog.errors import ErrorCode
+from raftlog.transport.wire_errors import error_from_wire
 
 NOTHING: Mapping[str, Any] = {}
 
@@ -22,8 +23,8 @@ def finish(
     more: Mapping[str, Any] = NOTHING,
     passed: frozenset[int] = frozenset(),
 ) -> None:
-    """Tell each partition's fate, where the write is, and fail with the first error that is none of
-    ``passed``.
+    """Tell each partition's fate once, where the write is, and fail with the first error that is
+    none of ``passed``.
     """
     parts = [(topic.name, one) for topic in topics for one in topic.partitions]
     if as_json:
@@ -31,11 +32,17 @@ def finish(
         print_json({"partitions": rows, **more, "write": written(response)})
     else:
         for name, one in parts:
-            print_line(f"{name}:{one.partition_index}: {_fate(one, done)}")
+            if one.error.error_code in {ErrorCode.NONE, *passed}:
+                print_line(f"{name}:{one.partition_index}: {_fate(one, done)}")
         print_written(response)
-    error = first_error(one for _, one in parts if one.error.error_code not in passed)
-    if error is not None:
-        raise error
+    errors = [
+        (error := error_from_wire(one.error)).saying(
+            f"{name}:{one.partition_index}: {error.message}"
+        )
+        for name, one in parts
+        if one.error.error_code not in {ErrorCode.NONE, *passed}
+    ]
+    raise_errors(errors, said=as_json)
     require(response, acks)
 
 

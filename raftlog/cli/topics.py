@@ -26,12 +26,14 @@ from raftlog.cli.writes import (
     ValidateOnly,
     first_error,
     print_written,
+    raise_errors,
     require,
     write,
     written,
 )
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.metadata.config_keys import ResourceType
+from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -233,7 +235,7 @@ def describe(
     missing = [topic.name for topic in topics if topic.error_code != ErrorCode.NONE]
     if as_json:
         print_json({"offset": response.token.offset, "partitions": rows, "missing": missing})
-    else:
+    elif rows:
         print_table(
             DESCRIBED,
             (_cells(row) for row in rows),
@@ -276,8 +278,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _finish(response: Any, results: Any, acks: AcksLevel, *, as_json: bool, done: str) -> None:
-    """Tell each topic's fate, where the write is, and fail with the first error."""
-    error = first_error(results)
+    """Tell each topic's fate once, where the write is, and fail with the first error."""
     if as_json:
         topics = [
             {
@@ -291,9 +292,9 @@ def _finish(response: Any, results: Any, acks: AcksLevel, *, as_json: bool, done
         print_json({"topics": topics, "write": written(response)})
     else:
         for one in results:
-            failed = one.error.error_code != ErrorCode.NONE
-            print_line(f"{one.name}: {one.error.error_message if failed else done}")
+            if one.error.error_code == ErrorCode.NONE:
+                print_line(f"{one.name}: {done}")
         print_written(response)
-    if error is not None:
-        raise error
+    errors = [error_from_wire(one.error) for one in results if one.error.error_code]
+    raise_errors(errors, said=as_json)
     require(response, acks)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.cli.output import print_json, print_line
+from raftlog.cli.output import print_error, print_json, print_line
 from raftlog.cli.session import run
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.principals import os_user
@@ -166,6 +166,16 @@ def require(response: Any, asked: AcksLevel) -> None:
             f" {asked.value} in time; waiting for {whom}",
             Exit.UNREACHABLE,
         )
+
+
+def raise_errors(errors: Sequence[ApiError], *, said: bool) -> None:
+    """Raise the last of the errors, if there is any; those before it go to stderr, unless all were
+    ``said`` in a document.
+    """
+    for error in () if said else errors[:-1]:
+        print_error(f"raftlog: {error}")
+    if errors:
+        raise errors[-1]
 
 
 def first_error(results: Iterable[Any]) -> ApiError | None:

@@ -183,7 +183,7 @@ class HttpServer:
     async def _page(self, request: Request) -> Response:
         ready, reason = self._ready()
         rows = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
+            f"<tr><th>{escape(name)}</th><td>{_shown(value)}</td></tr>"
             for name, value in self._status().items()
         )
         page = _PAGE.format(
@@ -199,3 +199,8 @@ class HttpServer:
 def escape(text: str) -> str:
     """Text that may be a stranger's, for the page."""
     return html.escape(printable(text))
+
+
+def _shown(value: object) -> str:
+    """A value of the page; ids, epochs and offsets that are not known are -1."""
+    return "unknown" if value == -1 else escape(str(value))

@@ -99,11 +99,9 @@ def test_topics_from_creation_to_deletion(
     assert "TOPIC_ALREADY_EXISTS" in again.err
     assert "c: created" in again.out
     listed = raftlog("topics", "list", *server, "--json").json
-    assert [(topic["name"], topic["partitions"]) for topic in listed["topics"]] == [
-        ("a", 2),
-        ("b", 2),
-        ("c", 1),
-    ]
+    # Other tests make topics, too.
+    partitions = {topic["name"]: topic["partitions"] for topic in listed["topics"]}
+    assert partitions.items() >= {"a": 2, "b": 2, "c": 1}.items()
     assert listed["offset"] >= made.json["write"]["offset"]
 
     described = raftlog("topics", "describe", "b", *server, "--json").json

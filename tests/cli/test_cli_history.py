@@ -106,6 +106,22 @@ def test_cluster_tells_the_time_when_the_clock_here_is_wrong(
         assert "controller-1 started for the first time" in told
 
 
+def test_refusal_is_said_once_and_no_empty_table_before_it(
+    raftlog: Raftlog, cluster: LocalCluster
+) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap_servers)
+    assert raftlog("topics", "create", "once", *at).out.startswith("once: created\n")
+    again = raftlog("topics", "create", "once", "twice", *at)
+    assert (again.code, again.out.splitlines()[0]) == (1, "twice: created")
+    assert (again.out + again.err).count("topic 'once' exists") == 1
+    both = raftlog("topics", "delete", "no1", "no2", *at)
+    assert (both.code, both.out) == (1, "")
+    assert [line.split("'")[1] for line in both.err.splitlines()] == ["no1", "no2"]
+    nothing = raftlog("topics", "describe", "nope", *at)
+    assert (nothing.code, nothing.out) == (1, "")
+    assert "there is no topic nope" in nothing.err
+
+
 def test_a_topic_of_a_running_cluster_and_of_its_export(
     raftlog: Raftlog, cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -2,12 +2,14 @@
 downgrade.
 """
 
+import re
 from dataclasses import replace
 
 import pytest
 from deciding import Cell, registration
 
 from controller.decision import Write
+from controller.decisions.quorum.downgrade import left_behind
 from controller.decisions.quorum.features import (
     HEARD_WITHIN_MS,
     SAFE_DOWNGRADE,
@@ -192,6 +194,22 @@ def test_a_downgrade_only_while_nothing_of_the_level_was_used() -> None:
     quorum.log_start_offset = 0
     at.propose(at.decide(TO_1))
     assert at.pending.features["metadata.version"] == 1
+
+
+def test_refused_downgrade_names_no_command_that_takes_anything_away() -> None:
+    """[it advised to delete all keys, and every lock was one]"""
+    at = cell(Quorum({1: 8, 2: 8, 3: 8}), level=8)
+    for made in (
+        pb.KeyValueRecord(key="locks/a", value=b"1"),
+        pb.HostnameRecord(hostname="h", broker_id=4),
+        pb.ExportCursorRecord(name="nightly", end_offset=1),
+        pb.AccessControlEntryRecord(id=b"i" * 16, principal="User:a", host="*"),
+    ):
+        at.propose(Write([record(made)]))
+    image, seen = at.log.committed, Quorum({1: 8})(0.0)
+    said = [text for level in (7, 3, 2) for text in left_behind(image, seen, level)]
+    advised = {command for text in said for command in re.findall(r"`(.*?)`", text)}
+    assert advised == {f"raftlog {of} list" for of in ("kv", "hostnames", "cursors", "acls")}
 
 
 def test_several_listeners_of_a_voter_stand_against_a_downgrade() -> None:

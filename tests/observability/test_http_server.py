@@ -48,7 +48,7 @@ async def node() -> AsyncIterator[Node]:
         metrics,
         lambda: state["ready"],
         title="controller 1",
-        status=lambda: {"role": "<follower>"},
+        status=lambda: {"role": "<follower>", "leader": -1},
     )
     await server.start()
     yield server, state
@@ -84,6 +84,7 @@ async def test_page_shows_status_and_escapes_it(node: Node) -> None:
     assert "not ready" in body
     assert "&lt;follower&gt;" in body
     assert "<follower>" not in body
+    assert "<th>leader</th><td>unknown</td>" in body, "and not -1"
 
 
 async def test_unknown_path_is_404(node: Node) -> None:

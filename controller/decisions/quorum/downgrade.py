@@ -1,5 +1,5 @@
 """Lowering feature levels (KIP-584): what stands against it, and what it means for those who have
-to live with it.
+to live with it. No refusal names a command that takes anything away: an operator copies it.
 
 A downgrade is lossless or refused, also where the request says that it may be unsafe: what the log
 holds beyond the lower level could not be read by the programs that the level is lowered for. What
@@ -48,19 +48,20 @@ def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[s
     if level < _HOSTNAMES and len(image.hostnames):
         yield (
             f"{len(image.hostnames)} hostnames are mapped to broker ids, the first is"
-            f" {min(image.hostnames)!r}: {cannot}; delete them (`raftlog hostnames delete --all`)"
+            f" {min(image.hostnames)!r}: {cannot}; delete those that nothing needs (`raftlog"
+            " hostnames list`)"
         )
     if level < _EXPORT_CURSORS and len(image.export_cursors):
         yield (
             f"{len(image.export_cursors)} export cursors are set, the first is"
-            f" {min(image.export_cursors)!r}: {cannot}; remove them (`raftlog cursors delete"
-            " --all`)"
+            f" {min(image.export_cursors)!r}: {cannot}; delete those that no export needs (`raftlog"
+            " cursors list`)"
         )
     if level < _ACLS:
         if len(image.acls):
             yield (
-                f"{len(image.acls)} access control entries are set: {cannot}; remove them (`raftlog"
-                " acls remove --all`)"
+                f"{len(image.acls)} access control entries are set: {cannot}; without them nobody"
+                " but super users may do anything (`raftlog acls list`)"
             )
         owned = [id_ for id_, client in image.clients.items() if owner_of(client)]
         if owned:
@@ -71,7 +72,8 @@ def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[s
     if level < _KEY_VALUES and len(image.key_values):
         yield (
             f"the key-value store has {len(image.key_values)} keys, the first is"
-            f" {min(image.key_values)!r}: {cannot}; delete them (`raftlog kv delete --prefix ''`)"
+            f" {min(image.key_values)!r}: {cannot}. Programs keep locks, elections and settings"
+            " there: look whose they are first (`raftlog kv list`)"
         )
     of_keys = sum(one.resource_type == AclResourceType.KEY_VALUE for one in image.acls.values())
     if _ACLS <= level < _KEY_VALUES and of_keys:
