@@ -24,6 +24,7 @@ PAGES: Mapping[str, str] = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks/running.md",
+    "examples/README.md": "examples.md",
     "proto/raftlog/wire": "reference/README.md",
 }
 """Where the site has documents from outside of ``docs/``, and what stands for a directory."""
@@ -70,7 +71,9 @@ def _linked(document: str) -> Iterator[str]:
 
 
 def _resolved(document: str, link: str) -> str:
-    return posixpath.normpath(posixpath.join(posixpath.dirname(document), link))
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(document), link))
+    readme = f"{path}/README.md"
+    return readme if path not in PAGES and (ROOT / readme).is_file() else path
 
 
 def _uri(path: str) -> str:

@@ -158,6 +158,7 @@ def test_a_command_that_needs_several_extras_names_all_of_them() -> None:
     assert told is not None
     assert told.endswith(
         "needs rocksdict, which is not installed. To have it: pip install 'raftlog[replay,server]'"
+        ", or scripts/setup in a checkout"
     )
     assert missing("demo", ModuleNotFoundError(name="raftlog.mistyped"), ("server",)) is None
 

@@ -51,7 +51,7 @@ def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = 
 
 def pip_install(extras: Sequence[str]) -> str:
     """The command that installs these extras."""
-    return f"pip install 'raftlog[{','.join(extras)}]'"
+    return f"pip install 'raftlog[{','.join(extras)}]', or scripts/setup in a checkout"
 
 
 def _with_included(extras: Collection[str]) -> set[str]:

@@ -16,6 +16,7 @@ from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.output import print_line, print_table
 from raftlog.cli.reporting import report
 from raftlog.errors import ConfigError, RaftlogError
+from raftlog.plural import counted
 
 app = typer.Typer(
     name="scripts",
@@ -47,11 +48,9 @@ def start_quorum(
         typer.Argument(metavar="[CONTROLLER]...", help="Controllers that are there: controller-1."),
     ] = None,
     nodes: Annotated[
-        int,
-        typer.Option(
-            "--nodes", metavar="N", min=1, max=9, help="How many, when there are none yet."
-        ),
-    ] = 3,
+        int | None,
+        typer.Option("--nodes", metavar="N", min=1, max=9, help="How many; default: 3."),
+    ] = None,
     base_port: Annotated[
         int | None,
         typer.Option(
@@ -72,9 +71,19 @@ def start_quorum(
       scripts/quorum start
       scripts/quorum start controller-1
       scripts/quorum start --nodes 5 --base-port 19093 --dir /tmp/five
+
+    A directory that holds a cluster goes on with it.
     """
-    cluster = LocalCluster(directory, controllers=nodes, brokers=0, base_port=base_port)
+    cluster = LocalCluster(directory, controllers=nodes or 3, brokers=0, base_port=base_port)
     is_new = not cluster.exists
+    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
+    there = cluster.controllers
+    if not is_new and (base_port not in (None, there[0].port) or nodes not in (None, len(there))):
+        raise ConfigError(
+            f"{directory} holds a cluster already, of {counted(len(there), 'controller')} from port"
+            f" {there[0].port} on: another one needs another --dir. To delete this one:"
+            f" scripts/quorum stop --delete{suffix}"
+        )
     cluster.generate()
     wanted = [cluster.node(name) for name in names] if names else cluster.controllers
     started = [node.name for node in wanted if cluster.pid(node.name) is None]
@@ -96,7 +105,6 @@ def start_quorum(
         raise
     print_line(f"controller {leader_id} leads cluster {cluster.cluster_id} in {cluster.directory}")
     _show(cluster, wanted)
-    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
     print_line("")
     print_line("Next:")
     print_line(f'  eval "$(scripts/quorum env{suffix})"')

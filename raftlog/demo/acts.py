@@ -23,13 +23,21 @@ from rich.table import Table
 from raftlog.cli.local import LocalCluster
 from raftlog.demo.records import Records
 from raftlog.demo.secure import ADMINISTRATOR, Authority, Rights
-from raftlog.demo.world import DemoError, LaoRecord, Watch, World, Writer, setting
+from raftlog.demo.world import (
+    CommandFailedError,
+    DemoError,
+    LaoRecord,
+    Watch,
+    World,
+    Writer,
+    setting,
+)
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 RECORDS_TOPIC, PARTITIONS = "orders", 6
-ROOT = Path(__file__).resolve().parents[2]
+_RAFTLOG = Path(sys.executable).with_name("raftlog")
 
 
 class Demo:
@@ -391,7 +399,6 @@ class Demo:
         await self._at_rest()
         export = self.cluster.directory / "export"
         told = await self._command(
-            "raftlog",
             "export",
             str(export),
             "--bootstrap-controller",
@@ -452,8 +459,8 @@ class Demo:
 
         await self.world.until(still, 20.0, "the cluster comes to rest")
 
-    async def _command(self, name: str, *arguments: str) -> str:
-        return await run_command([str(Path(sys.executable).with_name(name)), *arguments])
+    async def _command(self, *arguments: str) -> str:
+        return await run_command([str(_RAFTLOG), *arguments])
 
     async def _replay_command(self, export: Path) -> str:
         # A Spark that is killed leaves what it has put aside: it has to be where the rest of the
@@ -465,7 +472,7 @@ class Demo:
             "SPARK_LOCAL_DIRS": str(aside),
             "JAVA_TOOL_OPTIONS": f"'-Djava.io.tmpdir={aside}' -XX:-UsePerfData",
         }
-        command = [str(ROOT / "scripts" / "replay"), str(export), "summary", "--json"]
+        command = [str(_RAFTLOG), "replay", "summary", str(export), "--json"]
         if self._authority is not None:
             # Who is a super user, no log says.
             command += ["--super-user", f"User:{ADMINISTRATOR}"]
@@ -478,7 +485,7 @@ class Demo:
 async def run_command(command: list[str], environment: Mapping[str, str] | None = None) -> str:
     """Run a program to its end; its stdout.
 
-    Killed with all its children if this is cancelled. Raises DemoError.
+    Killed with all its children if this is cancelled. Raises CommandFailedError.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -495,8 +502,8 @@ async def run_command(command: list[str], environment: Mapping[str, str] | None 
         await process.wait()
         raise
     if process.returncode:
-        raise DemoError(
-            f"{Path(command[0]).name} failed with code {process.returncode}:"
-            f" {err.decode()[-2000:].strip()}"
+        name = " ".join([Path(command[0]).name, *command[1:2]])
+        raise CommandFailedError(
+            f"{name} ended with code {process.returncode}: {err.decode()[-2000:].strip()}"
         )
     return out.decode()

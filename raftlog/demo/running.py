@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
@@ -23,9 +24,10 @@ from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
 from raftlog.cli.local import LocalCluster
 from raftlog.demo.acts import Demo
 from raftlog.demo.secure import Authority
-from raftlog.demo.world import DemoError
+from raftlog.demo.world import CommandFailedError, DemoError
 from raftlog.safe_console import SafeConsole
 
+NEEDED = ("pyarrow", "pyspark")
 SETTINGS = {
     # Shorter than in real life, so that one need not wait long to see a dead broker fenced.
     "broker.session.timeout.ms": 3000,
@@ -35,7 +37,11 @@ SETTINGS = {
 
 
 def run_demo(*, keep: bool, directory: Path | None, secure: bool) -> None:
-    """Play the demo and stop everything. Raises typer.Exit."""
+    """Play the demo and stop everything. Raises typer.Exit, ModuleNotFoundError."""
+    # Before anything is started: what the last act needs is missed a minute later otherwise.
+    for module in NEEDED:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     # The demo speaks for itself; what its clients log about nodes it kills on purpose would only
     # confuse.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -69,6 +75,9 @@ def run_demo(*, keep: bool, directory: Path | None, secure: bool) -> None:
         console.print(
             f"\n[bold red]a promise was broken:[/bold red] {escape(str(error))}", highlight=False
         )
+        keep, code = True, Exit.REFUSED
+    except CommandFailedError as error:
+        console.print(f"\n[bold red]the demo cannot go on:[/bold red] {escape(str(error))}")
         keep, code = True, Exit.REFUSED
     finally:
         # Nothing may stop the stopping.

@@ -28,6 +28,10 @@ class DemoError(RaftlogError):
     """A promise that the demo shows was not kept."""
 
 
+class CommandFailedError(RaftlogError):
+    """A program that the demo runs has failed: no promise of the cluster's."""
+
+
 class World:
     """A running cluster and its clients. Make it on the event loop."""
 

@@ -75,6 +75,16 @@ def test_base_port(tmp_path: Path) -> None:
     assert {added.port, added.http_port} == {20504, 20505}
 
 
+@pytest.mark.parametrize(("base_port", "nodes"), [(20600, None), (None, 3)])
+def test_start_refuses_another_shape_when_the_directory_holds_a_cluster(
+    tmp_path: Path, base_port: int | None, nodes: int | None
+) -> None:
+    """[it went on with the old cluster, and ignored --base-port]"""
+    LocalCluster(tmp_path / "c", controllers=2, brokers=0, base_port=20500).generate()
+    with pytest.raises(ConfigError, match=r"of 2 controllers from port 20500 on.* --delete --dir"):
+        start_quorum(nodes=nodes, base_port=base_port, directory=tmp_path / "c", timeout=1)
+
+
 def test_free_ports_are_different_and_free() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20

@@ -1,0 +1,62 @@
+"""What the demo says when it cannot go on."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_lines import Raftlog
+
+from raftlog.demo import running
+from raftlog.demo.acts import Demo, run_command
+from raftlog.demo.world import CommandFailedError, DemoError
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The demo ignores signals while it cleans up, as its process ends then."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
+def test_demo_starts_nothing_when_a_module_is_missing(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """[a minute later a promise of the cluster's was said to be broken]"""
+    monkeypatch.setattr(running, "find_spec", lambda name: None)
+    ran = raftlog("demo", "--dir", tmp_path / "d")
+    assert (ran.code, ran.out) == (2, "")
+    assert "`raftlog demo` needs pyarrow, which is not installed" in ran.err
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (CommandFailedError("raftlog export ended with code 2"), "the demo cannot go on: raftlog"),
+        (DemoError("LAO went back"), "a promise was broken: LAO went back"),
+    ],
+)
+def test_demo_tells_a_broken_promise_from_a_command_that_failed(
+    raftlog: Raftlog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Any, words: str
+) -> None:
+    async def run(self: Demo) -> None:
+        raise error
+
+    monkeypatch.setattr(Demo, "run", run)
+    ran = raftlog("demo", "--dir", tmp_path / "d")
+    assert ran.code == 1
+    assert words in ran.out
+
+
+async def test_command_of_the_demo_that_fails_is_told_with_its_words() -> None:
+    with pytest.raises(CommandFailedError, match="ended with code 3: no pyarrow"):
+        await run_command(
+            [sys.executable, "-c", "import sys; sys.stderr.write('no pyarrow'); sys.exit(3)"]
+        )
