@@ -13,7 +13,6 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
-from jwt.exceptions import PyJWTError
 
 PublicKey = (
     rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | ed448.Ed448PublicKey
@@ -86,8 +85,9 @@ def _usable(one: Any) -> Iterable[tuple[str, PublicKey]]:
         return
     try:
         key, allowed = _key_of({name: one[name] for name in _PUBLIC_MEMBERS if name in one})
-    except (PyJWTError, ValueError, TypeError):
-        # Of a kind that we have no use for, or malformed: the others are used all the same.
+    except Exception:
+        # Of a kind that we have no use for, or malformed, and parsers have many words for that: the
+        # others are used all the same.
         return
     named = one.get("alg")
     for algorithm in allowed:
@@ -103,7 +103,7 @@ def _is_for_signatures(one: Mapping[str, Any]) -> bool:
 
 
 def _key_of(public: dict[str, Any]) -> tuple[PublicKey, tuple[str, ...]]:
-    """Raises PyJWTError, ValueError, TypeError."""
+    """Raises what parsers raise."""
     key: Any
     match public.get("kty"):
         case "RSA":
@@ -111,8 +111,8 @@ def _key_of(public: dict[str, Any]) -> tuple[PublicKey, tuple[str, ...]]:
             if not RSA_MIN_BITS <= key.key_size <= RSA_MAX_BITS:
                 raise ValueError(f"an RSA key of {key.key_size} bits")
             return key, _RSA
-        case "EC":
-            return ECAlgorithm.from_jwk(public), _OF_CURVE[str(public.get("crv"))]  # type: ignore[return-value]
+        case "EC" if public.get("crv") in _OF_CURVE:
+            return ECAlgorithm.from_jwk(public), _OF_CURVE[public["crv"]]  # type: ignore[return-value]
         case "OKP":
             return OKPAlgorithm.from_jwk(public), _EDDSA  # type: ignore[return-value]
     raise ValueError("of another kind")

@@ -31,9 +31,10 @@ _Seen = tuple[Stamp, ...]
 class Reread(Generic[T]):
     """The newest that could be made of the files. Any thread may ask.
 
-    ``make`` raises ConfigError for files that do not go together, as when only some of them are
-    replaced yet: then what was made before stays, it is logged once, and they are looked at again.
-    Raises ConfigError if they are wrong at the beginning. ``what`` the files hold, for the log.
+    Files of which ``make`` makes nothing, as when only some of them are replaced yet, or cannot be
+    read just now, are tried again at each look: meanwhile what was made before stays, and each
+    reason is logged once. Raises what ``make`` raises at the beginning: ConfigError. ``what`` the
+    files hold, for the log.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class Reread(Generic[T]):
         self._lock = threading.Lock()
         self._seen = self._look()
         self._made = make()
+        self._failure = ""
+        """Why nothing could be made of the files at the last look."""
         self._looked_at = clock()
         self.version = 0
         """How often it was made again."""
@@ -64,14 +67,20 @@ class Reread(Generic[T]):
     def _look_again(self) -> None:
         seen = self._look()
         if seen == self._seen:
+            self._failure = ""
             return
-        self._seen = seen
         names = [str(path) for path in self._paths]
         try:
             self._made = self._make()
-        except ConfigError as error:
-            log.warning(f"changed {self._what} files are not used", files=names, error=str(error))
+        # Whatever it is: who asks wants what is valid, and has no part in it.
+        except Exception as error:
+            expected = isinstance(error, ConfigError)
+            why = str(error) if expected else f"{type(error).__name__}: {error}"
+            if why != self._failure:
+                self._failure = why
+                log.warning(f"changed {self._what} files are not used", files=names, error=why)
             return
+        self._seen, self._failure = seen, ""
         self.version += 1
         log.info(f"changed {self._what} files are used from here on", files=names)
 

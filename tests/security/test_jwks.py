@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from token_issuer import MAKE, jwk, jwks
 
@@ -60,6 +60,9 @@ def test_nothing_symmetric_is_taken() -> None:
         {**jwk(ED, "k"), "x": "AA"},
         {**jwk(ED, "k"), "crv": "X25519"},
         {**jwk(MAKE["ES256"](), "k"), "crv": "secp256k1"},
+        jwk(ec.generate_private_key(ec.SECP256K1()), "k"),
+        {**jwk(MAKE["ES256"](), "k"), "crv": ["P-256"]},
+        {**jwk(MAKE["ES256"](), "k"), "crv": None},
         {**jwk(MAKE["ES256"](), "k"), "y": "AA"},
         jwk(rsa.generate_private_key(65537, 1024), "k"),
         {"kid": "k"},

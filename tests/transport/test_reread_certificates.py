@@ -81,6 +81,33 @@ def test_files_that_do_not_go_together_are_not_used_and_said_once(tmp_path: Path
     assert (made.current(), made.version) == ("2", 1)
 
 
+def test_files_that_cannot_be_read_for_a_while_are_used_when_they_can(tmp_path: Path) -> None:
+    files, failing = Files(tmp_path), [KeyError("P-256"), OSError("no descriptor"), None]
+
+    def make() -> str:
+        if made is not None and (error := failing[0]) is not None:
+            raise error
+        return files.make()
+
+    made: Reread[str] | None = None
+    made = Reread(files.paths, make, clock=files.clock)
+    for path in files.paths:
+        files.write(path, "2")
+    with capture_logs() as logs:
+        while failing[0] is not None:
+            for _ in range(3):
+                files.later()
+                assert made.current() == "1"
+            failing.pop(0)
+        files.later()
+        assert (made.current(), made.version) == ("2", 1)
+    assert [one.get("error") for one in logs] == [
+        "KeyError: 'P-256'",
+        "OSError: no descriptor",
+        None,
+    ]
+
+
 def test_a_file_that_is_gone_leaves_what_there_was(tmp_path: Path) -> None:
     files = Files(tmp_path)
     made = Reread(files.paths, lambda: _read(files), clock=files.clock)
