@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +17,14 @@ FILE_MODE = 0o600
 class RotatedFile:
     """Appends whole lines to ``path``; above ``max_bytes`` it is rotated. Raises OSError.
 
-    What is written survives the process, not the machine: nothing is synced.
+    Only its owner can read the file. A symbolic link, or what is no regular file, is not written
+    to. What is written survives the process, not the machine: nothing is synced.
     """
 
     def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
         self._path, self._max_bytes, self._max_backups = path, max_bytes, max_backups
+        self.rotation_failure = ""
+        """Why the file has grown beyond its size; empty: it has not."""
         self._fd = self._open()
         self._size = os.fstat(self._fd).st_size
 
@@ -30,10 +34,11 @@ class RotatedFile:
         """
         while written[0] < len(lines):
             begin = written[0]
-            if self._size and self._size + len(lines[begin]) > self._max_bytes:
-                self._rotate()
+            full = self._size and self._size + len(lines[begin]) > self._max_bytes
+            # What can be written is written: a file that is too long can be read.
+            grows = full and not self._rotated()
             end, size = begin + 1, self._size + len(lines[begin])
-            while end < len(lines) and size + len(lines[end]) <= self._max_bytes:
+            while end < len(lines) and (grows or size + len(lines[end]) <= self._max_bytes):
                 size += len(lines[end])
                 end += 1
             written[0] += self._append(lines[begin:end])
@@ -57,11 +62,22 @@ class RotatedFile:
         self._size += whole
         return len(lines)
 
+    def _rotated(self) -> bool:
+        try:
+            self._rotate()
+        except OSError as error:
+            self.rotation_failure = error.strerror or str(error)
+            return False
+        self.rotation_failure = ""
+        return True
+
     def _rotate(self) -> None:
         names = [self._path, *(backup_of(self._path, n + 1) for n in range(self._max_backups))]
-        for newer, older in reversed(list(pairwise(names))):
-            if newer.exists():
-                os.replace(newer, older)
+        # Up to the first name that is free, which the last attempt may have left [each attempt
+        # after it would drop a backup].
+        free = next((at for at, name in enumerate(names) if not name.exists()), len(names) - 1)
+        for newer, older in reversed(list(pairwise(names[: free + 1]))):
+            os.replace(newer, older)
         if not self._max_backups:
             self._path.unlink(missing_ok=True)
         fresh = self._open()
@@ -69,7 +85,21 @@ class RotatedFile:
         self._fd, self._size = fresh, 0
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        # Without waiting: a pipe that nobody reads would be waited for.
+        opened = os.open(self._path, flags | os.O_NONBLOCK, FILE_MODE)
+        try:
+            _make_private(opened)
+        except OSError:
+            os.close(opened)
+            raise
+        return opened
+
+
+def _make_private(opened: int) -> None:
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    os.fchmod(opened, FILE_MODE)
 
 
 def backup_of(path: Path, number: int) -> Path:

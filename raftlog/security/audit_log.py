@@ -58,6 +58,8 @@ class AuditLog:
         """Events without a line since the start: for the metric."""
         self.failed = ""
         """Why nothing can be written, if so."""
+        self._not_rotated = ""
+        """Why the file was not rotated, as the node's log says."""
         try:
             self._file = RotatedFile(path, max_bytes=max_bytes, max_backups=max_backups)
         except OSError as error:
@@ -117,6 +119,14 @@ class AuditLog:
             if self.failed:
                 log.info("the audit log is written again", file=str(self._path))
                 self.failed = ""
+            if self._file.rotation_failure != self._not_rotated:
+                self._not_rotated = self._file.rotation_failure
+                if self._not_rotated:
+                    log.error(
+                        "the audit log cannot be rotated, and grows",
+                        file=str(self._path),
+                        error=self._not_rotated,
+                    )
 
     def _line(self, event: Event) -> bytes:
         return printable_json(self._encode(event.document()).decode()).encode() + b"\n"

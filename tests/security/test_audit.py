@@ -4,6 +4,7 @@ in whatever way.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
@@ -437,6 +439,25 @@ def test_files_rotate_and_the_oldest_goes(tmp_path: Path) -> None:
     assert kept == [str(number) for number in range(9)][-len(kept) :]
 
 
+def test_audit_log_that_cannot_be_rotated_is_written_on_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "audit.log"
+    log = AuditLog(path, max_bytes=1500, max_backups=1)
+
+    def read_only(*_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "replace", read_only)
+    with capture_logs() as logs:
+        for number in range(9):
+            log.add(event(message=str(number)))
+        log.close()
+    assert [line["status_detail"] for line in lines(path)] == [str(number) for number in range(9)]
+    assert (log.dropped, log.failed) == (0, "")
+    assert [one["error"] for one in logs] == ["Read-only file system"]
+
+
 def test_a_flood_of_refusals_is_counted_and_writes_have_their_lines(tmp_path: Path) -> None:
     path, now = tmp_path / "audit.log", [0.0]
     log = AuditLog(path, max_bytes=1 << 30, max_backups=0, clock=lambda: now[0])
@@ -473,6 +494,12 @@ def test_a_disk_that_takes_nothing_is_said_and_counted(
     # What was written of the line that did not fit is taken back.
     assert [line["status_detail"] for line in lines(path)] == ["kept"]
     assert (log.dropped, log.failed) == (1, "")
+
+
+def test_audit_log_that_is_a_link_is_an_error_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "audit.log").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"audit\.log\.file: .*symbolic links"):
+        AuditLog(tmp_path / "audit.log", max_bytes=1, max_backups=0)
 
 
 def test_a_file_that_cannot_be_opened_is_an_error_at_the_start(tmp_path: Path) -> None:

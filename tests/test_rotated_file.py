@@ -1,0 +1,90 @@
+"""Rotated files: what can be written is written, and nobody else reads it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog.rotated_file import RotatedFile, backup_of
+
+
+def failing(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let a function of ``os`` fail for this path; returns what ends that."""
+    works = getattr(os, name)
+
+    def fails(first: Any, *more: Any) -> Any:
+        if first == path:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return works(first, *more)
+
+    monkeypatch.setattr(os, name, fails)
+    return lambda: monkeypatch.setattr(os, name, works)
+
+
+@pytest.mark.parametrize("name", ["replace", "open"])
+def test_failed_rotation_loses_neither_lines_nor_backups(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    for number in (1, 2):
+        backup_of(path, number).write_text(f"backup {number}")
+    file, written = RotatedFile(path, max_bytes=8, max_backups=3), [0]
+    file.append([b"line 0\n"], [0])
+    mend = failing(name, path, monkeypatch)
+    for number in range(1, 4):
+        file.append([b"line %d\n" % number], [0])
+    file.append([b"line 4\n", b"line 5\n"], written)
+    assert (written, file.rotation_failure) == ([2], "Too many open files")
+    mend()
+    file.append([b"line 6\n"], [0])
+    file.close()
+    assert file.rotation_failure == ""
+    assert path.read_text() == "line 6\n"
+    assert backup_of(path, 1).read_text() == "".join(f"line {number}\n" for number in range(6))
+    assert [backup_of(path, one).read_text() for one in (2, 3)] == ["backup 1", "backup 2"]
+
+
+def test_file_that_others_can_read_becomes_private(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("")
+    path.chmod(0o644)
+    RotatedFile(path, max_bytes=8, max_backups=0).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "log", tmp_path / "elsewhere"
+    elsewhere.write_text("precious")
+    elsewhere.chmod(0o644)
+    path.symlink_to(elsewhere)
+    with pytest.raises(OSError, match="symbolic links"):
+        RotatedFile(path, max_bytes=8, max_backups=0)
+    assert elsewhere.read_text() == "precious"
+    assert elsewhere.stat().st_mode & 0o777 == 0o644
+
+
+def test_link_that_appears_before_a_rotation_is_not_followed(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "log", tmp_path / "elsewhere"
+    elsewhere.write_text("precious")
+    file = RotatedFile(path, max_bytes=8, max_backups=1)
+    file.append([b"line 0\n"], [0])
+    os.rename(path, tmp_path / "away")
+    path.symlink_to(elsewhere)
+    file.append([b"line 1\n", b"line 2\n"], [0])
+    file.close()
+    assert elsewhere.read_text() == "precious"
+
+
+def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(OSError, match="No such device"):
+        RotatedFile(tmp_path / "log", max_bytes=8, max_backups=0)
+    reader = os.open(tmp_path / "log", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(OSError, match="no regular file"):
+        RotatedFile(tmp_path / "log", max_bytes=8, max_backups=0)
+    os.close(reader)
