@@ -34,6 +34,7 @@ from raftlog.config.settings import values_of
 from raftlog.console.configured import console_of
 from raftlog.console.local import Local
 from raftlog.errors import FatalError
+from raftlog.observability.http_rules import HttpRules, names_of
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.loop_lag import LoopLag
 from raftlog.observability.node_metrics import (
@@ -70,7 +71,7 @@ from raftlog.storage.partition_opening import open_partition_store
 from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport
-from raftlog.transport.configured import http_contexts, transport_of
+from raftlog.transport.configured import http_complaints, http_contexts, transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
@@ -228,7 +229,7 @@ async def _start_waiting_http(
         MetricsRegistry(),
         ready,
         title=title,
-        contexts=http_contexts(config),
+        rules=HttpRules(http_contexts(config), names_of(config)),
     )
     await server.start()
     return server
@@ -276,12 +277,20 @@ async def _live(
         # The ports first: a broker that is about to give up must not begin to register.
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(settings.broker_id, lambda: service.image)
-        http = await _start_http(config, settings.broker_id, service, transport, auditor, store)
         duties = Duties(None, auditor, quotas_of(config.settings))
         authorization = authorization_of(config.settings)
         readers = None if authorization is None else LogReaders(authorization, service.known_image)
         # To a broker a node is a client like any other.
         of_node = duties._replace(readers=readers, nodes_come=False)
+        rules = HttpRules(
+            http_contexts(config),
+            names_of(config),
+            own.may_see(authentication, of_node),
+            http_complaints(transport),
+        )
+        http = await _start_http(
+            config, settings.broker_id, service, transport, auditor, store, rules
+        )
         accesses = accesses_of(config)
         for_clients = {one.name: not one.for_nodes for one in config.listeners}
         await service.start(
@@ -418,6 +427,7 @@ async def _start_http(
     transport: GrpcServerTransport,
     auditor: Auditor | None,
     store: RocksPartitionStore,
+    rules: HttpRules,
 ) -> HttpServer | None:
     """Metrics and health, if the configuration wants them."""
     if config.http_listener is None:
@@ -433,7 +443,7 @@ async def _start_http(
         service.report.ready,
         title=f"raftlog broker {broker_id}",
         status=service.report.status,
-        contexts=http_contexts(config),
+        rules=rules,
         console=console_of(config, _local(broker_id, service)),
     )
     await server.start()

@@ -13,8 +13,8 @@ from controller.service.status import describe_quorum, known_brokers, ready, sta
 from raftlog.config.node import NodeConfig
 from raftlog.console.configured import console_of
 from raftlog.console.local import Local
+from raftlog.observability.http_rules import HttpRules, names_of
 from raftlog.observability.http_server import HttpServer
-from raftlog.observability.http_tls import Contexts
 from raftlog.observability.loop_lag import LoopLag
 from raftlog.observability.node_metrics import (
     add_audit_metrics,
@@ -37,7 +37,7 @@ from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics
 from raftlog.transport.tls_look import first_end
 
-__all__ = ["build_labels", "http_server", "metrics_registry"]
+__all__ = ["HttpRules", "build_labels", "http_server", "metrics_registry", "names_of"]
 
 
 def metrics_registry(
@@ -88,7 +88,7 @@ def http_server(
     transport: GrpcServerTransport,
     auditor: Auditor | None,
     bound: socket.socket,
-    contexts: Contexts | None,
+    rules: HttpRules,
     build: Mapping[str, str],
 ) -> HttpServer:
     """What serves on a socket that listens; to be started."""
@@ -102,7 +102,7 @@ def http_server(
         lambda: ready(service),
         title=f"raftlog controller {config.node_id}",
         status=lambda: status(service),
-        contexts=contexts,
+        rules=rules,
         bound=bound,
         console=console_of(config, _local(config, service)),
     )

@@ -17,12 +17,15 @@ from raftlog.config.node import NodeConfig
 from raftlog.errors import FatalError
 from raftlog.observability.http_socket import address_of, bind_http
 from raftlog.security.audit import Auditor
-from raftlog.transport.configured import http_contexts
+from raftlog.transport.configured import http_complaints, http_contexts
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.unary_link import Caller
 
 if TYPE_CHECKING:
     from raftlog.observability.http_server import HttpServer
 
+MaySee = Callable[[Caller], None] | None
+"""See :class:`raftlog.observability.http_rules.HttpRules`."""
 WAIT_MAX_S = 1.0
 """A node that is not ready by then has a reason, which somebody may want to read."""
 POLL_S = 0.02
@@ -52,12 +55,13 @@ class LateHttp:
         service: ControllerService,
         transport: GrpcServerTransport,
         auditor: Auditor | None,
+        may_see: MaySee,
         failed: Callable[[FatalError], None],
     ) -> None:
         """Serve once the node is ready, or has had its time."""
         if self._bound is not None:
             self._serving = asyncio.create_task(
-                self._serve(service, transport, auditor, failed), name="http begins"
+                self._serve(service, transport, auditor, may_see, failed), name="http begins"
             )
 
     async def _serve(
@@ -65,6 +69,7 @@ class LateHttp:
         service: ControllerService,
         transport: GrpcServerTransport,
         auditor: Auditor | None,
+        may_see: MaySee,
         failed: Callable[[FatalError], None],
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -76,8 +81,14 @@ class LateHttp:
             # In a thread: the loop has votes and fetches to answer meanwhile.
             side = await asyncio.to_thread(importlib.import_module, "controller.http_side")
             build = await asyncio.to_thread(side.build_labels)
+            rules = side.HttpRules(
+                self._contexts,
+                side.names_of(self._config),
+                may_see,
+                http_complaints(transport),
+            )
             server: HttpServer = side.http_server(
-                self._config, service, transport, auditor, self._bound, self._contexts, build
+                self._config, service, transport, auditor, self._bound, rules, build
             )
             await server.start()
         except Exception as error:

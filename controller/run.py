@@ -125,7 +125,7 @@ async def run_controller(config: NodeConfig) -> int:
         http = LateHttp(config)
         own.started()
         service.start()
-        http.serve(service, transport, auditor, failed)
+        http.serve(service, transport, auditor, own.may_see(authentication, duties), failed)
         warn_of_plaintext(config.settings)
         log.info(
             "controller started",

@@ -24,6 +24,7 @@ from raftlog.security.guard import Authentication, Duties
 from raftlog.security.single_calls import check_call, tell_change
 from raftlog.transport.tls_look import first_end
 from raftlog.transport.unary_link import Caller, UnaryLink
+from raftlog.wire.node.v1 import node_pb2
 
 log = get_logger(__name__)
 
@@ -65,6 +66,10 @@ class NodeSelf:
             certificate_ends=partial(first_end, config.certificates),
             low_on_space=low_on_space,
         )
+        self._nodes_by_http = any(
+            one.for_nodes and one.security.tls == config.http_tls for one in config.listeners
+        )
+        """True where the authority of nodes is that of HTTP, too: its certificates name nodes."""
         self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
 
     def handler(
@@ -83,6 +88,20 @@ class NodeSelf:
                 tell_change(method, link, authentication, duties, error, "Node")
 
         return self._rpc.handler(may_call, changed)
+
+    def may_see(
+        self, authentication: Authentication | None, duties: Duties
+    ) -> Callable[[Caller], None] | None:
+        """Raises ApiError for a caller who may not see over HTTP what ``DescribeNode`` says; None:
+        everybody may. ``duties``: with who may read.
+        """
+        if authentication is None or duties.readers is None:
+            return None
+        request = node_pb2.DescribeNodeRequest()
+        duties = duties._replace(nodes_come=duties.nodes_come and self._nodes_by_http)
+        return lambda caller: check_call(
+            "DescribeNode", request, UnaryLink(caller), authentication, duties, "Node"
+        )
 
     def started(self) -> None:
         """The node serves."""

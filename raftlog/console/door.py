@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +41,6 @@ class Door:
                     "this node is secured: its console needs http.console.token.file in the"
                     " configuration",
                 )
-            if not _names_an_address(headers.get("host", "")):
-                # A page of a stranger whose name was made to mean this machine would read along.
-                return Refused(
-                    403, "without a token, call the console by an IP address or localhost"
-                )
             return None
         given = headers.get("authorization", "")
         shown = given[len(_BEARER) :] if given.startswith(_BEARER) else ""
@@ -74,15 +68,3 @@ def read_token(path: Path) -> str:
             " is needed"
         )
     return token
-
-
-def _names_an_address(host: str) -> bool:
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    name = name.strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

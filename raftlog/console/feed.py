@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from raftlog.logger import get_logger
+from raftlog.shares import Shares
 
 log = get_logger(__name__)
 
@@ -20,25 +21,29 @@ class Feed:
     """
 
     def __init__(self, look: Look, *, pause_s: float, max_subscribers: int) -> None:
-        self._look, self._pause_s, self._max = look, pause_s, max_subscribers
+        self._look, self._pause_s = look, pause_s
+        self._places = Shares(max_subscribers)
         self._changed = asyncio.Condition()
         self._waiting = self._number = 0
         self._newest = b""
         self._looked_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
-        self.subscribers = 0
         self.closed = False
 
-    def subscribe(self) -> bool:
-        """Take a place; False: all are taken. Every place is to be given back."""
-        if self.closed or self.subscribers >= self._max:
-            return False
-        self.subscribers += 1
-        return True
+    @property
+    def subscribers(self) -> int:
+        """How many places are taken."""
+        return self._places.total
 
-    def unsubscribe(self) -> None:
+    def subscribe(self, host: str) -> bool:
+        """Take a place for a client of this address; False: there is none for it. Every place is to
+        be given back.
+        """
+        return not self.closed and self._places.take(host)
+
+    def unsubscribe(self, host: str) -> None:
         """Give the place back."""
-        self.subscribers -= 1
+        self._places.give_back(host)
 
     async def after(self, seen: int) -> tuple[int, bytes]:
         """The newest look and its number, once there is one that is not number ``seen``. 0: none

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
@@ -13,8 +15,13 @@ from starlette.routing import Route
 from raftlog.console.door import Door
 from raftlog.console.feed import Feed
 
-MAX_SUBSCRIBERS = 16
+MAX_SUBSCRIBERS = 32
+"""Streams of events; one address has no more of them than it leaves to others."""
 PAUSE_S = 2.0
+STALLED_S = 10.0
+"""A stream whose client has taken nothing for so long is closed."""
+PEER = "peer"
+"""In the state of a request: who has sent it, a :class:`HttpPeer`."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
@@ -31,6 +38,23 @@ _KINDS = {
     "console.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class HttpPeer:
+    """The other side of a connection. ``certificate``: that it has shown and TLS has checked, DER,
+    empty: none; ``cut`` closes the connection at once.
+    """
+
+    address: str
+    certificate: bytes
+    cut: Callable[[], None]
+
+    @property
+    def host(self) -> str:
+        """Its address without the port."""
+        return self.address.rpartition(":")[0]
+
 
 Guard = Callable[[Callable[[Request], Awaitable[Response]]], Callable[..., Awaitable[Response]]]
 
@@ -72,27 +96,37 @@ class Console:
                 {**HEADERS, "WWW-Authenticate": "Bearer"} if refused.status == 401 else HEADERS
             )
             return PlainTextResponse(refused.reason + "\n", refused.status, headers)
-        if not self.feed.subscribe():
+        peer: HttpPeer = getattr(request.state, PEER)
+        if not self.feed.subscribe(peer.host):
             return PlainTextResponse(
                 "as many pages look at this node's console as may\n",
                 503,
                 {**HEADERS, "Retry-After": "5"},
             )
-        return _Stream(self.feed)
+        return _Stream(self.feed, peer)
 
 
 class _Stream(StreamingResponse):
-    """Holds one place of the feed, and gives it back however the connection ends."""
+    """Holds one place of the feed, and gives it back however the connection ends, or when nothing
+    of it is read any more.
+    """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, peer: HttpPeer) -> None:
         super().__init__(_told(feed), media_type="text/event-stream", headers=HEADERS)
-        self._feed = feed
+        self._feed, self._peer = feed, peer
 
     async def __call__(self, scope, receive, send) -> None:  # type: ignore[no-untyped-def]
+        async def send_in_time(message) -> None:  # type: ignore[no-untyped-def]
+            try:
+                async with asyncio.timeout(STALLED_S):
+                    await send(message)
+            except TimeoutError:
+                self._peer.cut()
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_in_time)
         finally:
-            self._feed.unsubscribe()
+            self._feed.unsubscribe(self._peer.host)
 
 
 async def _told(feed: Feed) -> AsyncIterator[bytes]:

@@ -1,25 +1,73 @@
 """What uvicorn does not know of a connection: its client's certificate, and bounds. A health check
 always gets one, however many others hold theirs open and say nothing.
+
+Nothing that a client sends is worth a traceback, or a line for each time: uvicorn and h11 raise
+where a request breaks off in the middle, and answer what is none after the answer has left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import ssl
+from collections.abc import Callable
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-CERTIFIED = "certified"
-"""In the state of a request: whether its client has shown a certificate that was checked."""
+from raftlog.console.routes import PEER, HttpPeer
+from raftlog.logger import get_logger
+
+log = get_logger(__name__)
+
+SEND_BUFFER_BYTES = 128 << 10
+"""What the kernel takes of an answer before it is read: a reader that has stopped is noticed."""
+MAX_SAID = 64
+"""Failures of our own that are logged with their traceback, each once."""
+
+Complain = Callable[[str, str], None]
+"""Counts what a peer did that a peer must not do: its address, and what."""
 
 
-def _is_certified(transport: asyncio.Transport) -> bool:
+def _peer_of(transport: asyncio.Transport) -> HttpPeer:
     tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-    # Empty of one that was not checked.
-    return tls is not None and bool(tls.getpeercert())
+    host, port = (transport.get_extra_info("peername") or ("", 0))[:2]
+    return HttpPeer(
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        (tls.getpeercert(binary_form=True) if tls is not None else None) or b"",
+        transport.abort,
+    )
 
 
-def bounded_protocol(max_connections: int, request_timeout_ms: int) -> type[H11Protocol]:
+class _Log:
+    """Stands for uvicorn's logger."""
+
+    level = logging.WARNING
+    _said: set[str] = set()  # noqa: RUF012  (of the process)
+
+    def __init__(self, complain: Complain, address: str) -> None:
+        self._complain, self._address = complain, address
+
+    def warning(self, message: str, *args: object) -> None:
+        """What a client has done."""
+        self._complain(self._address, message % args if args else message)
+
+    def error(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
+        """What an answer has come to."""
+        if exc_info is None:
+            self.warning(message, *args)
+            return
+        self._complain(self._address, f"{type(exc_info).__name__}: {exc_info}")
+        kind = repr(exc_info)[:200]
+        if kind not in self._said and len(self._said) < MAX_SAID:
+            self._said.add(kind)
+            log.error("answering over HTTP failed", exc_info=exc_info)
+
+
+def bounded_protocol(
+    max_connections: int, request_timeout_ms: int, complain: Complain
+) -> type[H11Protocol]:
     """Uvicorn's protocol for one server, which itself knows neither bound.
 
     The newest connection is always taken, and the oldest one cut for it: a probe speaks at once and
@@ -36,8 +84,14 @@ def bounded_protocol(max_connections: int, request_timeout_ms: int) -> type[H11P
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            peer = _peer_of(transport)
+            quiet: Any = _Log(complain, peer.address)
+            self.logger = quiet
             # Uvicorn puts a copy of it into each request's scope.
-            self.app_state = {**self.app_state, CERTIFIED: _is_certified(transport)}
+            self.app_state = {**self.app_state, PEER: peer}
+            connection = transport.get_extra_info("socket")
+            if connection is not None:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             open_connections[self] = None
             self._timer = self.loop.call_later(request_timeout_ms / 1000, self._check)
             if len(open_connections) > max_connections:
@@ -50,6 +104,37 @@ def bounded_protocol(max_connections: int, request_timeout_ms: int) -> type[H11P
             if self._timer is not None:
                 self._timer.cancel()
             super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            try:
+                super().data_received(data)
+            except Exception as error:
+                self._give_up(error)
+
+        def handle_events(self) -> None:
+            # Also called where an answer is done.
+            try:
+                super().handle_events()
+            except Exception as error:
+                self._give_up(error)
+
+        def send_400_response(self, msg: str) -> None:
+            cycle: Any = self.cycle
+            if cycle is None:
+                super().send_400_response(msg)
+            else:
+                # An answer may be on its way, and is of no use any more.
+                cycle.disconnected = True
+                self.transport.abort()
+
+        def _unsupported_upgrade_warning(self) -> None:
+            self.logger.warning("an upgrade to another protocol is asked for")
+
+        def _give_up(self, error: Exception) -> None:
+            self.logger.warning(f"{type(error).__name__}: {error}")
+            if self.cycle is not None:
+                self.cycle.disconnected = True
+            self.transport.abort()
 
         def _check(self) -> None:
             """Cut it, unless a request has come since the last look, or is being answered."""

@@ -20,10 +20,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from raftlog.console.routes import Console
-from raftlog.observability.http_bounds import CERTIFIED, bounded_protocol
+from raftlog.console.routes import PEER, Console, HttpPeer
+from raftlog.observability.http_bounds import bounded_protocol
+from raftlog.observability.http_rules import HttpRules
 from raftlog.observability.http_socket import address_of, bind_http
-from raftlog.observability.http_tls import Contexts, TlsDoor
+from raftlog.observability.http_tls import TlsDoor
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.printable import printable
 from raftlog.resource_limits import HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS
@@ -66,8 +67,8 @@ class HttpServer:
     """Serves one node's metrics and health.
 
     ``port`` 0 takes a free one; ``address`` says which. ``status`` fills the page at ``/``.
-    ``contexts``: of TLS; then only clients with a certificate get more than health. None: plain
-    HTTP. ``bound``: a socket that listens there already. ``console``: its pages, if there are any.
+    ``rules``: who is answered. ``bound``: a socket that listens there already. ``console``: its
+    pages, if there are any.
     """
 
     def __init__(
@@ -79,13 +80,13 @@ class HttpServer:
         *,
         title: str = "raftlog",
         status: Status = dict,
-        contexts: Contexts | None = None,
+        rules: HttpRules | None = None,
         bound: socket.socket | None = None,
         console: Console | None = None,
     ) -> None:
         self._host, self._port, self._bound = host, port, bound
         self._registry, self._ready, self._title, self._status = registry, ready, title, status
-        self._contexts, self._console = contexts, console
+        self._rules, self._console = rules or HttpRules(), console
         self._door: TlsDoor | None = None
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -108,18 +109,21 @@ class HttpServer:
             access_log=False,
             lifespan="off",
             ws="none",
-            http=bounded_protocol(HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS),
+            http=bounded_protocol(
+                HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS, self._rules.complain
+            ),
             timeout_graceful_shutdown=1,
         )
         self._server = server = _Server(config)
-        if self._contexts is None:
+        contexts = self._rules.contexts
+        if contexts is None:
             self._serving = asyncio.create_task(server.serve(sockets=[bound]), name="http")
             return
         config.load()
         self._serving = asyncio.create_task(server.serve(sockets=[]), name="http")
         self._door = TlsDoor(
             bound,
-            self._contexts,
+            contexts,
             server.protocol,
             max_handshakes=HTTP_MAX_CONNECTIONS,
             timeout_ms=HTTP_REQUEST_TIMEOUT_MS,
@@ -140,28 +144,40 @@ class HttpServer:
     def application(self) -> Starlette:
         """The application itself, for tests and for mounting it elsewhere."""
         routes = [
-            Route("/metrics", self._for_certified(self._metrics)),
+            Route("/metrics", self._guarded(self._metrics)),
+            # Of anybody, by any name: it says nothing.
             Route("/livez", self._livez),
-            Route("/readyz", self._readyz),
-            Route("/", self._for_certified(self._page)),
+            Route("/readyz", self._called_rightly(self._readyz)),
+            Route("/", self._guarded(self._page)),
         ]
         if self._console is not None:
-            routes += self._console.routes(self._for_certified)
+            routes += self._console.routes(self._guarded)
         return Starlette(routes=routes)
 
-    def _for_certified(self, answer: Answer) -> Answer:
-        """With TLS: what only a client with a certificate gets. Health checks of an orchestrator
-        have none.
-        """
-        if self._contexts is None:
-            return answer
+    def _called_rightly(self, answer: Answer) -> Answer:
+        """What is told where the node is called by a name of its own."""
 
         async def guarded(request: Request) -> Response:
-            if not getattr(request.state, CERTIFIED, False):
-                return PlainTextResponse("a client certificate is needed\n", status_code=403)
+            if self._rules.wrong_host(request.headers.get("host")):
+                self._rules.complain(_peer(request).address, "a host that is none of this node's")
+                return PlainTextResponse(
+                    "call this node by an IP address, localhost or a name of its own\n", 421
+                )
             return await answer(request)
 
         return guarded
+
+    def _guarded(self, answer: Answer) -> Answer:
+        """With TLS: what a client with a certificate gets, and with the right to see it. Health
+        checks of an orchestrator have none.
+        """
+
+        async def guarded(request: Request) -> Response:
+            if why := self._rules.refusal(_peer(request)):
+                return PlainTextResponse(f"{printable(why)}\n", status_code=403)
+            return await answer(request)
+
+        return self._called_rightly(guarded)
 
     async def _metrics(self, request: Request) -> Response:
         # Made on the loop, not in a thread: the callables read the node's state, which belongs to
@@ -194,6 +210,11 @@ class HttpServer:
             more="" if self._console is None else '<a href="console">console</a> · ',
         )
         return HTMLResponse(page)
+
+
+def _peer(request: Request) -> HttpPeer:
+    peer: HttpPeer = getattr(request.state, PEER)
+    return peer
 
 
 def escape(text: str) -> str:

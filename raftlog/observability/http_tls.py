@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
 from raftlog.logger import get_logger
+from raftlog.observability.http_rules import Contexts
 
 log = get_logger(__name__)
 
 PAUSE_S = 1.0
 """Before the next try, when the process has no file descriptor left."""
-
-Contexts = Callable[[], ssl.SSLContext]
-"""Gives the context of the next connection: the certificates as they are then."""
 
 
 class TlsDoor:

@@ -33,6 +33,7 @@ class Complaint(StrEnum):
     SLOW_READER = "slow_reader"
     FORBIDDEN = "forbidden"
     UNAUTHENTICATED = "unauthenticated"
+    HTTP = "http"
 
 
 _EVENT = {
@@ -46,6 +47,7 @@ _EVENT = {
     Complaint.UNKNOWN_KIND: "message of an unknown kind",
     Complaint.SLOW_READER: "a peer does not read",
     Complaint.FORBIDDEN: "a peer may not do this",
+    Complaint.HTTP: "an HTTP client does what it must not",
     Complaint.UNAUTHENTICATED: "a peer has not proved who it is",
 }
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from raftlog.config.listeners import Security, TlsFiles
 from raftlog.config.node import NodeConfig
 from raftlog.errors import ConfigError
 from raftlog.resource_limits import CONTROLLER_TURN_MAX_MS
 from raftlog.transport.api import TransportLimits
+from raftlog.transport.complaints import Complaint
 from raftlog.transport.descriptors import connections_allowed, lanes_allowed
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.listener_security import ListenerSecurity, Routes
@@ -84,6 +86,11 @@ def check_tls_files(config: NodeConfig) -> None:
             mistakes.append(str(error))
     if mistakes:
         raise ConfigError("; ".join(mistakes))
+
+
+def http_complaints(transport: GrpcServerTransport) -> Callable[[str, str], None]:
+    """What counts what HTTP clients do that they must not do."""
+    return partial(transport.bounds.complaints.add, Complaint.HTTP)
 
 
 def peer_tls(config: NodeConfig) -> TlsConfig | None:

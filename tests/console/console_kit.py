@@ -34,7 +34,7 @@ async def serving(
     door: Door = OPEN,
     *,
     pause_s: float = 0.02,
-    max_subscribers: int = 16,
+    max_subscribers: int = 32,
     **more: Any,
 ) -> AsyncIterator[tuple[str, Console]]:
     """(address, console)"""

@@ -98,7 +98,7 @@ async def test_the_looker_is_imported_at_the_first_look(monkeypatch: pytest.Monk
     local = Local("controller", 1, Image, lambda most: [], lambda: 0, lambda: ["127.0.0.1:1"])
     console = console_of(load(), local)
     assert "raftlog.console.look" not in sys.modules
-    assert console.feed.subscribe()
+    assert console.feed.subscribe("10.0.0.1")
     number, newest = await console.feed.after(0)
     await console.close()
     assert number == 1

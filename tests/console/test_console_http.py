@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import trustme
 from console_kit import OPEN, Counted, Stream, serving
+from structlog.testing import capture_logs
 
+from raftlog.console import routes
 from raftlog.console.door import Door, read_token
 from raftlog.console.feed import Feed
 from raftlog.errors import ConfigError
+from raftlog.observability.http_rules import HttpRules
 from raftlog.transport.tls import TlsConfig
 
 TOKEN = "a-token-of-some-length"
@@ -89,7 +92,7 @@ async def test_one_look_serves_all() -> None:
 
 
 async def test_as_many_look_as_may_and_a_place_is_given_back() -> None:
-    async with serving(Counted().look, max_subscribers=2) as (address, console):
+    async with serving(Counted().look, max_subscribers=4) as (address, console):
         async with Stream(address), Stream(address), Stream(address) as third:
             assert third.status == 503
             assert "retry-after" in third.head
@@ -112,6 +115,30 @@ async def test_who_does_not_read_is_sent_nothing_more() -> None:
         seen = looks
         await asyncio.sleep(0.3)
         assert 0 < looks == seen
+
+
+async def test_reader_that_takes_nothing_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "STALLED_S", 0.1)
+
+    async def large() -> bytes:
+        return b'"' + b"x" * 4_000_000 + b'"'
+
+    with capture_logs() as logs:
+        async with serving(large, pause_s=0.01) as (address, console):
+            async with Stream(address), Stream(address):
+                async with asyncio.timeout(30):
+                    while console.feed.subscribers:
+                        await asyncio.sleep(0.01)
+            async with Stream(address) as another:
+                assert another.status == 200
+    assert logs == []
+
+
+async def test_places_are_shared_by_address() -> None:
+    feed = Feed(Counted().look, pause_s=1, max_subscribers=8)
+    assert [feed.subscribe("10.0.0.6") for _ in range(5)] == [True] * 4 + [False]
+    assert feed.subscribe("10.0.0.7")
+    await feed.close()
 
 
 async def test_a_look_that_fails_ends_nothing() -> None:
@@ -142,7 +169,7 @@ async def test_stop_ends_streams_at_once() -> None:
 async def test_a_closed_feed_takes_nobody() -> None:
     feed = Feed(Counted().look, pause_s=1, max_subscribers=2)
     await feed.close()
-    assert not feed.subscribe()
+    assert not feed.subscribe("10.0.0.1")
     assert await feed.after(0) == (0, b"")
 
 
@@ -178,8 +205,8 @@ async def test_secured_node_without_a_token_shows_nothing() -> None:
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"Host": "evil.example:9645"}, 403),
-        ({"Host": ""}, 403),
+        ({"Host": "evil.example:9645"}, 421),
+        ({"Host": ""}, 421),
         ({"Sec_Fetch_Site": "cross-site"}, 403),
         ({"Sec_Fetch_Site": "same-site"}, 403),
         ({"Sec_Fetch_Site": "same-origin"}, 200),
@@ -202,7 +229,7 @@ async def test_over_tls_a_certificate_is_needed_too(tmp_path: Path) -> None:
     tls.ca_path.write_bytes(authority.cert_pem.bytes())
     door = Door(secured=True, token=TOKEN)
     contexts = tls.rereading_server_contexts()
-    async with serving(Counted().look, door, contexts=contexts) as (address, _):
+    async with serving(Counted().look, door, rules=HttpRules(contexts)) as (address, _):
         for certified, status in ((False, b"403"), (True, b"200")):
             context = ssl.create_default_context()
             authority.configure_trust(context)

@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from raftlog.errors import ConfigError
+from raftlog.observability.http_rules import HttpRules
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.resource_limits import HTTP_MAX_CONNECTIONS
@@ -85,6 +87,117 @@ async def test_page_shows_status_and_escapes_it(node: Node) -> None:
     assert "&lt;follower&gt;" in body
     assert "<follower>" not in body
     assert "<th>leader</th><td>unknown</td>" in body, "and not -1"
+
+
+BROKEN = [
+    b"GET /livez HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n",
+    b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n",
+    b"POST /livez HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nabGARBAGE\r\n\r\n",
+    b"GARBAGE\r\n\r\n",
+    b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+    b"x" * 100_000,
+]
+
+
+async def test_broken_requests_are_counted_and_leave_no_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counted: list[str] = []
+    server = HttpServer(
+        "127.0.0.1",
+        0,
+        MetricsRegistry(process=False),
+        lambda: (True, "fine"),
+        rules=HttpRules(complain=lambda peer, what: counted.append(peer)),
+    )
+    loop, failed = asyncio.get_running_loop(), list[Any]()
+    loop.set_exception_handler(lambda _, context: failed.append(context))
+    await server.start()
+    host, _, port = server.address.rpartition(":")
+    with capture_logs() as logs:
+        for sent in BROKEN:
+            for cut in (0, len(sent) - 8):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                own = "{}:{}".format(*writer.get_extra_info("sockname"))
+                writer.write(sent[:cut])
+                # Two reads: the answer may be under way when the rest arrives.
+                await asyncio.sleep(0.02)
+                writer.write(sent[cut:])
+                with contextlib.suppress(ConnectionError):
+                    await asyncio.wait_for(reader.read(100), 30)
+                writer.close()
+                async with asyncio.timeout(30):
+                    while not counted:
+                        await asyncio.sleep(0.001)
+                assert counted == [own], sent
+                counted.clear()
+        assert (await get(server.address, "/livez"))[::2] == (200, "ok\n")
+    await server.stop()
+    assert (logs, failed) == ([], [])
+    assert [one.getMessage() for one in caplog.records] == []
+
+
+async def test_failing_answer_is_logged_once_with_its_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ready() -> tuple[bool, str]:
+        raise KeyError(f"a mistake of ours in {monkeypatch}")
+
+    counted: list[str] = []
+    rules = HttpRules(complain=lambda peer, what: counted.append(what))
+    server = HttpServer("127.0.0.1", 0, MetricsRegistry(process=False), ready, rules=rules)
+    await server.start()
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert (await get(server.address, "/readyz"))[0] == 500
+    await server.stop()
+    assert len(counted) == 3
+    (said,) = logs
+    assert said["event"] == "answering over HTTP failed"
+    assert isinstance(said["exc_info"], KeyError)
+
+
+async def test_node_is_called_by_an_address_or_a_name_of_its_own() -> None:
+    rules = HttpRules(names=frozenset({"c1.example"}))
+    async with serving(rules) as address:
+        for host, status in (
+            ("evil.example", 421),
+            ("evil.example:9645", 421),
+            ("c1.example.evil", 421),
+            ("127.0.0.1.evil:80", 421),
+            ("", 421),
+            ("c1.example", 200),
+            ("C1.Example.:9645", 200),
+            ("localhost:1", 200),
+            ("10.0.0.9", 200),
+            ("[::1]:9645", 200),
+        ):
+            for path in ("/metrics", "/readyz", "/"):
+                assert await status_of(address, path, f"Host: {host}\r\n") == status, (host, path)
+            assert await status_of(address, "/livez", f"Host: {host}\r\n") == 200
+        # A browser always says one.
+        assert await status_of(address, "/readyz", "", version="1.0") == 200
+
+
+@contextlib.asynccontextmanager
+async def serving(rules: HttpRules) -> AsyncIterator[str]:
+    registry = MetricsRegistry(process=False)
+    server = HttpServer("127.0.0.1", 0, registry, lambda: (True, "fine"), rules=rules)
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop()
+
+
+async def status_of(address: str, path: str, headers: str, version: str = "1.1") -> int:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/{version}\r\n{headers}Connection: close\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    return int(answer.split()[1])
 
 
 async def test_unknown_path_is_404(node: Node) -> None:

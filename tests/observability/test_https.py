@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -14,12 +14,14 @@ import trustme
 import uvloop
 from test_http_server import get as get_plain
 
-from raftlog.errors import ConfigError
+from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.observability.http_rules import HttpRules
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.resource_limits import HTTP_MAX_CONNECTIONS
 from raftlog.transport import reread
 from raftlog.transport.tls import TlsConfig
+from raftlog.transport.unary_link import Caller
 
 NEEDED = "a client certificate is needed\n"
 
@@ -50,13 +52,15 @@ def client(trusted: trustme.CA, shown: trustme.CA | None = None) -> ssl.SSLConte
 
 
 @asynccontextmanager
-async def serving(tls: TlsConfig) -> AsyncIterator[str]:
+async def serving(
+    tls: TlsConfig, may_see: Callable[[Caller], None] | None = None
+) -> AsyncIterator[str]:
     server = HttpServer(
         "127.0.0.1",
         0,
         MetricsRegistry(process=False),
         lambda: (True, "fine"),
-        contexts=tls.rereading_server_contexts(),
+        rules=HttpRules(tls.rereading_server_contexts(), may_see=may_see),
     )
     await server.start()
     try:
@@ -97,6 +101,28 @@ def test_health_is_for_everybody_and_the_rest_for_clients_with_a_certificate(
             assert (await get(address, "/nope", nobody))[0] == 404
 
     (asyncio if loop == "asyncio" else uvloop).run(ask())
+
+
+async def test_metrics_and_page_want_the_right_to_see_them(tmp_path: Path) -> None:
+    authority, seen = trustme.CA(), list[Caller]()
+
+    def may_see(caller: Caller) -> None:
+        seen.append(caller)
+        if not caller.identity.subject.startswith("CN=operator,"):
+            raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "User:x may not DESCRIBE")
+
+    tls = put(tmp_path / "node", authority, [authority])
+    async with serving(tls, may_see) as address:
+        for name, status in (("operator", 200), ("x", 403)):
+            context = client(authority)
+            authority.issue_cert("c@example.org", common_name=name).configure_cert(context)
+            for path in ("/metrics", "/"):
+                got = await get(address, path, context)
+                assert got[0] == status
+                assert status == 200 or got[1] == "User:x may not DESCRIBE\n"
+            assert (await get(address, "/readyz", context))[0] == 200
+    assert all(one.address.startswith("127.0.0.1:") for one in seen)
+    assert all(len(one.identity.fingerprint) == 64 for one in seen)
 
 
 async def test_a_certificate_of_another_authority_is_worse_than_none(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ class ScriptedLink:
 class ScriptedTransport:
     """Dials nothing: the test opens and closes links by hand."""
 
+    last_failure = ""
+
     def dial(self, address: str, conversation: Conversation, handler: Any) -> Any:
         self.closed = False
         return self

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from raftlog.identity import ANONYMOUS, NodeRule
-from raftlog.transport.peer_identity import identity_of
+from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.peer_identity import identity_of, identity_of_der
+
+import grpc  # isort: skip
+import grpc.aio  # isort: skip
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 RULE = NodeRule.parse("CN=node-{id}")
@@ -97,3 +103,97 @@ def test_what_cannot_be_parsed_has_no_names() -> None:
     )
     assert (found.subject, found.names) == ("CN=node-4", frozenset())
     assert not RULE.admits(found, 4)
+
+
+SUBJECTS = [
+    [[(NameOID.COMMON_NAME, "alice")]],
+    [[(NameOID.ORGANIZATION_NAME, "Acme, Inc.")], [(NameOID.COMMON_NAME, '#a+b=c;<>"\\ ')]],
+    [
+        [(NameOID.USER_ID, "u")],
+        [(NameOID.EMAIL_ADDRESS, "a@b.c")],
+        [(NameOID.STREET_ADDRESS, "s 1")],
+        [(NameOID.COMMON_NAME, " ünï€")],
+    ],
+    [
+        [(NameOID.COMMON_NAME, "two"), (NameOID.ORGANIZATION_NAME, "of one")],
+        [(NameOID.COMMON_NAME, "line\nbreak\x7f")],
+    ],
+    [],
+]
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+async def test_identity_by_tls_alone_is_that_of_grpc(
+    subject: list[list[tuple[x509.ObjectIdentifier, str]]],
+) -> None:
+    """A principal is written as gRPC writes the subject: rules and entries count everywhere."""
+    name = x509.Name(
+        [
+            x509.RelativeDistinguishedName([x509.NameAttribute(*one) for one in attributes])
+            for attributes in subject
+        ]
+    )
+    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+    root, served, shown = (
+        issued(one, authority, is_authority=one == authority)
+        for one in (authority, x509.Name([]), name)
+    )
+    key = KEY.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    pems = [one.public_bytes(serialization.Encoding.PEM) for one in (root, served, shown)]
+    found: list[PeerIdentity] = []
+
+    async def remember(_: bytes, context: Any) -> bytes:
+        found.append(identity_of(context))
+        return b""
+
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(remember)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.S", {"m": handler}),))
+    credentials = grpc.ssl_server_credentials([(key, pems[1])], pems[0], require_client_auth=True)
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    own = grpc.ssl_channel_credentials(pems[0], key, pems[2])
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", own) as channel:
+        await channel.unary_unary("/a.S/m")(b"", timeout=30)
+    await server.stop(0)
+    der = shown.public_bytes(serialization.Encoding.DER)
+    assert identity_of_der(der) == found[0]
+    assert bool(found[0].subject) == bool(subject)
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        x509.NameAttribute(x509.ObjectIdentifier("1.2.3.4"), "unknown"),
+        x509.NameAttribute(NameOID.COMMON_NAME, "t61é", _ASN1Type.T61String),
+    ],
+)
+def test_subject_that_libraries_write_differently_names_nobody(
+    attribute: x509.NameAttribute[str],
+) -> None:
+    made = issued(x509.Name([attribute]), x509.Name([]))
+    assert identity_of_der(made.public_bytes(serialization.Encoding.DER)) == ANONYMOUS
+
+
+def issued(
+    subject: x509.Name, issuer: x509.Name, *, is_authority: bool = False
+) -> x509.Certificate:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(KEY.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(KEY, hashes.SHA256())
+    )
