@@ -168,7 +168,7 @@ async def run_broker(config: NodeConfig) -> int:
         stop_tracing()
     if isinstance(ended, FatalError):
         code = exit_code(ended)
-        log.critical("stopped by an error", node=node, error=str(ended), **remedy(code, "broker"))
+        log.critical("stopped by an error", node=node, error=str(ended), **remedy(ended, "broker"))
         return code
     if ended.clean:
         log.info("broker stopped", node=node, reason=ended.reason)

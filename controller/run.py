@@ -154,7 +154,9 @@ async def run_controller(config: NodeConfig) -> int:
         stop_tracing()
     if failure:
         code = exit_code(failure[0])
-        log.critical("stopped by an error", error=str(failure[0]), **remedy(code, "controller"))
+        log.critical(
+            "stopped by an error", error=str(failure[0]), **remedy(failure[0], "controller")
+        )
         return code
     log.info("controller stopped", node=config.node_id)
     return signals.exit_code

@@ -8,6 +8,7 @@ executed. A :class:`FatalError` stops the node: it must not acknowledge anything
 from __future__ import annotations
 
 import errno
+import os
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -629,6 +630,13 @@ _DISK_ERRORS = frozenset(
 def is_disk_error(error: BaseException | None) -> bool:
     """Whether the operating system says that a disk failed or is full, whatever was done to it."""
     return isinstance(error, OSError) and error.errno in _DISK_ERRORS
+
+
+def is_out_of_descriptors(error: BaseException) -> bool:
+    """Whether an error says that this process, or its machine, can open no more files. By its text:
+    that is all that RocksDB and gRPC tell.
+    """
+    return os.strerror(errno.EMFILE) in str(error)
 
 
 class WrongDataError(RaftlogError):

@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.spellings import respelled
 
 ASKED = "_RAFTLOG_COMPLETE"
+INSTALL = "--install-completion"
 ANSWER_S = 0.15
 """For the cluster to answer: who presses TAB does not wait."""
 MOST = 200
+
+
+@contextmanager
+def reported_installation() -> Iterator[None]:
+    """Raises FailedError if Typer cannot write into the home directory."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        message = f"{INSTALL} writes into the home directory: {error}; set HOME to yours"
+        raise FailedError(message, Exit.REFUSED) from error
 
 
 def words_to_complete() -> list[str] | None:

@@ -13,6 +13,7 @@ from raftlog.errors import (
     StorageError,
     WrongDataError,
     is_disk_error,
+    is_out_of_descriptors,
 )
 
 
@@ -49,6 +50,10 @@ DISK_REMEDY = (
     "free space or replace the disk, then start again (see Disk error in docs/operations.md)"
 )
 """What a person can do about exit code DISK."""
+DESCRIPTORS_REMEDY = (
+    "raise the limit of open files (ulimit -n, LimitNOFILE of a unit), then start again"
+)
+"""What a person can do about too few file descriptors."""
 DAMAGE_REMEDY = {
     "controller": (
         "keep the directory, and replace it if a majority is intact (see Corrupted log in"
@@ -77,6 +82,15 @@ class FailedError(RaftlogError):
         self.code = code
 
 
+def remedy_of(error: BaseException) -> str:
+    """What a person can do about an error that ends a command; empty if its message says it."""
+    if isinstance(error, ApiError):
+        return ""
+    if is_out_of_descriptors(error):
+        return DESCRIPTORS_REMEDY
+    return DISK_REMEDY if exit_code(error) is Exit.DISK else ""
+
+
 def exit_code(error: BaseException) -> Exit:
     """The exit code that an error stands for."""
     if isinstance(error, FailedError):
@@ -85,6 +99,8 @@ def exit_code(error: BaseException) -> Exit:
         if error.outcome_unknown:
             return Exit.UNKNOWN
         return Exit.UNREACHABLE if error.code in _UNREACHABLE else Exit.REFUSED
+    if is_out_of_descriptors(error):
+        return Exit.REFUSED
     if isinstance(error, StorageError) or is_disk_error(error) or is_disk_error(error.__cause__):
         return Exit.DISK
     if isinstance(error, ConfigError):

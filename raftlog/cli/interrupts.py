@@ -19,6 +19,7 @@ from raftlog.cli.standard_output import (
     cannot_be_written,
     drop_unread,
     has_no_reader,
+    lost,
     prepare_streams,
     unwritten,
 )
@@ -204,6 +205,9 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
         number = signal.SIGINT
     if (failed := unwritten()) is not None:
         code = code or _report_disk(failed)
+    elif lost() and not code:
+        sys.stderr.write("raftlog: standard output is closed: what it was to show is lost\n")
+        code = 1
     sys.exit(code)  # type: ignore[arg-type]
 
 

@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from raftlog.cli import built_in, extras
-from raftlog.cli.completion import respell_line, words_to_complete
+from raftlog.cli.completion import (
+    INSTALL,
+    reported_installation,
+    respell_line,
+    words_to_complete,
+)
 from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.groups import PipedGroup
@@ -199,6 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with reported():
             if words == []:
                 build_names()(given)
-            build_for(given if words is None else words)(given)
+            command_line = build_for(given if words is None else words)
+            with reported_installation() if INSTALL in given else nullcontext():
+                command_line(given)
     except typer.Abort:
         sys.exit(INTERRUPTED)

@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 
-from raftlog.cli.exits import DAMAGE_REMEDY, DISK_REMEDY, Exit
+from raftlog.cli.exits import DAMAGE_REMEDY, Exit, exit_code, remedy_of
 from raftlog.config.load import load_config
 from raftlog.config.node import NodeConfig
 from raftlog.errors import ConfigError, CorruptLogError
@@ -52,7 +52,7 @@ def run_node(
         raise CorruptLogError(told, offset=error.offset) from error
 
 
-def remedy(code: Exit, role: str) -> dict[str, str]:
-    """What a person can do about a node that ended with this code, for its last line in the log."""
-    said = {Exit.DISK: DISK_REMEDY, Exit.FOUND: DAMAGE_REMEDY[role]}.get(code)
-    return {} if said is None else {"remedy": said}
+def remedy(error: BaseException, role: str) -> dict[str, str]:
+    """Return what a person can do about the error of a node, for the last line of its log."""
+    said = DAMAGE_REMEDY[role] if exit_code(error) is Exit.FOUND else remedy_of(error)
+    return {"remedy": said} if said else {}

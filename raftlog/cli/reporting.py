@@ -8,9 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from raftlog.cli.endings import INTERRUPTED
-from raftlog.cli.exits import DISK_REMEDY, Exit, FailedError, exit_code
+from raftlog.cli.exits import Exit, FailedError, exit_code, remedy_of
 from raftlog.cli.standard_output import NAME, cannot_be_written
-from raftlog.errors import ApiError, RaftlogError, StorageError, is_disk_error
+from raftlog.errors import (
+    ApiError,
+    RaftlogError,
+    StorageError,
+    is_disk_error,
+    is_out_of_descriptors,
+)
 
 _HALVES = re.compile("[\ud800-\udfff]")
 
@@ -30,6 +36,9 @@ def reported() -> Iterator[None]:
             raise
         sys.exit(report(FailedError(f"{error.object!r} is not UTF-8", Exit.USAGE)))
     except OSError as error:
+        if is_out_of_descriptors(error):
+            message = f"can't open {error.filename}: {error.strerror}"
+            sys.exit(report(FailedError(message, Exit.REFUSED)))
         if not is_disk_error(error):
             raise
         sys.exit(report_disk(error))
@@ -39,8 +48,8 @@ def report(error: RaftlogError) -> Exit:
     """Say what went wrong on stderr; returns the exit code."""
     from raftlog.cli.output import print_error  # Which takes its time to import.
 
-    code = exit_code(error)
-    remedy = f"; {DISK_REMEDY}" if code is Exit.DISK else ""
+    code, remedy = exit_code(error), remedy_of(error)
+    remedy = f"; {remedy}" if remedy else ""
     # Another node's words stay in one line; ours may have several.
     print_error(f"raftlog: {error}{remedy}", keep="" if isinstance(error, ApiError) else "\n")
     return code

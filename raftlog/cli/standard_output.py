@@ -29,7 +29,8 @@ def _open_closed() -> None:
 
     Left closed it would be given to what is opened next: a database's file or a socket would get
     what is printed, by us or by a library. ``sys.stdin`` stays None, since no input is not an empty
-    one.
+    one. What is printed is dropped without an error, behind which a change would stay untold; the
+    exit code says it in the end (``lost``).
     """
     for number in (_INPUT, _OUTPUT, _ERRORS):
         try:
@@ -38,7 +39,7 @@ def _open_closed() -> None:
             # The lowest number that is free is this one.
             os.open(os.devnull, os.O_RDONLY if number == _INPUT else os.O_WRONLY)
     if sys.stdout is None:
-        sys.stdout = _text(io.FileIO(_OUTPUT, "w", closefd=False))
+        sys.stdout = _text(_Closed(_OUTPUT, "w", closefd=False))
     if sys.stderr is None:
         sys.stderr = _text(io.FileIO(_ERRORS, "w", closefd=False))
 
@@ -50,6 +51,15 @@ def _forgive_errors() -> None:
     if isinstance(sys.stderr, io.TextIOWrapper) and sys.stderr.fileno() == _ERRORS:
         sys.stderr.flush()
         sys.stderr = _text(_Forgiving(_ERRORS, "w", closefd=False), sys.stderr.encoding)
+
+
+class _Closed(io.FileIO):
+    lost = False
+
+    def write(self, data: Any, /) -> int:
+        """Drop it, and remember that."""
+        _Closed.lost = True
+        return memoryview(data).nbytes
 
 
 class _Forgiving(io.FileIO):
@@ -75,6 +85,11 @@ def _write_lines_at_once() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
+
+
+def lost() -> bool:
+    """Whether something was printed to a standard output that was closed from the beginning."""
+    return _Closed.lost
 
 
 def has_no_reader() -> bool:

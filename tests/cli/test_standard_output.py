@@ -130,6 +130,34 @@ def test_what_is_printed_into_closed_descriptors_goes_into_no_file(tmp_path: Pat
     assert path.read_bytes() == b"data\n"
 
 
+@pytest.mark.parametrize(
+    ("running", "code"), [(LINE, 1), ("return 0", 0), (f"{LINE}; return 4", 4)]
+)
+def test_output_lost_to_a_closed_descriptor_is_not_success(
+    tmp_path: Path, running: str, code: int
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(running=running))
+    done = subprocess.run(
+        ["bash", "-c", f"exec {sys.executable} {program} >&-"],
+        check=False, timeout=PATIENCE_S, capture_output=True, text=True,
+    )  # fmt: skip
+    said = "raftlog: standard output is closed: what it was to show is lost\n"
+    assert (done.returncode, done.stderr) == (code, said if code == 1 else "")
+
+
+@pytest.mark.parametrize("home", ["/dev/null", "/proc/none"])
+def test_completion_that_cannot_be_installed_is_one_line(home: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "raftlog.cli", "--install-completion", "bash"],
+        check=False, timeout=PATIENCE_S, capture_output=True, text=True,
+        env={**os.environ, "HOME": home},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("raftlog: --install-completion writes into the home directory: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_disk_error_behind_no_report_is_the_disks() -> None:
     """[`raftlog --version > /dev/full`: 120 and a traceback]"""
     with Path("/dev/full").open("w") as full:
