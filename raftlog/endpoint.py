@@ -53,6 +53,11 @@ class Endpoint:
         return f"{self.name}://{self.address}" if self.name else self.address
 
 
+def address_of(host: str, port: int) -> str:
+    """Return host:port of a host; an IPv6 address, which has no brackets, gets them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def parse_endpoint(value: object) -> Endpoint:
     """Parse ``host:port`` or ``NAME://host:port``. Raises ValueError."""
     if isinstance(value, Endpoint):

@@ -24,7 +24,7 @@ import structlog
 
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
-from raftlog.client.endpoint_selector import EndpointSelector
+from raftlog.client.endpoint_selector import Endpoints, EndpointSelector
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
 from raftlog.client.snapshot_fetch import SnapshotFetch
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError
@@ -59,7 +59,7 @@ class MetadataFollower:
     def __init__(
         self,
         transport: Transport,
-        bootstrap: Sequence[str],
+        bootstrap: Endpoints,
         view: View,
         events: FollowerEvents,
         *,

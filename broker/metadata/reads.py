@@ -169,14 +169,14 @@ def _brokers(image: Image) -> list[Broker]:
 
 def _metadata_broker(broker: Broker, where: Listener) -> broker_pb2.MetadataBroker:
     return broker_pb2.MetadataBroker(
-        node_id=broker.id, host=where.host, port=where.port, rack=broker.rack
+        node_id=broker.id, host=where.bare_host, port=where.port, rack=broker.rack
     )
 
 
 def _cluster_broker(broker: Broker, where: Listener) -> broker_pb2.DescribeClusterBroker:
     return broker_pb2.DescribeClusterBroker(
         broker_id=broker.id,
-        host=where.host,
+        host=where.bare_host,
         port=where.port,
         rack=broker.rack,
         is_fenced=broker.fenced,

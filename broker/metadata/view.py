@@ -22,7 +22,7 @@ from raftlog import batch
 from raftlog.config_writes import codec
 from raftlog.errors import CorruptLogError
 from raftlog.metadata import pmap
-from raftlog.metadata.entities import Broker
+from raftlog.metadata.entities import Broker, Voters
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import decoded
 from raftlog.metadata.versions import heartbeats_in_force
@@ -124,6 +124,11 @@ class View:
     def registration(self) -> Broker | None:
         """This broker's registration in its own newest image."""
         return self._images.folded.brokers.get(self._broker_id)
+
+    @property
+    def voters(self) -> Voters | None:
+        """The voters of the quorum in its own newest image; None: that says nothing of them."""
+        return self._images.folded.voters
 
     @property
     def repeatable(self) -> Image | None:

@@ -11,7 +11,9 @@ from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.requests import RequestServer
 from broker.service.watches import Watches
+from raftlog.client.endpoint_selector import KnownEndpoints
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import Voters
 from raftlog.metadata.image import Image
 
 
@@ -28,8 +30,17 @@ class News:
     _watches: Watches
     _data: DataPlane | None
 
-    def __init__(self, view: View, lifecycle: Lifecycle, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        view: View,
+        lifecycle: Lifecycle,
+        controllers: KnownEndpoints,
+        now: Callable[[], float],
+    ) -> None:
         self._view, self._lifecycle, self._now = view, lifecycle, now
+        self._controllers = controllers
+        self._voters: Voters | None = None
+        """Those that were told to ``controllers``."""
         self._shown: Image | None = None
         """By the partition replicas."""
         self._seen = self._others_seen = -1
@@ -61,6 +72,7 @@ class News:
         looks = others != self._others_seen or not self._lifecycle.passed(view.applied)
         if looks:
             self._others_seen = others
+            self._learn_voters()
             self._lifecycle.metadata_applied(
                 view.applied, view.registration, self._now(), heartbeats=view.heartbeats
             )
@@ -70,6 +82,13 @@ class News:
         if self._data is not None and view.tip is not self._shown:
             self._show_image()
         self._watches.moved()
+
+    def _learn_voters(self) -> None:
+        """Let this broker find the quorum when all controllers that it was given are gone."""
+        voters = self._view.voters
+        if voters is not None and voters is not self._voters:
+            self._voters = voters
+            self._controllers.learn(one.endpoint for one in voters.voters)
 
     def lease_wanted(self) -> None:
         """A strict read waits: the next heartbeat is sent at once."""

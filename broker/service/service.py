@@ -30,6 +30,7 @@ from broker.service.wiring import make_data_plane, make_request_server
 from broker.settings import BrokerSettings
 from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.client.controller_client import ControllerClient
+from raftlog.client.endpoint_selector import KnownEndpoints
 from raftlog.errors import FatalError
 from raftlog.journal.journal import Journal
 from raftlog.metadata.entities import Process
@@ -102,8 +103,9 @@ class BrokerService:
             rng=_split(rng),
             now=self._loop.time(),
         )
+        controllers = KnownEndpoints(settings.controllers)
         self._fencing = Fencing(self._view, self._lifecycle, self.now, tracer)
-        self._news = news = News(self._view, self._lifecycle, self.now)
+        self._news = news = News(self._view, self._lifecycle, controllers, self.now)
         self._lease = ReadLease(lambda: self._lifecycle.epoch, news.lease_wanted)
         # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
         self._registration_client = RegistrationClient(
@@ -111,16 +113,16 @@ class BrokerService:
             self._lifecycle,
             self._view,
             self._lease,
-            ControllerClient(transport, settings.controllers, rng=_split(rng)),
+            ControllerClient(transport, controllers, rng=_split(rng)),
             process=process,
             incarnation_id=incarnation_id,
             on_heartbeat=news.heard,
             on_exit=self._ended,
         )
-        self._writes = ControllerClient(transport, settings.controllers, rng=_split(rng))
+        self._writes = ControllerClient(transport, controllers, rng=_split(rng))
         self._follower = MetadataFollower(
             transport,
-            settings.controllers,
+            controllers,
             self._view,
             FollowerEvents(news.moved, news.generation_known, news.generation_changed, self.fail),
             cluster_id=settings.cluster_id,
@@ -135,7 +137,7 @@ class BrokerService:
                 settings,
                 transport,
                 store,
-                ControllerClient(transport, settings.controllers, rng=_split(rng)),
+                ControllerClient(transport, controllers, rng=_split(rng)),
                 broker_status=self._fencing.status,
                 wall_clock_ms=wall_clock_ms,
                 failed=self.fail,

@@ -10,6 +10,7 @@ from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json, Timeout
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
+from raftlog.endpoint import address_of
 from raftlog.wire.broker.v1 import broker_pb2
 
 app = typer.Typer(help="The cluster, as a broker shows it.", epilog=EPILOG, no_args_is_help=True)
@@ -50,7 +51,7 @@ def describe(
     rows: list[dict[str, Any]] = [
         {
             "broker_id": one.broker_id,
-            "endpoint": f"{one.host}:{one.port}",
+            "endpoint": address_of(one.host, one.port),
             "rack": one.rack or None,
             "broker_epoch": one.broker_epoch,
             "version": None,

@@ -207,7 +207,7 @@ def run_interruptible(load: Callable[[], Callable[[], object]]) -> NoReturn:
         code = code or _report_disk(failed)
     elif lost() and not code:
         sys.stderr.write("raftlog: standard output is closed: what it was to show is lost\n")
-        code = 1
+        code = UNREAD
     sys.exit(code)  # type: ignore[arg-type]
 
 

@@ -21,6 +21,7 @@ from raftlog.cli.options import (
 )
 from raftlog.cli.output import known, print_json, print_line, print_table
 from raftlog.cli.partition_names import Topics
+from raftlog.endpoint import address_of
 from raftlog.plural import counted
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ async def _leaders(
         if topics
         else []
     )
-    endpoints = {one.node_id: f"{one.host}:{one.port}" for one in metadata.brokers}
+    endpoints = {one.node_id: address_of(one.host, one.port) for one in metadata.brokers}
     return await ask_leaders(
         session.transport, endpoints, timeout_s=timeout_s, keys=keys, cluster_id=metadata.cluster_id
     )

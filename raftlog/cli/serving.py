@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from raftlog.cli.session import Session
 from raftlog.client.committed_image import CommittedImage
 from raftlog.client.serving import Named, not_served
+from raftlog.endpoint import address_of
 from raftlog.wire.broker.v1 import broker_pb2
 
 ASK_TIMEOUT_S = 2.0
@@ -22,7 +23,7 @@ async def of_metadata(
         for topic in metadata.topics
         for one in topic.partitions
     ]
-    endpoints = {one.node_id: f"{one.host}:{one.port}" for one in metadata.brokers}
+    endpoints = {one.node_id: address_of(one.host, one.port) for one in metadata.brokers}
     return await _ask(session, endpoints, named, metadata.cluster_id)
 
 

@@ -86,9 +86,11 @@ def watch(
     unprinted: list[Token | None] = []
 
     async def follow(session: Session) -> None:
+        brokers = session.brokers(bootstrap_server)
+        learning = asyncio.create_task(brokers.keep_learning())
         one = Watch(
             session.transport,
-            session.broker_addresses(bootstrap_server),
+            brokers.endpoints,
             selectors or (),
             rng=random.Random(),
             since=begin,
@@ -99,6 +101,7 @@ def watch(
         try:
             await _show(one, max_changes, timeout, as_json, unprinted)
         finally:
+            learning.cancel()
             token = unprinted[0] if unprinted else one.token
             if token is not None:
                 reached.append(token)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
 
 from google.protobuf.message import Message
 
 from raftlog.client.controller_client import DEFAULT_TIMEOUT_S, checked
+from raftlog.client.endpoint_selector import Endpoints, known_endpoints
 from raftlog.client.refused import check_items
 from raftlog.client.requests import broker_request, controller_request
 from raftlog.client.round_robin import RoundRobin
 from raftlog.client.router import Protocol, Refusal, Router
 from raftlog.client.session import Session
-from raftlog.errors import ErrorCode
+from raftlog.endpoint import address_of
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+
+LEARN_FIRST_S, LEARN_AGAIN_S, LEARN_EVERY_S = 1.0, 10.0, 300.0
+"""Time to the first question for the brokers, after one that failed, and after one that did not."""
+_BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="~")
+"""Asks for the topics behind the last name that there can be."""
 
 
 def checked_answer(response: broker_pb2.BrokerResponse) -> broker_pb2.BrokerResponse:
@@ -30,7 +36,8 @@ def checked_answer(response: broker_pb2.BrokerResponse) -> broker_pb2.BrokerResp
 
 
 class BrokerClient:
-    """Calls to one broker, or to whichever of several answers.
+    """Calls to one broker, or to whichever of several answers; brokers that metadata names become
+    some of these.
 
     Every reply says which image answered, and the next read asks for that one or a later one: what
     this client has seen it never unsees, whatever broker it comes to, its own writes included. A
@@ -41,15 +48,17 @@ class BrokerClient:
     def __init__(
         self,
         transport: Transport,
-        endpoints: Sequence[str],
+        endpoints: Endpoints,
         *,
         rng: random.Random,
         cluster_id: str = "",
         round_robin: bool = False,
     ) -> None:
-        """``round_robin``: each call goes to the next broker that can be reached; else all go to
-        one as long as it answers.
+        """``round_robin``: each call goes to the next of the given brokers that can be reached;
+        else all go to one as long as it answers.
         """
+        self.endpoints = known_endpoints(endpoints)
+        """The brokers that are known, those that brokers have named included."""
         self._cluster_id = cluster_id
         self._rng = rng
         self._token: common_pb2.MetadataToken | None = None
@@ -58,16 +67,16 @@ class BrokerClient:
             Conversation.BROKER,
             _refusal,
             _again,
-            max_attempts=len(set(endpoints)),
+            max_attempts=lambda: len(list(self.endpoints)),
             hello=self._hello,
             greeted=lambda response: self._learn(response.api_versions),
             notice=self._noticed,
         )
         self._router: Router | RoundRobin
         if round_robin:
-            self._router = RoundRobin(transport, endpoints, protocol, rng=rng)
+            self._router = RoundRobin(transport, self.endpoints.given, protocol, rng=rng)
         else:
-            self._router = Router(transport, endpoints, protocol, rng=rng)
+            self._router = Router(transport, self.endpoints, protocol, rng=rng)
 
     @property
     def servers(self) -> str:
@@ -180,7 +189,29 @@ class BrokerClient:
         response = checked_answer(await self.send(request, timeout_s, idempotent=True))
         if response.HasField("token"):
             self.see(response.token)
+        self._learn_from(response)
         return response
+
+    async def keep_learning(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Ask for the brokers now and then, without end, so that a client goes on when all that it
+        was given are gone.
+        """
+        pause_s = LEARN_FIRST_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = LEARN_EVERY_S
+            request = broker_request(_BROKERS_ALONE, cluster_id=self._cluster_id)
+            try:
+                self._learn_from(
+                    checked_answer(await self.send(request, timeout_s, idempotent=True))
+                )
+            except ApiError as error:
+                if error.retriable:
+                    pause_s = LEARN_AGAIN_S
+
+    def _learn_from(self, response: broker_pb2.BrokerResponse) -> None:
+        """Remember the brokers that metadata names."""
+        self.endpoints.learn(address_of(one.host, one.port) for one in response.metadata.brokers)
 
     async def write(
         self,

@@ -16,6 +16,7 @@ from typing import Any
 
 from raftlog.client.broker_client import checked_answer
 from raftlog.client.data_records import ConsumedRecord, end_of, records_from
+from raftlog.client.endpoint_selector import Endpoints
 from raftlog.client.failures import with_reasons
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.throttling import pause_after
@@ -91,7 +92,7 @@ class Consumer:
     def __init__(
         self,
         transport: Transport,
-        bootstrap: Sequence[str],
+        bootstrap: Endpoints,
         *,
         rng: random.Random,
         settings: ConsumerSettings | None = None,

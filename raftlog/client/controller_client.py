@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
 
 from google.protobuf.message import Message
 
+from raftlog.client.endpoint_selector import Endpoints
 from raftlog.client.refused import check_items
 from raftlog.client.requests import controller_request
 from raftlog.client.router import Protocol, Refusal, Router
@@ -35,7 +35,7 @@ class ControllerClient:
     def __init__(
         self,
         transport: Transport,
-        bootstrap: Sequence[str],
+        bootstrap: Endpoints,
         *,
         rng: random.Random,
         cluster_id: str = "",

@@ -5,9 +5,10 @@ known ones when lost. Pure.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from raftlog.errors import ConfigError
+from raftlog.limits.hosts import endpoints_error
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.dialing import Backoff
 
@@ -16,7 +17,41 @@ UNREACHABLE_FOR_S = 0.5
 dead leader later than we.
 """
 
+NAMED_MAX = 100
+"""Servers that are remembered because others have named them."""
+
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
+
+
+class KnownEndpoints:
+    """The servers of one kind that a client knows, host:port (or, of nodes, several named
+    listeners) each: those that it was given, and those that servers have named since. Several
+    connections of a client share one.
+    """
+
+    def __init__(self, given: Iterable[str]) -> None:
+        """Raises ConfigError if there is no endpoint."""
+        self.given = tuple(dict.fromkeys(given))
+        if not self.given:
+            raise ConfigError("no endpoint to connect to was given")
+        self._named: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the given ones, and then over the others, the last named first."""
+        return iter(dict.fromkeys((*self.given, *self._named)))
+
+    def learn(self, named: Iterable[str]) -> None:
+        """Remember the servers that one of them has named; what is no endpoint is dropped."""
+        found = [one for one in named if one not in self.given and not endpoints_error(one)]
+        self._named = tuple(dict.fromkeys((*found, *self._named)))[:NAMED_MAX]
+
+
+Endpoints = KnownEndpoints | Sequence[str]
+
+
+def known_endpoints(endpoints: Endpoints) -> KnownEndpoints:
+    """Return the known servers of which these are the given ones. Raises ConfigError."""
+    return endpoints if isinstance(endpoints, KnownEndpoints) else KnownEndpoints(endpoints)
 
 
 class EndpointSelector:
@@ -27,21 +62,22 @@ class EndpointSelector:
     to the round robin.
     """
 
-    def __init__(self, endpoints: Sequence[str], rng: random.Random) -> None:
-        """Raises ConfigError if there is no endpoint."""
-        if not endpoints:
-            raise ConfigError("no endpoint to connect to was given")
-        self._known = tuple(dict.fromkeys(endpoints))
-        self._position = 0
+    def __init__(self, endpoints: Endpoints, rng: random.Random, *, shuffled: bool = False) -> None:
+        """``shuffled``: begin with any of the given endpoints. Raises ConfigError if there is
+        none.
+        """
+        self._endpoints = known_endpoints(endpoints)
+        given = self._endpoints.given
+        self._order = tuple(rng.sample(given, len(given))) if shuffled else given
         self._backoff = Backoff(_PAUSES, rng)
-        self._asked = {self._known[0]}
         self._unreachable_until: dict[str, float] = {}
-        self.target = self._known[0]
+        self.target = self._turned_to = self._order[0]
+        self._asked = {self.target}
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The endpoints it was given."""
-        return self._known
+        """The endpoints it was given, and those that were named."""
+        return tuple(dict.fromkeys((*self._order, *self._endpoints)))
 
     def reached(self) -> None:
         """The target answered as hoped."""
@@ -55,6 +91,8 @@ class EndpointSelector:
 
         Return the seconds to wait before asking the new target.
         """
+        if endpoint:
+            self._endpoints.learn([endpoint])
         if not endpoint or endpoint in self._asked or self._is_out(endpoint, now):
             return self.lost(now)
         self._asked.add(endpoint)
@@ -80,12 +118,12 @@ class EndpointSelector:
         return self._backoff.next_s()
 
     def _turn(self, now: float) -> None:
-        count = len(self._known)
-        turn = [self._known[(self._position + step) % count] for step in range(1, count + 1)]
-        self.target = next(
+        known = self.known
+        begin = known.index(self._turned_to) + 1 if self._turned_to in known else 0
+        turn = known[begin:] + known[:begin]
+        self.target = self._turned_to = next(
             (endpoint for endpoint in turn if not self._is_out(endpoint, now)), turn[0]
         )
-        self._position = self._known.index(self.target)
         self._asked = {self.target}
 
     def _is_out(self, endpoint: str, now: float) -> bool:

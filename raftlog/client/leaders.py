@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from raftlog import tracing
 from raftlog.client.broker_client import BrokerClient
+from raftlog.client.endpoint_selector import Endpoints
 from raftlog.client.requests import broker_request
 from raftlog.client.throttling import pause_after
+from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport, TransportLimits
 from raftlog.transport.dialing import Backoff
@@ -63,7 +65,7 @@ class Leaders:
     def __init__(
         self,
         transport: Transport,
-        bootstrap: Sequence[str],
+        bootstrap: Endpoints,
         *,
         rng: random.Random,
         changed: Callable[[], None],
@@ -71,12 +73,9 @@ class Leaders:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport = transport
-        self._bootstrap = tuple(bootstrap)
-        self._rng = rng
         self._changed = changed
         self._cluster_id = cluster_id
-        self._client = BrokerClient(transport, self._bootstrap, rng=rng, cluster_id=cluster_id)
-        self._asked: tuple[str, ...] = self._bootstrap
+        self._client = BrokerClient(transport, bootstrap, rng=rng, cluster_id=cluster_id)
         self._endpoints: dict[int, str] = {}
         self._topics: dict[str, TopicView] = {}
         self._led: dict[PartitionKey, Leadership] = {}
@@ -202,7 +201,6 @@ class Leaders:
                     # The cluster was restored: what was seen before may be gone.
                     self._client.forget()
                     self._led.clear()
-                self._ask_all()
             else:
                 self._failure, self.turned_away = "", None
                 self._take(response.metadata)
@@ -212,7 +210,7 @@ class Leaders:
 
     def _take(self, metadata: broker_pb2.MetadataResponse) -> None:
         self._endpoints = {
-            broker.node_id: f"{broker.host}:{broker.port}" for broker in metadata.brokers
+            broker.node_id: address_of(broker.host, broker.port) for broker in metadata.brokers
         }
         for endpoint in sorted(set(self._callers) - set(self._endpoints.values())):
             # Fenced or gone: what it still owes gets its outcome from the closed link.
@@ -231,24 +229,6 @@ class Leaders:
             # A broker may have named a newer leader than this image knows.
             if known is None or partition.leader_epoch >= known.leader_epoch:
                 self._led[key] = Leadership(partition.leader_id, partition.leader_epoch)
-
-    def _ask_all(self) -> None:
-        """The brokers it began with may all be gone: ask those that they have named, too."""
-        known = tuple(
-            dict.fromkeys(
-                (*self._bootstrap, *(self._endpoints[one] for one in sorted(self._endpoints)))
-            )
-        )
-        if known == self._asked:
-            return
-        token = self._client.token
-        self._client.close()
-        self._client = BrokerClient(
-            self._transport, known, rng=self._rng, cluster_id=self._cluster_id
-        )
-        self._asked = known
-        if token is not None:
-            self._client.see(token)
 
 
 STALE_LEADER = frozenset(

@@ -19,6 +19,7 @@ import xxhash
 
 from raftlog import tracing
 from raftlog.client.broker_client import checked_answer
+from raftlog.client.endpoint_selector import Endpoints
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
 from raftlog.client.partition_queue import PartitionQueue, RecordMetadata, Waiting
 from raftlog.client.throttling import pause_after
@@ -69,7 +70,7 @@ class Producer:
     def __init__(
         self,
         transport: Transport,
-        bootstrap: Sequence[str],
+        bootstrap: Endpoints,
         *,
         rng: random.Random,
         settings: ProducerSettings | None = None,

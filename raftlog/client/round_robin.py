@@ -204,7 +204,11 @@ class RoundRobin:
             self._passed_over[endpoint] = now + PASSED_OVER_S
             call.last = response
             may_retry = refusal.definite or call.idempotent
-            if may_retry and call.attempts < self.protocol.max_attempts and self._retry(call, now):
+            if (
+                may_retry
+                and call.attempts < self.protocol.max_attempts()
+                and self._retry(call, now)
+            ):
                 return
         if not call.future.done():
             call.future.set_result(response)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from raftlog import tracing
-from raftlog.client.endpoint_selector import EndpointSelector
+from raftlog.client.endpoint_selector import Endpoints, EndpointSelector
 from raftlog.client.failures import with_reasons
 from raftlog.client.routed_call import RoutedCall
 from raftlog.errors import ApiError, ErrorCode
@@ -53,7 +53,7 @@ class Protocol:
     """Whether a response means that another server has to be asked."""
     again: Callable[[Any, float], Any]
     """A copy of a request for another attempt, with so many seconds left."""
-    max_attempts: int = 1 << 30
+    max_attempts: Callable[[], int] = lambda: 1 << 30
     hello: Callable[[], Any] = lambda: None
     """What to ask on each new connection, if anything; ``greeted`` gets the response."""
     greeted: Callable[[Any], None] = lambda _response: None
@@ -85,7 +85,7 @@ class Router:
     def __init__(
         self,
         transport: Transport,
-        endpoints: Sequence[str],
+        endpoints: Endpoints,
         protocol: Protocol,
         *,
         rng: random.Random,
@@ -203,7 +203,7 @@ class Router:
     def retry(self, call: RoutedCall) -> bool:
         """Try again if there is time and an attempt left; whether it will."""
         remaining_s = call.deadline - self._loop.time()
-        if self._closed or remaining_s <= 0 or call.attempts >= self.protocol.max_attempts:
+        if self._closed or remaining_s <= 0 or call.attempts >= self.protocol.max_attempts():
             return False
         call.request = self.protocol.again(call.request, remaining_s)
         self._attempt(call, call.deadline)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from raftlog.client.endpoint_selector import EndpointSelector
+from raftlog.client.endpoint_selector import Endpoints, EndpointSelector
 from raftlog.client.watch_calls import Calls, OwnCalls, WatchCall
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
 from raftlog.transport.api import Transport
@@ -111,7 +111,7 @@ class Watch:
     def __init__(
         self,
         transport: Transport,
-        endpoints: Sequence[str],
+        endpoints: Endpoints,
         selectors: Sequence[str] = (),
         *,
         rng: random.Random,
@@ -130,7 +130,7 @@ class Watch:
         self._calls = calls or OwnCalls(transport)
         # Anywhere: programs have the same list, and the first broker in it would carry them all. A
         # short watch would also begin at the same dead broker each time.
-        self._endpoints = EndpointSelector(rng.sample(endpoints, len(endpoints)), rng)
+        self._endpoints = EndpointSelector(endpoints, rng, shuffled=True)
         self._selectors, self._cluster_id = tuple(selectors), cluster_id
         self._mode = pb.LATEST if tip else pb.REPEATABLE
         self._initial, self._since = initial, since

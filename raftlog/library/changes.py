@@ -60,19 +60,12 @@ class AsyncChanges(AsyncStream[Change]):
     ) -> None:
         if initial and since is not None:
             raise ValueError("initial and since exclude each other")
-        options = core.options
         self.idle_timeout_s = idle_timeout_s
-        self._watch = watch.Watch(
-            core.transport,
-            options.bootstrap,
+        self._watch = core.watch(
             names_of(selectors),
-            rng=core.rng,
             since=None if since is None else watch.Token.parse(str(since)),
             initial=initial,
             tip=tip,
-            cluster_id=options.cluster_id,
-            start_timeout_s=options.timeout_s,
-            calls=core.watch_streams,
         )
         super().__init__(core, self._watch)
 

@@ -14,11 +14,13 @@ from google.protobuf.message import Message
 
 from raftlog.client.broker_client import BrokerClient, checked_answer
 from raftlog.client.consumer import Consumer, ConsumerSettings
+from raftlog.client.endpoint_selector import KnownEndpoints
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.client.refused import RefusedItemsError
 from raftlog.client.requests import broker_request
 from raftlog.client.session import NoSessionError, happens
 from raftlog.client.throttling import pause_after
+from raftlog.client.watch import Token, Watch
 from raftlog.client.watch_streams import WatchStreams
 from raftlog.errors import (
     AcksNotReachedError,
@@ -62,8 +64,12 @@ class Core:
         self.options = options
         self.transport = transport
         self.rng = rng
+        self._known = KnownEndpoints(options.bootstrap)
         self.brokers = BrokerClient(
-            transport, options.bootstrap, rng=self.rng, cluster_id=options.cluster_id
+            transport, self._known, rng=self.rng, cluster_id=options.cluster_id
+        )
+        self._learning = self._loop.create_task(
+            self.brokers.keep_learning(options.timeout_s), name="learn brokers"
         )
         self._session = self.brokers.session(options.client_id)
         self._numbered = options.exactly_once is not False
@@ -79,7 +85,7 @@ class Core:
             settings = ProducerSettings(delivery_timeout_ms=int(self.options.timeout_s * 1000))
             self._producer = Producer(
                 self.transport,
-                self.options.bootstrap,
+                self._known,
                 rng=self.rng,
                 settings=settings,
                 cluster_id=self.options.cluster_id,
@@ -90,10 +96,27 @@ class Core:
         """A consumer of its own for each reader. Who has it closes it."""
         return Consumer(
             self.transport,
-            self.options.bootstrap,
+            self._known,
             rng=self.rng,
             settings=settings,
             cluster_id=self.options.cluster_id,
+        )
+
+    def watch(
+        self, selectors: Sequence[str], *, since: Token | None, initial: bool, tip: bool
+    ) -> Watch:
+        """A watch of its own for each reader. Who has it closes it."""
+        return Watch(
+            self.transport,
+            self._known,
+            selectors,
+            rng=self.rng,
+            since=since,
+            initial=initial,
+            tip=tip,
+            cluster_id=self.options.cluster_id,
+            start_timeout_s=self.options.timeout_s,
+            calls=self.watch_streams,
         )
 
     async def read(
@@ -198,6 +221,7 @@ class Core:
     async def close(self) -> None:
         """End everything. The cluster is told that the numbered writes are over, if it can be."""
         self.closed.set()
+        self._learning.cancel()
         for one in list(self.ends_with_client):
             one.end(CLIENT_CLOSED)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.library.enums import AcksLike
 from raftlog.library.namespace import Namespace
@@ -190,7 +191,7 @@ class AsyncPartitions(Namespace):
         for one in found.partitions:
             led_by.setdefault(one.leader_id, []).append(one.partition_index)
         endpoints = {
-            one.node_id: f"{one.host}:{one.port}"
+            one.node_id: address_of(one.host, one.port)
             for one in response.metadata.brokers
             if one.node_id in led_by
         }

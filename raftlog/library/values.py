@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raftlog.endpoint import address_of
 from raftlog.library.enums import (
     AclOperation,
     AclPermission,
@@ -84,6 +85,7 @@ class Broker:
 
     id: int
     host: str
+    """Name or address; an IPv6 address without brackets."""
     port: int
     rack: str | None
     epoch: int
@@ -92,7 +94,7 @@ class Broker:
     @property
     def address(self) -> str:
         """host:port."""
-        return f"{self.host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

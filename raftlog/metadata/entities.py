@@ -32,6 +32,11 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
     port: int
 
     @property
+    def bare_host(self) -> str:
+        """The host as sockets want it: an IPv6 address without its brackets."""
+        return self.host.strip("[]")
+
+    @property
     def address(self) -> str:
         """Where it is reached, host:port."""
         return f"{self.host}:{self.port}"

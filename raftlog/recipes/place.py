@@ -44,7 +44,7 @@ class Place:
         """Prefix of the keys of the queue."""
         self._name = f"{what} {name}"[:LEASE_NAME_MAX_CHARS]
         self._lease: AsyncLease | None = None
-        self._is_first = False
+        self._is_first = self._is_entering = False
         self.key = ""
         self.entered: Token | None = None
         """The write that has put the key."""
@@ -105,11 +105,18 @@ class Place:
 
     async def enter(self, value: str) -> None:
         """Come, without waiting for anybody."""
-        if self._lease is not None:
+        if self._lease is not None or self._is_entering:
             raise RaftlogError(
                 f"{self._name} is held or waited for by this object already: it is not reentrant;"
                 " make another one for another task"
             )
+        self._is_entering = True
+        try:
+            await self._enter(value)
+        finally:
+            self._is_entering = False
+
+    async def _enter(self, value: str) -> None:
         lease = await self._client.leases.grant(self._ttl_s, name=self._name)
         try:
             key = place_key(self.prefix, lease.id)

@@ -302,7 +302,7 @@ class Cluster:
             BrokerSettings(
                 broker_id=broker_id,
                 cluster_id=CLUSTER,
-                controllers=tuple(f"{name}:1" for name in HOSTS),
+                controllers=settings.pop("controllers", tuple(f"{name}:1" for name in HOSTS)),
                 listen=f"{host}:0",
                 lifecycle=lifecycle,
                 **settings,

@@ -6,7 +6,9 @@ import pytest
 from broker_log import LogMaker, topic_id
 
 from broker.metadata import reads
+from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.library.wire import broker_from_wire
 from raftlog.metadata.config_keys import config_keys
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as rec
@@ -286,3 +288,16 @@ def test_a_client_is_told_the_endpoints_of_the_listener_that_it_asks(
     assert [list(one.offline_replicas) for one in partitions] == [
         [] if broker_id in told else [broker_id] for broker_id in (1, 2, 3, 4)
     ]
+
+
+def test_ipv6_address_has_brackets_in_host_and_port_only() -> None:
+    log = LogMaker()
+    log.leader()
+    log.register(1, fenced=False, listeners=at("CLIENTS", host="[::1]"))
+    image = log.image(log.last)
+    (told,) = reads.metadata(image, pb.MetadataRequest(), CLUSTER).brokers
+    (described,) = reads.describe_cluster(image, pb.DescribeClusterRequest(), CLUSTER).brokers
+    assert (told.host, described.host) == ("::1", "::1")
+    shown = broker_from_wire(described)
+    assert (shown.host, shown.port, shown.address) == ("::1", 9007, "[::1]:9007")
+    assert address_of(told.host, told.port) == "[::1]:9007"

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from fake_quorum import CLUSTER, Cluster, create, on_cluster, topics
+from fake_quorum import CLUSTER, HOSTS, Cluster, create, on_cluster, topics
 from structlog.testing import capture_logs
 
 from broker.service.unary_reply import answer
@@ -760,5 +760,26 @@ def test_stop_with_all_controllers_gone_is_clean_and_quick() -> None:
         assert ended.clean
         assert "no controller can be reached" in ended.reason
         assert cluster.loop.time() - begun <= 2.0
+
+    on_cluster(test)
+
+
+def test_broker_given_one_controller_finds_the_quorum_when_that_one_is_gone() -> None:
+    async def test(cluster: Cluster) -> None:
+        one = await cluster.broker(1, controllers=("c1:1",))
+        voters = [
+            rec.VoterEntry(voter_id=number, voter_directory_id=f"d{number}", endpoint=f"{host}:1")
+            for number, host in enumerate(HOSTS, 1)
+        ]
+        cluster.quorum.commit(rec.VotersRecord(voters=voters))
+        await cluster.until(lambda: not one.why_fenced())
+        cluster.network.crash("c1")
+        cluster.quorum.parked.clear()
+        cluster.quorum.elect("c3")
+        offset = cluster.quorum.commit(rec.NoOpRecord())
+        await cluster.until(lambda: one.view.applied >= offset)
+        heard = len(cluster.quorum.heartbeats)
+        await cluster.until(lambda: len(cluster.quorum.heartbeats) > heard)
+        await cluster.client(one).write(create("t"), timeout_s=5)
 
     on_cluster(test)

@@ -4,7 +4,12 @@ import random
 
 import pytest
 
-from raftlog.client.endpoint_selector import UNREACHABLE_FOR_S, EndpointSelector
+from raftlog.client.endpoint_selector import (
+    NAMED_MAX,
+    UNREACHABLE_FOR_S,
+    EndpointSelector,
+    KnownEndpoints,
+)
 from raftlog.errors import ConfigError
 
 
@@ -74,6 +79,27 @@ def test_if_none_is_reachable_it_goes_on_trying_all() -> None:
         it.unreachable(0.0)
         seen.add(it.target)
     assert seen == {"a", "b"}
+
+
+def test_servers_that_others_name_are_kept_and_asked_after_the_given_ones() -> None:
+    known = KnownEndpoints(["a:1", "b:1"])
+    it = EndpointSelector(known, random.Random(3))
+    known.learn(["c:1", "a:1", "no endpoint", "d:70000"])
+    known.learn(["[::1]:1"])
+    seen = [it.target]
+    for _ in range(4):
+        it.lost(0.0)
+        seen.append(it.target)
+    assert seen == ["a:1", "b:1", "[::1]:1", "c:1", "a:1"]
+    it.redirected("e:1", 0.0)
+    assert it.known == ("a:1", "b:1", "e:1", "[::1]:1", "c:1")
+
+
+def test_named_servers_are_bounded_and_the_last_named_stay() -> None:
+    known = KnownEndpoints(["a:1"])
+    for number in range(2 * NAMED_MAX):
+        known.learn([f"h{number}:1"])
+    assert list(known) == ["a:1", *(f"h{2 * NAMED_MAX - 1 - n}:1" for n in range(NAMED_MAX))]
 
 
 def test_repeated_endpoints_count_once_and_none_is_an_error() -> None:

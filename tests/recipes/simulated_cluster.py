@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import raftlog
@@ -18,11 +18,13 @@ CONFIG = SwarmConfig(brokers=2, clients=0, writes_per_s=0.0, reads_per_s=0.0)
 class Cluster(World):
     """Three controllers and two brokers, and nobody who does anything."""
 
-    def client(self, name: str = "client", **options: Any) -> raftlog.AsyncClient:
-        """A client on a host of its own."""
+    def client(
+        self, name: str = "client", bootstrap: Sequence[str] = (), **options: Any
+    ) -> raftlog.AsyncClient:
+        """A client on a host of its own; ``bootstrap``: by default all brokers."""
         return raftlog.AsyncClient.over(
             lambda: self.network.transport_for(name),
-            [member.endpoint for member in self.members],
+            bootstrap or [member.endpoint for member in self.members],
             rng=self.rng(name),
             **options,
         )

@@ -59,6 +59,12 @@ def test_a_lock_that_was_never_held_guards_nothing_and_is_not_reentrant() -> Non
                 await lock.acquire(timeout_s=1)
             assert lock.is_held
             await lock.release()
+            both = await asyncio.gather(lock.acquire(), lock.acquire(), return_exceptions=True)
+            assert [type(one) for one in both] == [bool, errors.RaftlogError]
+            await lock.release()
+            assert await client.leases.list() == []
+            await lock.acquire()
+            await lock.release()
             # The guard of a lock that is over stays, and never holds again.
             with pytest.raises(errors.InvalidUpdateVersionError):
                 await client.kv.alter(lock.guard(), raftlog.Put("k", "late"))
@@ -368,3 +374,24 @@ def test_the_blocking_twins_show_what_the_others_do_and_change_nothing() -> None
             lock.token = 5
         with pytest.raises(PlaceLostError):
             lock.generation  # noqa: B018
+
+
+def test_client_given_one_broker_goes_on_when_that_one_is_gone() -> None:
+    async def test(cluster: Cluster) -> None:
+        given, other = cluster.members
+        async with cluster.client(bootstrap=[given.endpoint], timeout_s=5.0) as client:
+            lock = AsyncLock(client, "l", ttl_s=5.0)
+            assert await lock.acquire(timeout_s=1.0)
+            async with client.watch("kv/seen", tip=True) as changes:
+                await asyncio.sleep(2.0)
+                given.kill()
+                await asyncio.sleep(20.0)
+                assert lock.is_held
+                await client.kv.alter(lock.guard(), raftlog.Put("seen", "1"))
+                assert (await anext(changes)).key == "seen"
+                assert (await client.brokers.list())[1].address == other.endpoint
+                late = client.watch("kv/seen", initial=True)
+                async with late:
+                    assert (await anext(late)).key == "seen"
+
+    on_cluster(test)

@@ -12,7 +12,7 @@ from simulation.silent_leader import hang
 
 SEEDS = 4, 12
 """In the gate, and at night."""
-FORGETFUL_SEED = 5
+FORGETFUL_SEED = 20
 """Notices voters that forget who has asked them, which one in eight does."""
 
 
