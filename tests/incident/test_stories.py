@@ -331,6 +331,12 @@ def test_states_of_a_process_end_with_it() -> None:
              (70_000, Kind.STARTED, {"after": "crash"})),
     )  # fmt: skip
     assert the(told, "LAO_STALL").until_ms == T0 + 70_000
+    alone = story(
+        node("broker-4", (60_000, LOST, {"controller_id": 1}),
+             (80_000, FOUND, {"controller_id": 1, "epoch": 3})),
+        node("broker-5", (65_000, Kind.STARTED, {"after": "crash"})),
+    )  # fmt: skip
+    assert the(alone, "NO_CONTROLLER").lasted_ms == 20_000, "not with another's"
     assert "for 11 s" in the(told, "UNREACHABLE").text
 
 

@@ -131,6 +131,10 @@ def test_journal_keeps_each_transition_when_a_state_comes_back_within_a_minute()
         clock.ms += 600
     events, _ = recent.since(0, 0, 10)
     assert [one.kind for one in events] == 2 * [Kind.CONTROLLER_FOUND, Kind.CONTROLLER_LOST]
+    # Neither has details: they are not the same for that.
+    recent.note(Kind.WRITES_RESUMED)
+    recent.note(Kind.LEASE_GRANTED)
+    assert len(recent.since(0, 0, 10)[0]) == 6
 
 
 def test_a_node_that_flaps_does_not_push_out_what_began_it() -> None:
