@@ -170,13 +170,14 @@ def _print(change: Change, as_json: bool) -> None:
 def line(change: Change) -> str:
     """A change for people, in one line."""
     from raftlog.cli.render import time_text
+    from raftlog.metadata.authors import author
     from raftlog.metadata.differences import field_changes, raw, words
 
     fields = field_changes(change.before, change.after)
     what = words(raw(change.before), raw(change.after), fields, change.kind).replace("\n", "; ")
     if change.initial:
         what = what.replace("created: ", "is ", 1)
-    by = f" by {change.principal}" if change.principal else ""
+    by = f" by {author(change.principal)}" if change.principal else ""
     return f"{change.offset:>7} {time_text(change.timestamp_ms)[11:19]} {change.path} {what}{by}"
 
 

@@ -37,7 +37,7 @@ def altered(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
 
 def _belong(before: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
     near = one["at_ms"] - before["at_ms"] <= TOGETHER_MS
-    return near and (before["by"], before["type"]) == (one["by"], one["type"])
+    return near and (before["who"], before["type"]) == (one["who"], one["type"])
 
 
 def _lines(together: Sequence[Mapping[str, Any]]) -> list[Line]:

@@ -99,7 +99,8 @@ def _goes_with(last: Mapping[str, Any], header: batch.BatchHeader, data: batch.R
     return (
         data.type == RecordType.PARTITION_CHANGE
         and last["type"] == RecordType.PARTITION_CHANGE.name
-        and (last["at_ms"], last["by"]) == (header.timestamp_ms, header.principal)
+        and (last["at_ms"], last["who"])
+        == (header.timestamp_ms, author(header.principal, header.client_id))
     )
 
 

@@ -279,6 +279,12 @@ def test_many_changes_at_a_time_are_one_line() -> None:
         (60_000, "change", "User:eve changed config: later"),
         (1_000, "change", "User:eve made 10 changes of config; the last: v=9"),
     ]
+    # Two clients without a principal are not one.
+    two = [{**one, "who": f"client {at // 5} (no principal)"} for at, one in enumerate(many)]
+    assert [text.split(" made ")[0] for _, _, text in _told(story, *reversed(two))] == [
+        "client 1 (no principal)",
+        "client 0 (no principal)",
+    ]
     told = _told(story, other, *reversed(many[:3]))
     assert [text for _, _, text in told] == [
         "User:eve changed topic: t",
