@@ -144,8 +144,10 @@ class Joining:
             self._transport, addresses, rng=self._rng, cluster_id=own.cluster_id
         )
         try:
-            me = f"controller-{own.node_id}"
-            await client.call(wanted, timeout_s=ASK_TIMEOUT_S, principal=me)
+            # Without a principal: a leader that asks for certificates writes down whose it is.
+            request = controller_request(wanted, cluster_id=own.cluster_id)
+            request.client.node_id = own.node_id
+            await client.call(request, timeout_s=ASK_TIMEOUT_S)
         finally:
             client.close()
 

@@ -383,4 +383,5 @@ class Turns:
 def _author(request: Any) -> common_pb2.ClientIdentity | None:
     """Return the client whose write it is; None: a broker or controller writes about itself."""
     client: common_pb2.ClientIdentity = request.client
-    return None if not client.principal and _claimed(request) is not None else client
+    is_node = not client.principal and (client.HasField("node_id") or _claimed(request) is not None)
+    return None if is_node else client

@@ -12,7 +12,9 @@ from quorum_world import QuorumWorld
 from simulated import simulated
 
 from controller.service.status import ready
+from raftlog import batch
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -78,7 +80,15 @@ async def test_nodes_join_by_themselves() -> None:
     await world.write("a")
     world.join(2)
     world.join(3)
-    await world.voters_are(1, 2, 3)
+    active = await world.voters_are(1, 2, 3)
+    replica = active.service.replica
+    # Nobody's name but the node's own, which its certificate says where there is one.
+    chunk = replica.read(0, replica.log_end_offset, 1 << 20)
+    assert {
+        header.principal
+        for header in batch.headers(chunk)
+        if RecordType.VOTERS in {one.type for one in batch.records(chunk, header)}
+    } == {""}
     world.nodes[1].kill()
     await world.write("b")
     world.nodes[1].start()
