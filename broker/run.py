@@ -271,6 +271,7 @@ async def _live(
         request_figures=RequestFigures(time.perf_counter),
         journal=own.journal,
     )
+    own.keep_to(service.time.now_ms)
     signals.call(service.stop)
     audit = contextlib.ExitStack()
     try:

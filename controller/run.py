@@ -25,7 +25,6 @@ from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
 from raftlog.config_writes import codec
 from raftlog.errors import FatalError
-from raftlog.journal.journal import Journal
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.runtime import StopSignals
 from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
@@ -112,7 +111,7 @@ async def run_controller(config: NodeConfig) -> int:
         low_on_space=lambda: service.node.space.low,
     )
     try:
-        service = _service_of(config, bootstrap, store, transport, own.journal, failed)
+        service = _service_of(config, bootstrap, store, transport, own, failed)
         # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged,
         # and one that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
@@ -176,11 +175,11 @@ def _service_of(
     bootstrap: Bootstrap,
     store: LogStore,
     transport: GrpcServerTransport,
-    journal: Journal,
+    own: NodeSelf,
     failed: Callable[[FatalError], None],
 ) -> ControllerService:
     """The service over real time and randomness."""
-    return ControllerService(
+    service = ControllerService(
         settings_of(config, bootstrap),
         config.quorum_config(store.identity.directory_id, bootstrap.voters),
         store,
@@ -191,8 +190,10 @@ def _service_of(
         stopwatch=time.perf_counter,
         cpu_clock=time.thread_time,
         request_figures=RequestFigures(time.perf_counter),
-        journal=journal,
+        journal=own.journal,
     )
+    own.keep_to(service.replica.time_ms)
+    return service
 
 
 async def _hand_over(service: ControllerService) -> None:

@@ -12,7 +12,7 @@ big-endian::
     u32 record count, at least 1; each record takes one offset
     i64 base offset
     i32 epoch
-    i64 timestamp_ms    of the leader's clock; never lower than the batch before
+    i64 timestamp_ms    by the clocks of a majority of the voters; hardly ever goes back
     i64 client id   0: none      (the offset of the client's OpenClient record)
     i64 sequence    0: none
     i64 all below done

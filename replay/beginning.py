@@ -15,6 +15,7 @@ from raftlog.metadata.group_state import by_group, put
 from raftlog.metadata.image import Image
 from raftlog.segments.checkpoints import last_at, load_checkpoint
 from raftlog.segments.manifest import Checkpoint
+from raftlog.segments.moments import offset_at
 from raftlog.segments.place import open_place
 from replay.kernels.folding import Groups, Unaccounted
 from replay.opened import Export
@@ -49,16 +50,14 @@ def begun(export: Export, request: JobRequest) -> Export:
     """
     if request.from_the_beginning:
         return export
-    offsets, times_ms = [request.at_offset], [request.at_time_ms]
+    offsets, until_ms = [export.at_offset], None
     if request.job == "diff":
-        offsets.append(-1 if _has_no_beginning(request) else request.from_offset)
-        times_ms.append(request.from_time_ms)
+        begin = begin_offset(export, request)
+        offsets.append(-1 if begin is None else begin)
     elif request.job == "history":
         offsets.append(since_of(request))
-        times_ms.append(None if request.since_ms is None else request.since_ms - 1)
-    one = last_at(
-        export.manifest.checkpoints, offset=_least(offsets), timestamp_ms=_least(times_ms)
-    )
+        until_ms = None if request.since_ms is None else request.since_ms - 1
+    one = last_at(export.manifest.checkpoints, offset=_least(offsets), timestamp_ms=until_ms)
     if one is None:
         return export
     behind = tuple(each for each in export.segments if each.last_offset > one.offset)
@@ -66,8 +65,12 @@ def begun(export: Export, request: JobRequest) -> Export:
     return replace(export, segments=behind or export.segments[-1:], begin=one)
 
 
-def _has_no_beginning(request: JobRequest) -> bool:
-    return request.from_offset is None and request.from_time_ms is None
+def begin_offset(export: Export, request: JobRequest) -> int | None:
+    """The offset where a diff begins, -1: before the first record; None: none was asked for."""
+    if request.from_time_ms is None or request.from_offset is not None:
+        return request.from_offset
+    found = offset_at(open_place(export.target), export.segments, request.from_time_ms)
+    return -1 if found is None else found
 
 
 def since_of(request: JobRequest) -> int | None:

@@ -15,6 +15,7 @@ from raftlog.segments.manifest import (
     Segment,
     read_manifest,
 )
+from raftlog.segments.moments import offset_at
 from raftlog.segments.place import is_uri, open_place
 from replay.errors import ReplayError
 from replay.request import JobRequest, format_time
@@ -34,7 +35,6 @@ class Export:
     manifest: Manifest
     segments: tuple[Segment, ...]
     at_offset: int | None = None
-    at_time_ms: int | None = None
     begin: Checkpoint | None = None
 
     @property
@@ -84,18 +84,21 @@ def open_export(request: JobRequest) -> Export:
         raise ReplayError(
             f"{target} is an export without records: run the export again once the log has some"
         )
-    at_offset, at_time_ms = request.at_offset, request.at_time_ms
+    at_offset = request.at_offset
     first, end = everything[0], manifest.end_offset
     if at_offset is not None and not manifest.history_begin <= at_offset < end:
         raise ReplayError(
             f"offset {at_offset} is not in {target}: it holds offsets {manifest.history_begin} to"
             f" {end - 1}"
         )
-    if at_time_ms is not None and at_time_ms < first.min_timestamp_ms:
-        raise ReplayError(
-            f"{target} holds nothing from {format_time(at_time_ms)} or before: it begins at"
-            f" {format_time(first.min_timestamp_ms)}"
-        )
+    if request.at_time_ms is not None:
+        until = offset_at(open_place(target), everything, request.at_time_ms)
+        if until is None:
+            asked, begin = format_time(request.at_time_ms), format_time(first.min_timestamp_ms)
+            raise ReplayError(
+                f"{target} holds nothing from {asked} or before: it begins at {begin}"
+            )
+        at_offset = until if at_offset is None else min(at_offset, until)
     end_ms = everything[-1].max_timestamp_ms
     if request.since_ms is not None and request.since_ms > end_ms:
         raise ReplayError(
@@ -103,12 +106,9 @@ def open_export(request: JobRequest) -> Export:
             f" {format_time(end_ms)}"
         )
     segments = tuple(
-        segment
-        for segment in everything
-        if (at_offset is None or segment.base_offset <= at_offset)
-        and (at_time_ms is None or segment.min_timestamp_ms <= at_time_ms)
+        segment for segment in everything if at_offset is None or segment.base_offset <= at_offset
     )
-    return Export(target, manifest, segments, at_offset, at_time_ms)
+    return Export(target, manifest, segments, at_offset)
 
 
 def require_known_level(manifest: Manifest, target: str) -> None:

@@ -93,5 +93,3 @@ def _conditions(export: Export) -> Iterator[Column]:
         # The offset is sorted, so it prunes row groups; a batch is applied whole or not at all.
         yield sf.col("offset") <= export.at_offset
         yield sf.col("batch_last_offset") <= export.at_offset
-    if export.at_time_ms is not None:
-        yield sf.col("timestamp_ms") <= export.at_time_ms

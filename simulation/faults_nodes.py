@@ -146,10 +146,28 @@ async def loop_blocked(world: World, rng: random.Random) -> None:
 async def clock_jump(world: World, rng: random.Random) -> None:
     """A wall clock is set hours wrong, or right again."""
     host = rng.choice(world.controllers)
-    host.wall_offset_ms = rng.choice((0, rng.randint(-5 * HOUR_MS, 5 * HOUR_MS)))
-    world.note(host.name, f"wall clock off by {host.wall_offset_ms} ms")
+    _set_clock(world, host, rng.choice((0, rng.randint(-5 * HOUR_MS, 5 * HOUR_MS))))
     if host.service is not None and host.wall_offset_ms:
         world.happened("clock_jump")
+
+
+async def clocks_ahead(world: World, rng: random.Random) -> None:
+    """The wall clocks of a majority of the controllers are hours ahead for a while; then all clocks
+    are right.
+    """
+    hosts, ahead_ms = list(world.controllers), rng.randint(1, 5) * HOUR_MS
+    for host in rng.sample(hosts, len(hosts) // 2 + 1):
+        _set_clock(world, host, ahead_ms)
+    world.happened("clocks_ahead")
+    await asyncio.sleep(rng.uniform(0.5, 2.0))
+    for host in hosts:
+        _set_clock(world, host, 0)
+
+
+def _set_clock(world: World, host: ControllerHost, off_ms: int) -> None:
+    host.wall_offset_ms = off_ms
+    world.watch.tell("clock_set", host)
+    world.note(host.name, f"wall clock off by {off_ms} ms")
 
 
 async def resign(world: World, rng: random.Random) -> None:
@@ -292,6 +310,7 @@ RUN: dict[str, Fault] = {
         long_pause,
         loop_blocked,
         clock_jump,
+        clocks_ahead,
         resign,
         kill_broker,
         broker_away,

@@ -27,13 +27,11 @@ from raftlog.security.configured import authentication_of, authorization_of, cli
 from raftlog.security.guard import Duties, LogReaders, guarded
 from raftlog.storage.api import NO_NODE_ID, LogStore, NodeIdentity
 from simulation.twins.disk import SimDisk
-from simulation.twins.loop import HostDiedError, host_context
+from simulation.twins.loop import START_OF_TIME_MS, HostDiedError, host_context
 from simulation.twins.network import SimNetwork
 from simulation.twins.partition_disk import SimPartitionDisk
 from simulation.watching import BrokerTap, ControllerTap, Watch
 
-START_OF_TIME_MS = 1_700_000_000_000
-"""Wall clock at virtual time 0."""
 CLUSTER_ID = "simulated"
 SUPERVISOR_S = 1.0
 FENCES_ITSELF_AFTER_MS = 3000

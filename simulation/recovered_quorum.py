@@ -24,9 +24,9 @@ from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.faults_nodes import start_again
 from simulation.faults_voters import end_roll
-from simulation.hosts import START_OF_TIME_MS, BrokerHost, ControllerHost
+from simulation.hosts import BrokerHost, ControllerHost
 from simulation.recovered_check import checkers_after, generation_of
-from simulation.twins.loop import host_context
+from simulation.twins.loop import START_OF_TIME_MS, host_context
 
 if TYPE_CHECKING:
     from controller.service.service import ControllerService

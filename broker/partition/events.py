@@ -94,7 +94,7 @@ class Client(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceReceived:
-    """``timestamp_ms``: wall clock, for the batches made of it.
+    """``timestamp_ms``: what time it is, for the batches made of it.
 
     Answered by AnswerProduce, once, unless its client goes before.
     """
@@ -167,10 +167,10 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDue:
-    """Look what these partitions need not keep. ``wall_clock_ms``: what batches are stamped by."""
+    """Look what these partitions need not keep. ``time_ms``: what batches are stamped by."""
 
     keys: tuple[PartitionKey, ...]
-    wall_clock_ms: int
+    time_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class Follower:
                 f"epochs {scan.epochs} do not continue the log of epoch {replica.last_epoch} in"
                 f" {self.epoch}"
             )
-        replica.last_timestamp_ms = max(replica.last_timestamp_ms, scan.last_timestamp_ms)
+        replica.last_timestamp_ms = scan.last_timestamp_ms
         self.host.append(replica, span, scan.last_timestamp_ms)
         return ""
 

@@ -18,6 +18,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_layers import needed_in_sync
 from raftlog.metadata.entities import Partition
 from raftlog.quorum.events import LogSpan
+from raftlog.quorum_time import stamp_after
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Leader:
         Raises MESSAGE_TOO_LARGE.
         """
         replica, log = self.replica, self.replica.log
-        timestamp_ms = max(timestamp_ms, replica.last_timestamp_ms)
+        timestamp_ms = stamp_after(replica.last_timestamp_ms, timestamp_ms, timestamp_ms)
         base = log.end
         chunk = batch.encode(
             [(DATA_RECORD_TYPE, 0, body) for body in bodies],
@@ -218,13 +219,11 @@ class Leader:
 
     # --- the log start ---------------------------------------------------------------------------
 
-    def retain(self, wall_clock_ms: int) -> None:
+    def retain(self, time_ms: int) -> None:
         """Drop what is committed and the topic does not keep."""
         host, replica = self.host, self.replica
         kept = retention_of(host.image, replica.key[0])
-        start = start_to_keep(
-            replica.runs, replica.log.start, self.high_watermark, wall_clock_ms, kept
-        )
+        start = start_to_keep(replica.runs, replica.log.start, self.high_watermark, time_ms, kept)
         if start == replica.log.start:
             return
         host.note(

@@ -197,7 +197,7 @@ class Partitions:
         for key in event.keys if host.serves else ():
             replica = host.replicas.get(key)
             if replica is not None and isinstance(replica.role, Leader):
-                replica.role.retain(event.wall_clock_ms)
+                replica.role.retain(event.time_ms)
 
     def _alter_partition_answered(self, event: AlterPartitionAnswered) -> None:
         self._isr_updates.answered(event.response)

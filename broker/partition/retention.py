@@ -9,6 +9,7 @@ Why: docs/decisions/029-retention-by-the-leader.md
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import NamedTuple
 
 from broker.partition import configs
@@ -47,11 +48,15 @@ def start_to_keep(
 ) -> int:
     """Where a log that begins at ``start`` may begin: there, or further.
 
-    Nothing goes that is younger than the topic keeps, or without which it would be smaller.
+    Nothing goes that is younger than the topic keeps, or without which it would be smaller. No
+    batch is younger than one behind it, whatever its own timestamp says [time was years ahead and
+    came back: what was written meanwhile, and all behind it, would stay for years].
     """
     size = runs.size
-    for run in runs.runs:
-        too_old = 0 <= kept.ms < now_ms - run.last_timestamp_ms
+    stamps = [run.last_timestamp_ms for run in runs.runs]
+    youngest = [*accumulate(reversed(stamps), min)][::-1]
+    for run, last_ms in zip(runs.runs, youngest, strict=True):
+        too_old = 0 <= kept.ms < now_ms - last_ms
         too_much = 0 <= kept.size <= size - run.size
         whole = run.end_offset < high_watermark
         if not (too_old or too_much):

@@ -17,6 +17,7 @@ from raftlog.client.controller_client import ControllerClient, checked
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Process
+from raftlog.quorum_time import QuorumTime
 from raftlog.wire.controller.v1 import controller_pb2
 
 log = structlog.get_logger(__name__)
@@ -42,6 +43,7 @@ class RegistrationClient:
         incarnation_id: str,
         on_heartbeat: Callable[[], None],
         on_exit: Callable[[Exit], None],
+        time: QuorumTime,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -53,6 +55,7 @@ class RegistrationClient:
         self._incarnation_id = incarnation_id
         self._on_heartbeat = on_heartbeat
         self._on_exit = on_exit
+        self._time = time
         self._bound: Sequence[str] = ()
         self._timer = DeadlineTimer(self._loop, self.pump)
         self._last_error = ""
@@ -190,6 +193,7 @@ class RegistrationClient:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "a deposed controller answered")
         self._check_timeouts(reply.broker_session_timeout_ms)
         lifecycle, now = self._lifecycle, self._loop.time()
+        self._time.told(reply.quorum_time_ms)
         self._lease.answered(lifecycle.sent_at, reply.read_lease_ms, reply.read_lease_refusal)
         lifecycle.heartbeat_answered(
             now,

@@ -62,8 +62,8 @@ MakeReplicas = Callable[[Sequence[RecoveredPartition], float], PartitionReplicas
 class DataPlane:
     """The shell.
 
-    ``broker_status`` is asked before each step. ``failed`` is called once, when the broker must
-    stop.
+    ``broker_status`` is asked before each step. ``time_ms``: what time it is. ``failed`` is called
+    once, when the broker must stop.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DataPlane:
         cluster_id: str,
         make_replicas: MakeReplicas,
         broker_status: Callable[[], ev.BrokerStatusChanged],
-        wall_clock_ms: Callable[[], int],
+        time_ms: Callable[[], int],
         failed: Callable[[FatalError], None],
         tracer: ReplicasTracer | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class DataPlane:
         self._cluster_id = cluster_id
         self._make_replicas = make_replicas
         self._broker_status = broker_status
-        self._wall_clock_ms = wall_clock_ms
+        self._time_ms = time_ms
         self._failed = failed
         self._tracer = tracer
         self._replicas: PartitionReplicas | None = None
@@ -181,7 +181,7 @@ class DataPlane:
         else:
             self.figures.produce_requests += 1
             reply_to = (answer, self._loop.time())
-            self.step(ev.ProduceReceived(request.produce, self._wall_clock_ms(), reply_to, client))
+            self.step(ev.ProduceReceived(request.produce, self._time_ms(), reply_to, client))
 
     def describe_led(
         self, request: data_pb2.BrokerMetadataRequest
@@ -273,7 +273,7 @@ class DataPlane:
         self._retention_at = (
             self._loop.time() + self._settings.log_retention_check_interval_ms / 1000
         )
-        keys, now_ms = tuple(self.replicas.keys()), self._wall_clock_ms()
+        keys, now_ms = tuple(self.replicas.keys()), self._time_ms()
         for begin in range(0, len(keys), RETENTION_KEYS):
             due = ev.RetentionDue(keys[begin : begin + RETENTION_KEYS], now_ms)
             self._loop.call_soon(self.step, due)

@@ -13,6 +13,8 @@ from broker.service.fencing import Fencing
 from broker.settings import LifecycleSettings
 from raftlog.journal.event import Kind
 from raftlog.journal.journal import Journal
+from raftlog.observability.clock_watch import ClockWatch
+from raftlog.quorum_time import QuorumTime
 
 TICK_S = 0.2
 LOOP_GAP_S = 0.5
@@ -33,11 +35,13 @@ class BrokerLife:
         lease: ReadLease,
         follower: MetadataFollower,
         data: DataPlane | None,
+        time: QuorumTime,
     ) -> None:
         self._journal = journal
         self._silent_s = SILENT_HEARTBEATS * settings.heartbeat_interval_ms / 1000
         self._view, self._lifecycle, self._fencing = view, lifecycle, fencing
         self._lease, self._follower, self._data = lease, follower, data
+        self._clock = ClockWatch(time.ahead_ms, journal)
         self._ticked_at: float | None = None
         self._epoch = self._controller = -1
         self._unfenced = self._leased = self._low = False
@@ -52,6 +56,7 @@ class BrokerLife:
         self._look_at_fencing()
         self._look_at_lease(now)
         self._look_at_data()
+        self._clock.tick(now)
 
     def _look_at_controller(self, now: float) -> None:
         silent = self._lifecycle.silent_s(now) > self._silent_s

@@ -14,6 +14,7 @@ from broker.replication.data_plane import DataPlane
 from broker.service.fencing import Fencing
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
+from raftlog.quorum_time import QuorumTime
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -36,6 +37,7 @@ class BrokerReport:
         follower: MetadataFollower,
         registration: RegistrationClient,
         data: DataPlane | None,
+        time: QuorumTime,
         *,
         now: Callable[[], float],
     ) -> None:
@@ -43,7 +45,7 @@ class BrokerReport:
         self._view, self._lifecycle = view, lifecycle
         self._lease, self._fencing = lease, fencing
         self._follower, self._registration = follower, registration
-        self._data, self._now = data, now
+        self._data, self._time, self._now = data, time, now
 
     def ready(self) -> tuple[bool, str]:
         """Whether it serves, and what it is or why not; also what it cannot do of what the metadata
@@ -104,4 +106,5 @@ class BrokerReport:
             self_fenced=lifecycle.self_fenced(self._now()) or view.lao_above_applied,
             image_bytes_kept=view.bytes_kept,
             read_lease_ms=self._lease.remaining_ms(self._now()),
+            clock_ahead_ms=self._time.ahead_ms(),
         )

@@ -36,6 +36,7 @@ from raftlog.journal.journal import Journal
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
 from raftlog.observability.request_figures import RequestFigures
+from raftlog.quorum_time import QuorumTime
 from raftlog.security.client_rules import ClientRules
 from raftlog.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
@@ -62,8 +63,9 @@ class BrokerService:
     end; ``stop`` leaves the cluster in order (controlled shutdown) and makes ``run`` return.
 
     ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it,
-    after this. None: the broker keeps no partitions. ``wall_clock_ms`` stamps the records that it
-    is given. ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
+    after this. None: the broker keeps no partitions. ``wall_clock_ms``: its own
+    clock, which is kept to the controllers' time and stamps the records that it is given.
+    ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
     ``client_rules``: who its clients are, and what they may do; None: everybody everything.
     ``request_figures``: where answers are counted; None: in some of its own.
     ``journal``: told of what operators may ask about later.
@@ -107,6 +109,8 @@ class BrokerService:
         self._fencing = Fencing(self._view, self._lifecycle, self.now, tracer)
         self._news = news = News(self._view, self._lifecycle, controllers, self.now)
         self._lease = ReadLease(lambda: self._lifecycle.epoch, news.lease_wanted)
+        self.time = QuorumTime(wall_clock_ms, self._loop.time)
+        """What time it is, as the active controller says."""
         # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
         self._registration_client = RegistrationClient(
             settings,
@@ -118,6 +122,7 @@ class BrokerService:
             incarnation_id=incarnation_id,
             on_heartbeat=news.heard,
             on_exit=self._ended,
+            time=self.time,
         )
         self._writes = ControllerClient(transport, controllers, rng=_split(rng))
         self._follower = MetadataFollower(
@@ -139,7 +144,7 @@ class BrokerService:
                 store,
                 ControllerClient(transport, controllers, rng=_split(rng)),
                 broker_status=self._fencing.status,
-                wall_clock_ms=wall_clock_ms,
+                time_ms=self.time.now_ms,
                 failed=self.fail,
                 tracer=tracer,
             )
@@ -152,6 +157,7 @@ class BrokerService:
             self._follower,
             self._registration_client,
             self.data,
+            self.time,
             now=self.now,
         )
         self.requests = make_request_server(
@@ -177,6 +183,7 @@ class BrokerService:
                 self._lease,
                 self._follower,
                 self.data,
+                self.time,
             )
         self.watches = Watches(
             self._view,

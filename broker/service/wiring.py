@@ -32,7 +32,7 @@ def make_data_plane(
     controllers: ControllerClient,
     *,
     broker_status: Callable[[], BrokerStatusChanged],
-    wall_clock_ms: Callable[[], int],
+    time_ms: Callable[[], int],
     failed: Callable[[FatalError], None],
     tracer: ReplicasTracer | None = None,
 ) -> DataPlane:
@@ -57,7 +57,7 @@ def make_data_plane(
         cluster_id=settings.cluster_id,
         make_replicas=make_replicas,
         broker_status=broker_status,
-        wall_clock_ms=wall_clock_ms,
+        time_ms=time_ms,
         failed=failed,
         tracer=tracer,
     )

@@ -65,8 +65,8 @@ def next_start(
     """The snapshot at whose end the log is to begin, so that the oldest one and the log below it
     go; None: nothing goes.
 
-    By size and age alone. ``held``: ascending. ``now_ms``: wall clock. The newest snapshot always
-    stays.
+    By size and age alone. ``held``: ascending. ``now_ms``: quorum time, not the clock of this node
+    alone [it is years ahead, and all history goes]. The newest snapshot always stays.
     """
     if len(held) < 2:
         return None
@@ -75,7 +75,10 @@ def next_start(
         return next(
             one.snapshot_id for one in held if one.snapshot_id.end_offset >= log_start_offset
         )
-    too_old = now_ms - held[0].last_timestamp_ms > settings.metadata_max_retention_ms
+    # What lies before a batch is not younger than that, whatever its own timestamp says [log time
+    # was years ahead and went back: what was written meanwhile would stay for years].
+    youngest_ms = min(one.last_timestamp_ms for one in held)
+    too_old = now_ms - youngest_ms > settings.metadata_max_retention_ms
     if too_old or used_bytes() > settings.metadata_max_retention_bytes:
         return held[1].snapshot_id
     return None

@@ -115,11 +115,9 @@ class SnapshotGenerator:
         cluster_id: str,
         generation: Callable[[], int],
         now: float,
-        wall_clock_ms: Callable[[], int],
     ) -> None:
         self._settings, self._replica = settings, replica
         self._cluster_id, self._generation = cluster_id, generation
-        self._wall_clock_ms = wall_clock_ms
         self._trigger = Trigger(now)
         self._ask_at = self._retention_at = now
         self._retention = Retention(settings)
@@ -221,7 +219,7 @@ class SnapshotGenerator:
             held,
             replica.log_start_offset,
             replica.used_bytes,
-            self._wall_clock_ms(),
+            replica.time_ms(),
             lambda: cursors_of(image()),
             lambda: [] if low_on_space else replica.snapshots.fetched(),
         )

@@ -17,6 +17,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
+HEARTBEAT = "broker_heartbeat"
 Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
 """Every outcome except Defer: a deferred request is decided again later, and answered then."""
 
@@ -26,6 +27,10 @@ class Node(Protocol):
 
     directory: Directory
     closed: bool
+
+    @property
+    def quorum_time_ms(self) -> int:
+        """What time it is by the quorum; 0: that is not known."""
 
 
 class Answers:
@@ -39,6 +44,8 @@ class Answers:
         """Send a parked reply: what it says has become true. Never raises: it is sent in the turn
         of a commit, and others wait behind it.
         """
+        if parked.kind == HEARTBEAT and not parked.code:
+            parked.response.broker_heartbeat.quorum_time_ms = self._node.quorum_time_ms
         too_large = send_quietly(parked.link, parked.response)
         if too_large is not None:
             error = ApiError(

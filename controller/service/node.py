@@ -83,6 +83,11 @@ class ControllerNode:
         broker = self.committed.image.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch
 
+    @property
+    def quorum_time_ms(self) -> int:
+        """What time it is by the quorum, ms since 1970; 0: that is not known."""
+        return self.replica.quorum_time_ms or 0
+
     # --- the quorum ------------------------------------------------------------------------------
 
     @property

@@ -52,6 +52,7 @@ from raftlog.config_writes.messages import KIND
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.journal.journal import NO_JOURNAL, Journal
 from raftlog.metadata.image import Image
+from raftlog.observability.clock_watch import ClockWatch
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.quorum import events as quorum_events
 from raftlog.quorum.config import QuorumConfig
@@ -111,7 +112,6 @@ class ControllerService:
             cluster_id=quorum.cluster_id,
             generation=lambda: self.node.generation,
             now=self._loop.time(),
-            wall_clock_ms=wall_clock_ms,
         )
         self._farewell = Farewell()
         self.node = ControllerNode(
@@ -181,6 +181,7 @@ class ControllerService:
                 OutageWatch(node, self._life.outage),
                 self._life,
                 VoteForm(node, store),
+                ClockWatch(lambda: self.replica.clock_ahead_ms, journal),
             ),
             reception=self.reception,
             intake=self._intake,

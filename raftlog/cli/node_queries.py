@@ -163,7 +163,7 @@ async def _journal(
             failure = called.failure
             break
         node = replace(node, role=found.role, node_id=found.node_id)
-        differs_ms = found.now_ms - (begun_ms + _now_ms()) // 2 - ahead_ms
+        differs_ms = found.time_ms - (begun_ms + _now_ms()) // 2 - ahead_ms
         shift_ms = differs_ms if abs(differs_ms) > CLOCKS_MS else 0
         events += [_event(found, one, shift_ms) for one in found.events]
         if not found.more:

@@ -72,6 +72,10 @@ class NodeSelf:
         """True where the authority of nodes is that of HTTP, too: its certificates name nodes."""
         self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
 
+    def keep_to(self, time_ms: Callable[[], int]) -> None:
+        """Events have this time from now on."""
+        self.journal.recent.time_ms = time_ms
+
     def handler(
         self, listener: str, authentication: Authentication | None, duties: Duties
     ) -> object:

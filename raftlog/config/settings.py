@@ -310,8 +310,9 @@ class Settings:
     )
     producer_id_expiration_ms: Positive = _key(
         86_400_000,
-        "The controller closes an exactly-once client that has written nothing for this long, by"
-        " the timestamps of the log. A retry of one of its writes is an error from then on.",
+        "The controller closes an exactly-once client that has written nothing for this long: by"
+        " the timestamps of the log, as far as the same time has also passed since this controller"
+        " began. A retry of one of its writes is an error from then on.",
         unit="ms",
         roles=CONTROLLER,
     )

@@ -82,17 +82,18 @@ class Evidence:
 
     @property
     def ahead_ms(self) -> int | None:
-        """How far the cluster's clock is ahead of the clock here: the leader's, or the middle one
+        """How far the cluster's time is ahead of the clock here: the leader's, or the middle one
         of those that are told; None: no node tells its time.
         """
-        told = [one for one in self.told if one.node.now_ms]
+        # A node goes by its own clock only as far as the voters' agree with it.
+        told = {
+            one.name: one.ahead_ms + one.node.time_ms - one.node.now_ms
+            for one in self.told
+            if one.node.time_ms
+        }
         leader = self.leader
-        leads = [
-            one.ahead_ms
-            for one in told
-            if leader is not None and one.name == f"node {leader.node_id}"
-        ]
-        return median_low(leads or [one.ahead_ms for one in told]) if told else None
+        leads = told.get(f"node {leader.node_id}") if leader is not None else None
+        return leads if leads is not None else median_low(told.values()) if told else None
 
     @property
     def answers(self) -> list[pb.DescribeQuorumResponse]:

@@ -128,9 +128,9 @@ def clocks(seen: Evidence) -> Iterator[Finding]:
             "CLOCKS_DIFFER",
             Severity.NOTICE,
             f"Clocks differ: that {said}.",
-            "Elections, leases and LAO use no clock of the day; times in history are those of the"
-            " leader of then, certificates and tokens may seem to have expired, and"
-            " partitions keep records for longer, or not for as long, as retention.ms says.",
+            "Elections, leases and LAO use no clock of the day. The log, the records of partitions"
+            " and retention by time go by the clocks of a majority of the voters. But on that"
+            " machine certificates and tokens may seem to have expired.",
             "Let chrony or another NTP client set the clock of that machine.",
             "timedatectl",
         )

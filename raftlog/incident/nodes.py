@@ -74,7 +74,7 @@ def _link(peer: int, group: list[Span]) -> Line:
 
 
 def stalls(seen: Evidence) -> Iterator[Line]:
-    """Nodes that did not run, and disks that were slow, hung or full."""
+    """Nodes that did not run, disks that were slow, hung or full, and clocks that were wrong."""
     slow: dict[int, list[NodeEvent]] = defaultdict(list)
     for event in seen.events():
         name = f"{event.role}-{event.node_id}"
@@ -92,6 +92,11 @@ def stalls(seen: Evidence) -> Iterator[Line]:
                 yield _slow(earlier)
                 earlier.clear()
             earlier.append(event)
+        elif event.kind == Kind.CLOCK_OVERRULED:
+            ahead_ms = event.number("ahead_ms", 0)
+            side = "ahead" if ahead_ms > 0 else "behind"
+            text = f"the clock of {name} was {took(abs(ahead_ms))} {side}, and was not used"
+            yield Line(event.at_ms, "CLOCK_WRONG", Weight.TROUBLE, name, text, -1)
         elif event.kind == Kind.SPACE_LOW:
             free = event.number("free_bytes", 0) >> 20
             text = f"the disk of {name} fell below its reserve: {free} MiB were free"

@@ -132,6 +132,7 @@ _IN_SHORT = {
     "DISK_STALL": ("hung disk", "hung disks"),
     "SLOW_FLUSH": ("slow disk", "slow disks"),
     "SPACE_LOW": ("full disk", "full disks"),
+    "CLOCK_WRONG": ("wrong clock", "wrong clocks"),
     "WRITES_REFUSED": ("refusal of writes", "refusals of writes"),
     "UNREACHABLE": ("unreachable node", "unreachable nodes"),
     "FENCED": ("fenced broker", "fenced brokers"),

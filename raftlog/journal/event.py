@@ -27,6 +27,8 @@ class Kind(StrEnum):
     SLOW_FLUSH = "slow_flush"
     DISK_STALL = "disk_stall"
     LOOP_STALL = "loop_stall"
+    CLOCK_OVERRULED = "clock_overruled"
+    CLOCK_AGREES = "clock_agrees"
     SNAPSHOT_TAKEN = "snapshot_taken"
     SNAPSHOT_LOADED = "snapshot_loaded"
     LOG_START_ADVANCED = "log_start_advanced"
@@ -95,6 +97,12 @@ KINDS: Mapping[Kind, About] = {
     Kind.LOOP_STALL: About(
         {"gap_ms": int}, "The process did not run: it was stopped, swapped out, or busy."
     ),
+    Kind.CLOCK_OVERRULED: About(
+        {"ahead_ms": int},
+        "The wall clock of the node differs from those of a majority of the voters, whose time it"
+        " uses instead. `ahead_ms`: by how much; negative: it is behind.",
+    ),
+    Kind.CLOCK_AGREES: About({}, "It agrees with them again."),
     Kind.SNAPSHOT_TAKEN: About({"end_offset": int, "bytes": int}, "A snapshot was taken here."),
     Kind.SNAPSHOT_LOADED: About(
         {"end_offset": int}, "The node began with a snapshot, or had one installed by the leader."
@@ -127,10 +135,10 @@ KINDS: Mapping[Kind, About] = {
 class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event of one node.
 
-    ``seq`` grows by one for each event of a data directory, across restarts. ``at_ms``: the node's
-    wall clock. ``repeats``: how often the same happened since the last line of its kind, without a
-    line of its own; ``left_out``: how many events before this one have no line, as there were too
-    many.
+    ``seq`` grows by one for each event of a data directory, across restarts. ``at_ms``: the time at
+    the node, which is the quorum's as far as the node knows it. ``repeats``: how often the same
+    happened since the last line of its kind, without a line of its own; ``left_out``: how many
+    events before this one have no line, as there were too many.
     """
 
     seq: int

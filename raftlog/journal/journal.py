@@ -75,7 +75,8 @@ class RecentEvents:
     ) -> None:
         """``before``: what the directory has, oldest first."""
         self._node_id, self._role = node_id, role
-        self._clock, self._written = wall_clock_ms, written
+        self.time_ms, self._written = wall_clock_ms, written
+        """What time it is: the own clock until the quorum's time is known."""
         self._events = deque(before or [], maxlen=KEPT_EVENTS)
         self._seq = self._events[-1].seq + 1 if self._events else 1
         self._newest: tuple[Kind, dict[str, Value], int] | None = None
@@ -86,7 +87,7 @@ class RecentEvents:
     def note(self, kind: Kind, **details: Value) -> None:
         """See ``Journal``."""
         found = {name: _bounded(value) for name, value in checked_details(kind, details).items()}
-        now = self._clock()
+        now = self.time_ms()
         # Only what directly follows itself is a repetition [a controller is found, lost, and found
         # again: without the second finding it seems to be lost for good].
         if self._newest is not None:

@@ -56,7 +56,19 @@ def add_audit_metrics(metrics: MetricsRegistry, dropped: Callable[[], int]) -> N
     metrics.collect(collect)
 
 
+def _clock(
+    response: quorum_pb2.DescribeQuorumResponse | broker_pb2.DescribeBrokerResponse,
+) -> Iterator[Metric]:
+    if response.HasField("clock_ahead_ms"):
+        yield gauge(
+            "raftlog_clock_ahead_seconds",
+            "How far the wall clock of this node is ahead of those of a majority of the voters.",
+            response.clock_ahead_ms / 1000,
+        )
+
+
 def _quorum(response: quorum_pb2.DescribeQuorumResponse) -> Iterator[Metric]:
+    yield from _clock(response)
     states = (((role,), float(role == response.role)) for role in ROLES)
     yield gauge(
         "raft_metrics_current_state", "1 for the role this node is in.", *states, labels=("state",)
@@ -260,6 +272,7 @@ def add_broker_metrics(
 
 
 def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
+    yield from _clock(response)
     names = controller_pb2.BrokerLifecycleState
     states = (
         ((name.lower(),), float(names.Value(name) == response.state))

@@ -132,6 +132,7 @@ class NodeRpc:
             disk_total_bytes=total_bytes,
             certificate_ends_at_ms=0 if ends is None else int(ends.timestamp() * 1000),
             low_on_space=facts.low_on_space(),
+            time_ms=self._events.time_ms(),
         )
 
     def events(self, request: pb.DescribeNodeEventsRequest) -> pb.DescribeNodeEventsResponse:
@@ -140,7 +141,8 @@ class NodeRpc:
             if getattr(request, field) < 0:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "it can't be negative", field=field)
         limit = min(request.limit or EVENTS_MAX, EVENTS_MAX)
-        since_ms = self._clock() - request.max_age_ms if request.max_age_ms else 0
+        time_ms = self._events.time_ms()
+        since_ms = time_ms - request.max_age_ms if request.max_age_ms else 0
         found, more = self._events.since(since_ms, request.after_seq, limit)
         return pb.DescribeNodeEventsResponse(
             cluster_id=self._facts.cluster_id,
@@ -148,7 +150,7 @@ class NodeRpc:
             role=self._facts.role,
             events=[_on_the_wire(one) for one in found],
             more=more,
-            now_ms=self._clock(),
+            time_ms=time_ms,
         )
 
     async def diagnose(self, request: pb.DiagnoseNodeRequest) -> pb.DiagnoseNodeResponse:

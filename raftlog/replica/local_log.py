@@ -53,7 +53,9 @@ class LocalLog:
         A node that joins later was formatted without any.
         """
         self.last_timestamp_ms = 0
-        """The latest of all batches, also of those that were only built or checked."""
+        """Of the last batch that was appended, or built."""
+        self._checked: tuple[bytes, int] = b"", 0
+        """The chunk that was checked last, and the timestamp of its last batch."""
         self.sync_latency = Latency()
         """What the disk took for each sync."""
 
@@ -74,11 +76,6 @@ class LocalLog:
         """Of the newest chunks that are kept in memory."""
         return self._tail.bytes_kept
 
-    def next_timestamp_ms(self, wall_clock_ms: int) -> int:
-        """For the next batch: the wall clock, but never before the last batch's."""
-        self.last_timestamp_ms = max(self.last_timestamp_ms, wall_clock_ms)
-        return self.last_timestamp_ms
-
     def check(self, chunk: bytes) -> ev.LogSpan:
         """Fetched batches, as the span that follows the end.
 
@@ -89,13 +86,15 @@ class LocalLog:
         voters = voters_in(chunk, checked.control_at) if checked.control_at else ()
         generation = generation_in(chunk, checked.control_at) if checked.control_at else 0
         span = ev.LogSpan(end_offset, checked.end_offset, checked.epochs, chunk, voters, generation)
-        self.last_timestamp_ms = max(self.last_timestamp_ms, checked.last_timestamp_ms)
+        self._checked = chunk, checked.last_timestamp_ms
         return span
 
     def append(self, span: ev.LogSpan) -> None:
         """Add it at the end, in memory."""
         self._tail.append(span.data, span.base_offset, span.end_offset)
         self._unwritten.append(span)
+        if span.data is self._checked[0]:
+            self.last_timestamp_ms = self._checked[1]
         self.generation = max(self.generation, span.generation)
 
     def truncate(self, end_offset: int) -> None:
@@ -115,7 +114,7 @@ class LocalLog:
         self._tail.reset(snapshot_id.end_offset)
         self.start_offset = snapshot_id.end_offset
         self.generation = max(self.generation, header.generation)
-        self.last_timestamp_ms = max(self.last_timestamp_ms, header.last_timestamp_ms)
+        self.last_timestamp_ms = header.last_timestamp_ms
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:
         """Drop what lies below the end of a complete snapshot; it must be durable.

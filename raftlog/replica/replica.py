@@ -42,6 +42,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.description import QuorumDescription
 from raftlog.quorum.leader import MORE_WITHIN_S
+from raftlog.quorum_time import QuorumTime
 from raftlog.replica.backlog import ReplicaBacklog
 from raftlog.replica.dialed_peers import DialedPeers
 from raftlog.replica.listener import ReplicaListener
@@ -123,6 +124,8 @@ class Replica(PeerListener):
         """From a proposal until the high watermark covers it; on the leader."""
         self.refusals = Refusals()
         self._voters = config.voters
+        self._voter_ids = tuple(voter.node_id for voter in config.voters)
+        self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
         self._visitors = Visitors()
         self._peers = DialedPeers(config.node_id, transport, self, config.request_timeout_ms / 1000)
 
@@ -316,18 +319,61 @@ class Replica(PeerListener):
         """Log and snapshots on disk, about."""
         return self._store.used_bytes()
 
+    # --- time ------------------------------------------------------------------------------------
+
     def next_timestamp_ms(self) -> int:
-        """The wall clock, but never before the last batch's."""
-        return self._log.next_timestamp_ms(self._wall_clock_ms())
+        """Of the next batch: never before the last batch's, unless log time has to go back."""
+        last_ms = self._log.last_timestamp_ms
+        stamp_ms = self._time.next_stamp_ms(last_ms, self._asked_for_time())
+        if stamp_ms < last_ms:
+            log.warning("log time goes back", by_ms=last_ms - stamp_ms)
+        self._log.last_timestamp_ms = stamp_ms
+        return stamp_ms
+
+    def time_ms(self) -> int:
+        """This node's wall clock, kept to what a majority of the voters' clocks says."""
+        return self._time.now_ms(self._asked_for_time())
+
+    @property
+    def quorum_time_ms(self) -> int | None:
+        """What a majority of the voters' clocks says, for those that ask this node; None: that is
+        not known.
+        """
+        return self._time.quorum_ms(self._asked_for_time())
+
+    @property
+    def clock_ahead_ms(self) -> int | None:
+        """How far this node's wall clock is ahead of the majority's; None: that is not known."""
+        return self._time.ahead_ms(self._asked_for_time())
+
+    def _asked_for_time(self) -> tuple[int, ...]:
+        """A leader asks the voters; every other node goes by what it is told."""
+        return self._voter_ids if self._recovered and self.core.role == "leader" else ()
 
     # --- events ----------------------------------------------------------------------------------
 
     def _requested(self, request: Any, reply_to: ReplyTo) -> None:
+        if type(request) is pb.FetchRequest:
+            self._heard(request.replica_id, request.replica_directory_id, request.clock_ms)
         self._step(ev.RequestReceived(request, reply_to))
+
+    def _heard(self, node_id: int, directory_id: str, clock_ms: int) -> None:
+        """A replica says what its clock shows: that counts if it is a voter."""
+        for voter in self._voters:
+            if voter.node_id == node_id and voter.directory_id in ("", directory_id):
+                self._time.heard(node_id, clock_ms)
 
     def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
         """A peer's response; the batches of a FetchResponse are checked here."""
         span = None
+        if type(response) is pb.VoteResponse:
+            if not response.error_code:
+                self._time.heard(peer_id, response.clock_ms)
+        elif type(response) is pb.FetchResponse:
+            if not response.error_code:
+                self._time.told(response.quorum_time_ms)
+            elif response.HasField("vote"):
+                self._time.heard(peer_id, response.vote.clock_ms)
         # Taken once: each look at the field is a copy of all of it.
         records = response.records if isinstance(response, pb.FetchResponse) else b""
         if records:
@@ -419,13 +465,27 @@ class Replica(PeerListener):
             _EFFECTS[kind](self, effect)
 
     def _send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> None:
+        if type(effect) is ev.SendFetch:
+            effect.request.clock_ms = self._wall_clock_ms()
         if not self._peers.send(effect):
             self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
 
     def _reply(self, effect: ev.Reply) -> None:
-        effect.reply_to.send(effect.response)
+        response = effect.response
+        if type(response) is pb.VoteResponse:
+            response.clock_ms = self._wall_clock_ms()
+        elif type(response) is pb.FetchResponse:
+            self._say_time(response)
+        effect.reply_to.send(response)
+
+    def _say_time(self, response: pb.FetchResponse) -> None:
+        if self.core.role == "leader":
+            response.quorum_time_ms = self.quorum_time_ms or 0
+        elif response.HasField("vote"):
+            response.vote.clock_ms = self._wall_clock_ms()
 
     def _reply_fetch(self, effect: ev.ReplyFetch) -> None:
+        self._say_time(effect.response)
         if effect.max_bytes > 0:
             # As ``_add_records`` does.
             records = self._log.read(effect.offset, effect.max_bytes)
@@ -553,6 +613,7 @@ class Replica(PeerListener):
 
     def _voters_changed(self, effect: ev.VotersChanged) -> None:
         self._voters = effect.voters
+        self._voter_ids = tuple(voter.node_id for voter in effect.voters)
         self._listener.voters_changed(effect.offset, effect.voters)
 
     def _peers_changed(self, effect: ev.PeersChanged) -> None:

@@ -14,7 +14,7 @@ from raftlog import batch
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import Segment
 
-_NAMES = ("first epoch", "last epoch", "first timestamp", "last timestamp", "batches")
+_NAMES = ("first epoch", "last epoch", "lowest timestamp", "highest timestamp", "batches")
 
 
 class _Claims(NamedTuple):
@@ -42,14 +42,15 @@ def _hold(
 
 
 class Chain:
-    """Offsets follow each other, epochs and timestamps never go back, and the manifest says the
-    same.
+    """Offsets follow each other, epochs never go back, and the manifest says the same, and between
+    which timestamps they lie.
     """
 
     def __init__(self, raw: Segment) -> None:
         self._raw = raw
         self._next, self._batches = raw.base_offset, 0
-        self._epoch, self._timestamp_ms = raw.first_epoch, raw.min_timestamp_ms
+        self._epoch = raw.first_epoch
+        self._times_ms = (0, 0)
 
     def take(self, header: batch.BatchHeader) -> None:
         """The next batch. Raises CorruptExportError."""
@@ -57,12 +58,10 @@ class Chain:
             raise self._broken(header, "offset", header.base_offset, self._next)
         if header.epoch < self._epoch or (not self._batches and header.epoch != self._epoch):
             raise self._broken(header, "epoch", header.epoch, self._epoch)
-        if header.timestamp_ms < self._timestamp_ms or (
-            not self._batches and header.timestamp_ms != self._timestamp_ms
-        ):
-            raise self._broken(header, "timestamp", header.timestamp_ms, self._timestamp_ms)
+        low_ms, high_ms = self._times_ms if self._batches else (header.timestamp_ms,) * 2
+        self._times_ms = min(low_ms, header.timestamp_ms), max(high_ms, header.timestamp_ms)
         self._next, self._batches = header.end_offset, self._batches + 1
-        self._epoch, self._timestamp_ms = header.epoch, header.timestamp_ms
+        self._epoch = header.epoch
 
     def _broken(
         self, header: batch.BatchHeader, what: str, found: int, expected: int
@@ -81,10 +80,17 @@ class Chain:
             self._batches,
             self._next - raw.base_offset,
             self._epoch,
-            self._timestamp_ms,
+            *self._times_ms,
         )
-        said = (raw.last_offset, raw.batches, raw.records, raw.last_epoch, raw.max_timestamp_ms)
-        names = ("last offset", "batches", "records", "last epoch", "last timestamp")
+        said = (
+            raw.last_offset,
+            raw.batches,
+            raw.records,
+            raw.last_epoch,
+            raw.min_timestamp_ms,
+            raw.max_timestamp_ms,
+        )
+        names = ("last offset", "batches", "records", *_NAMES[1:4])
         _hold(raw, names, found, said)
 
 
@@ -93,28 +99,27 @@ class RowClaims:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._first: tuple[int, int] | None = None
-        self._last, self._count = (0, 0), 0
+        self._epochs: tuple[int, int] | None = None
+        self._times_ms, self._count = (-1, -1), 0
 
     def take(self, rows: pa.Table) -> None:
         """The next rows, as they follow in the file."""
         if not rows.num_rows:
             return
-        if self._first is None:
-            self._first = _stamp(rows, 0)
-        self._last = _stamp(rows, rows.num_rows - 1)
+        first, last = (rows["epoch"][index].as_py() for index in (0, -1))
+        low_ms, high_ms = pc.min_max(rows["timestamp_ms"]).as_py().values()
+        if self._epochs is None:
+            self._epochs, self._times_ms = (first, last), (low_ms, high_ms)
+        self._epochs = self._epochs[0], last
+        self._times_ms = min(low_ms, self._times_ms[0]), max(high_ms, self._times_ms[1])
         ends = pc.equal(rows["offset"], rows["batch_last_offset"])
         self._count += pc.sum(ends).as_py()
 
     def finish(self) -> None:
         """Those were all. Raises CorruptExportError."""
-        first, one = self._first or (-1, -1), self._segment
-        found = _Claims(first[0], self._last[0], first[1], self._last[1], self._count)
+        one = self._segment
+        found = _Claims(*(self._epochs or (-1, -1)), *self._times_ms, self._count)
         _hold(one, _NAMES, found, _claimed(one))
-
-
-def _stamp(rows: pa.Table, index: int) -> tuple[int, int]:
-    return rows["epoch"][index].as_py(), rows["timestamp_ms"][index].as_py()
 
 
 def require_same(bucket: Segment, records: Segment) -> None:

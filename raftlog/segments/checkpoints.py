@@ -44,9 +44,15 @@ def last_at(
     count = len(ascending)
     if offset is not None:
         count = bisect_right(ascending, offset, hi=count, key=lambda one: one.offset)
-    if timestamp_ms is not None:
-        count = bisect_right(ascending, timestamp_ms, hi=count, key=lambda one: one.timestamp_ms)
-    return ascending[count - 1] if count else None
+    return next(
+        (
+            one
+            for one in reversed(ascending[:count])
+            # Not by bisection: log time may have gone back.
+            if timestamp_ms is None or one.timestamp_ms <= timestamp_ms
+        ),
+        None,
+    )
 
 
 def load_checkpoint(place: Place, owner: tuple[str, int], one: Checkpoint) -> Image:

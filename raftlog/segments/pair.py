@@ -103,6 +103,8 @@ class OpenPair:
         self._whole_name = whole_name
         self._first: batch.BatchHeader | None = None
         self._last: batch.BatchHeader | None = None
+        self._times_ms = (0, 0)
+        """The lowest and the highest timestamp."""
         self._batches = 0
         self._rows = RowBuffer()
         self._raw_temp = place.temporary(raw_name(header.base_offset))
@@ -129,7 +131,10 @@ class OpenPair:
             end_offset=header.end_offset,
         )
         self.features.update(self._rows.features)
-        self._first = self._first or header
+        if self._first is None:
+            self._first, self._times_ms = header, (header.timestamp_ms, header.timestamp_ms)
+        low_ms, high_ms = self._times_ms
+        self._times_ms = min(low_ms, header.timestamp_ms), max(high_ms, header.timestamp_ms)
         self._last = header
         self._batches += 1
         self.end_offset = header.end_offset
@@ -168,8 +173,8 @@ class OpenPair:
             last_offset=self.end_offset - 1,
             first_epoch=self._first.epoch,
             last_epoch=self._last.epoch,
-            min_timestamp_ms=self._first.timestamp_ms,
-            max_timestamp_ms=self._last.timestamp_ms,
+            min_timestamp_ms=self._times_ms[0],
+            max_timestamp_ms=self._times_ms[1],
             batches=self._batches,
             records=self.records,
             bytes=size,

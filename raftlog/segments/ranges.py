@@ -91,17 +91,15 @@ def check_range(
 
 
 def between(raw: tuple[Segment, ...]) -> list[Fault]:
-    """Epochs and timestamps never go back from one file to the next; of offsets the manifest has
-    been checked already.
+    """Epochs never go back from one file to the next; of offsets the manifest has been checked
+    already.
     """
     faults = []
     for left, right in pairwise(raw):
-        if right.first_epoch < left.last_epoch or right.min_timestamp_ms < left.max_timestamp_ms:
+        if right.first_epoch < left.last_epoch:
             message = (
-                f"{right.describe()} begins in epoch {right.first_epoch} at"
-                f" {right.min_timestamp_ms} ms, and the file before it ends in epoch"
-                f" {left.last_epoch} at {left.max_timestamp_ms} ms: one of the two is from"
-                " another log"
+                f"{right.describe()} begins in epoch {right.first_epoch}, and the file before it"
+                f" ends in epoch {left.last_epoch}: one of the two is from another log"
             )
             faults.append(Fault(right.base_offset, right.last_offset, "CHAIN", right.file, message))
     return faults

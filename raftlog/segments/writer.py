@@ -142,7 +142,6 @@ class ExportWriter:
         self._log_hash = log_hash_of(self._place, self._manifest)
         last = self._manifest.segments[-1:]
         self._last_epoch = last[0].last_epoch if last else 0
-        self._last_timestamp_ms = last[0].max_timestamp_ms if last else 0
 
     @property
     def manifest(self) -> Manifest:
@@ -234,7 +233,6 @@ class ExportWriter:
                 if maker is not None:
                     self._made(maker.take(chunk, header, self._log_hash))
                 self._next_offset, self._last_epoch = header.end_offset, header.epoch
-                self._last_timestamp_ms = header.timestamp_ms
                 if pair.records >= self.max_records or pair.raw_bytes >= self.max_bytes:
                     self._publish(self._next_offset)
 
@@ -298,11 +296,10 @@ class ExportWriter:
                 f"{what}: the export in {self._place} ends before offset {expected}, and the next"
                 f" batch is at offset {base}"
             )
-        if header.epoch < self._last_epoch or header.timestamp_ms < self._last_timestamp_ms:
+        if header.epoch < self._last_epoch:
             raise ExportMismatchError(
-                f"the batch at offset {base} (epoch {header.epoch}, {header.timestamp_ms} ms) goes"
-                f" back behind the one before (epoch {self._last_epoch}, {self._last_timestamp_ms}"
-                " ms): it is from another log"
+                f"the batch at offset {base} (epoch {header.epoch}) goes back behind the one before"
+                f" (epoch {self._last_epoch}): it is from another log"
             )
 
     def _pair(self) -> OpenPair:

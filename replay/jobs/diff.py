@@ -18,7 +18,7 @@ from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
 from raftlog.plural import counted
 from replay.asked import ask
-from replay.beginning import Began, began
+from replay.beginning import Began, began, begin_offset
 from replay.errors import ReplayError
 from replay.jobs.state import Point
 from replay.local import fold as local
@@ -85,8 +85,9 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> DiffResult:
     end = Point(*local.end_of(export))
     require_order(request, end)
     begin = None
-    if request.from_offset is not None or request.from_time_ms is not None:
-        at = local.ends_at(export, until_offset=request.from_offset, until_ms=request.from_time_ms)
+    until = begin_offset(export, request)
+    if until is not None:
+        at = local.ends_at(export, until_offset=until)
         begin = None if at is None else Point(*at)
     asked = None if request.key is None else ask(*request.key)
     nets = local.differing(export, pool, asked, begin.offset if begin is not None else -1)

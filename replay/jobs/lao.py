@@ -88,7 +88,9 @@ def look(
     stalled = holders.stalls(found, waited, least_ms=stall_ms)
     first = 0
     if since_ms is not None:
-        first = int(np.searchsorted(sampled.timestamp_ms, since_ms))
+        # Not by bisection: log time may have gone back.
+        recent = np.flatnonzero(sampled.timestamp_ms >= since_ms)
+        first = int(recent[0]) if len(recent) else len(sampled)
         stalled = [each for each in stalled if each.ended_ms >= since_ms]
     figures, stood = broker_words(
         log, sampled, brokers, since_ms=since_ms, applied=holders.telling(stalled)

@@ -27,34 +27,23 @@ class End(NamedTuple):
     records: int
 
 
-def ends_at(
-    export: Export, *, until_offset: int | None = None, until_ms: int | None = None
-) -> End | None:
-    """Where the records end, of whole batches up to an offset or a time; None: there are none.
+def ends_at(export: Export, *, until_offset: int | None = None) -> End | None:
+    """Where the records end, of whole batches up to an offset; None: there are none.
 
     The manifest says it of a file that lies within the bounds as a whole.
     """
     offsets = [each for each in (export.at_offset, until_offset) if each is not None]
-    times_ms = [each for each in (export.at_time_ms, until_ms) if each is not None]
     end = End(-1, 0, 0, 0)
     if (begin := export.begin) is not None:
         count = begin.offset + 1 - export.manifest.history_begin
         end = End(begin.offset, begin.epoch, begin.timestamp_ms, count)
     for segment in export.segments:
-        if any(segment.base_offset > each for each in offsets) or any(
-            segment.min_timestamp_ms > each for each in times_ms
-        ):
+        if any(segment.base_offset > each for each in offsets):
             continue
-        inside = (
-            segment.base_offset >= export.begin_offset
-            and all(segment.last_offset <= each for each in offsets)
-            and all(segment.max_timestamp_ms <= each for each in times_ms)
+        inside = segment.base_offset >= export.begin_offset and all(
+            segment.last_offset <= each for each in offsets
         )
-        end = (
-            _later(end, _said(segment))
-            if inside
-            else _read(export, segment, end, offsets, times_ms)
-        )
+        end = _later(end, _said(segment)) if inside else _read(export, segment, end, offsets)
     return end if end.records else None
 
 
@@ -62,32 +51,26 @@ def _said(segment: Segment) -> End:
     return End(segment.last_offset, segment.last_epoch, segment.max_timestamp_ms, segment.records)
 
 
-def _read(
-    export: Export, segment: Segment, end: End, offsets: list[int], times_ms: list[int]
-) -> End:
+def _read(export: Export, segment: Segment, end: End, offsets: list[int]) -> End:
     for table in slices(export, _COLUMNS, segments=[segment]):
         part = table
         for until in offsets:
             part = part.filter(pc.less_equal(part["batch_last_offset"], until))
-        for until in times_ms:
-            part = part.filter(pc.less_equal(part["timestamp_ms"], until))
         if part.num_rows:
             end = _later(end, _last(part))
     return end
 
 
 def _last(rows: pa.Table) -> End:
-    offset, epoch, at_ms = (int(ints(rows[name]).max()) for name in _COLUMNS[:3])
-    return End(offset, epoch, at_ms, rows.num_rows)
+    offsets = ints(rows["offset"])
+    last = int(offsets.argmax())
+    epoch, at_ms = (int(ints(rows[name])[last]) for name in ("epoch", "timestamp_ms"))
+    return End(int(offsets[last]), epoch, at_ms, rows.num_rows)
 
 
 def _later(one: End, other: End) -> End:
-    return End(
-        max(one.offset, other.offset),
-        max(one.epoch, other.epoch),
-        max(one.timestamp_ms, other.timestamp_ms),
-        one.records + other.records,
-    )
+    last = max(one, other)
+    return last._replace(records=one.records + other.records)
 
 
 def end_of(export: Export) -> End:

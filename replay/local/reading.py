@@ -110,7 +110,7 @@ def _chosen(table: pa.Table, types: Collection[RecordType] | None, only: Filter 
 
 
 def _bounded(export: Export) -> bool:
-    return (export.at_offset, export.at_time_ms, export.begin) != (None, None, None)
+    return (export.at_offset, export.begin) != (None, None)
 
 
 def _within(export: Export, table: pa.Table) -> pa.Table:
@@ -119,8 +119,6 @@ def _within(export: Export, table: pa.Table) -> pa.Table:
         table = table.filter(pc.greater(table["offset"], export.begin.offset))
     if export.at_offset is not None:
         table = table.filter(pc.less_equal(table["batch_last_offset"], export.at_offset))
-    if export.at_time_ms is not None:
-        table = table.filter(pc.less_equal(table["timestamp_ms"], export.at_time_ms))
     return table
 
 

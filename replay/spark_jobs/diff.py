@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.differences import field_changes, raw
 from replay.based import base_rows
-from replay.beginning import began, topic_there
+from replay.beginning import began, begin_offset, topic_there
 from replay.changes import changes
 from replay.jobs.diff import SAMPLES, Difference, DiffResult, require_order
 from replay.jobs.state import Point
@@ -64,13 +64,10 @@ def _begin(rows: DataFrame, export: Export, request: JobRequest, end: Point) -> 
     for or nothing was there yet.
     """
     require_order(request, end)
-    if request.from_offset is not None:
-        before: Column = sf.col("batch_last_offset") <= request.from_offset
-    elif request.from_time_ms is not None:
-        before = sf.col("timestamp_ms") <= request.from_time_ms
-    else:
+    until = begin_offset(export, request)
+    if until is None:
         return None
-    point = rows.where(before)
+    point = rows.where(sf.col("batch_last_offset") <= until)
     return None if export.begin is None and point.isEmpty() else find_point(point, export)
 
 

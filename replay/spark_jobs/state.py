@@ -24,7 +24,7 @@ def find_point(rows: DataFrame, export: Export) -> Point:
     last = rows.select(
         sf.max("offset").alias("offset"),
         sf.max("epoch").alias("epoch"),
-        sf.max("timestamp_ms").alias("timestamp_ms"),
+        sf.max_by("timestamp_ms", "offset").alias("timestamp_ms"),
         sf.count("*").alias("records"),
     ).collect()[0]
     begin, below = export.begin, export.begin_offset - export.manifest.history_begin

@@ -58,6 +58,8 @@ class ControllerView(Protocol):
     id: int
     disk: SimDisk
     service: ControllerService | None
+    wall_offset_ms: int
+    """How far its wall clock is off."""
 
     @property
     def core(self) -> QuorumCore | None:
@@ -188,6 +190,9 @@ class Checker:
 
         ``reason``: killed, or why it stopped itself.
         """
+
+    def clock_set(self, host: ControllerView) -> None:
+        """Somebody has set the wall clock of a controller's host."""
 
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         """After each QuorumCore.step of each controller, before its effects are carried out.

@@ -93,14 +93,9 @@ class GoldenLog:
     def append(self, logged: Logged) -> None:
         """The next batch is committed.
 
-        Raises CheckFailedError: its time goes back, or it cannot be folded.
+        Raises CheckFailedError: it cannot be folded.
         """
         header = logged.header
-        if self.batches and header.timestamp_ms < self.batches[-1].header.timestamp_ms:
-            raise CheckFailedError(
-                f"timestamps: the batch at {header.base_offset} is of {header.timestamp_ms} ms, the"
-                f" one before of {self.batches[-1].header.timestamp_ms} ms"
-            )
         records = [decoded(data) for data in batch.records(logged.data, header)]
         try:
             self._builder.apply_decoded(header, records)

@@ -25,6 +25,7 @@ from simulation.checks.leadership import Leadership
 from simulation.checks.ledger import Ledger
 from simulation.checks.levels import Levels
 from simulation.checks.lifecycles import Lifecycles
+from simulation.checks.log_time import LogTime
 from simulation.checks.membership import VoterSets
 from simulation.checks.partitions import Partitions
 from simulation.checks.queues import Queues
@@ -50,6 +51,7 @@ def all_checkers() -> list[Checker]:
         ledger,
         Elections(ledger),
         Leadership(ledger),
+        LogTime(ledger),
         Commitment(ledger),
         Durability(ledger),
         VoterSets(ledger),

@@ -322,6 +322,9 @@ CLOCKS = SwarmConfig(
 )  # fmt: skip
 """Wall clocks that are hours wrong, and controllers that change."""
 
+CLOCKS_RIGHTED = replace(CLOCKS, safety_s=40.0, faults={"clocks_ahead": 15.0, "resign": 4.0})
+"""Wall clocks that are hours ahead for a while."""
+
 STEPS = SwarmConfig(
     brokers=0, clients=2, writes_per_s=20.0, reads_per_s=0.0, topics_share=0.0, safety_s=20.0, election_timeout_ms=200,
     fetch_timeout_ms=200, snapshot_bytes=500, retention_bytes=1,

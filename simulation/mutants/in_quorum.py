@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from simulation.mutants.configs import (
     CLOCKS,
+    CLOCKS_RIGHTED,
     DIVERGED,
     ELECTIONS,
     FLAPPING,
@@ -394,12 +395,12 @@ MUTANTS = (
     ),
     Mutant(
         "timestamp-of-the-clock",
-        "a batch has the time of its leader's wall clock, also when that went back",
+        "a batch has the time of its leader, also when that is before the last batch's",
         (
             Edit(
-                "raftlog.replica.local_log:LocalLog.next_timestamp_ms",
-                "max(self.last_timestamp_ms, wall_clock_ms)",
-                "wall_clock_ms",
+                "raftlog.quorum_time:stamp_after",
+                "max(last_ms, time_ms)",
+                "time_ms",
             ),
         ),
         CLOCKS,
@@ -411,13 +412,41 @@ MUTANTS = (
         "a new leader does not know the times of the batches that it has fetched",
         (
             Edit(
-                "raftlog.replica.local_log:LocalLog.check",
-                "max(self.last_timestamp_ms, checked.last_timestamp_ms)",
-                "self.last_timestamp_ms",
+                "raftlog.replica.local_log:LocalLog.append",
+                "if span.data is self._checked[0]:",
+                "if span.data is None:",
             ),
         ),
         CLOCKS,
         "failovers to a controller whose wall clock is behind",
+        known=1,
+    ),
+    Mutant(
+        "clock-of-one-node",
+        "a leader stamps batches with its own clock, whatever the other voters' clocks say",
+        (
+            Edit(
+                "raftlog.quorum_time:QuorumTime.now_ms",
+                "if time_ms is None:",
+                "if time_ms is None or voters:",
+            ),
+        ),
+        CLOCKS,
+        "a wall clock that is set wrong",
+        known=1,
+    ),
+    Mutant(
+        "log-time-stays-ahead",
+        "log time that is ahead stands still until the clocks have reached it, however long",
+        (
+            Edit(
+                "raftlog.quorum_time:stamp_after",
+                "last_ms - passed_ms > STAND_STILL_MAX_MS",
+                "last_ms < 0",
+            ),
+        ),
+        CLOCKS_RIGHTED,
+        "wall clocks of a majority that are ahead for a while",
         known=1,
     ),
 )

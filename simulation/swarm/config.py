@@ -34,6 +34,7 @@ DRAWN_APART = (
     "alter_hostnames",
     "kill_between_steps",
     "disk_low",
+    "clocks_ahead",
 )
 """Drawn by a generator of their own, for the same reason."""
 BESIDE_SHARE = 0.5

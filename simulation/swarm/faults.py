@@ -51,6 +51,7 @@ FAULTS: dict[str, FaultRange] = {
     "long_pause": _every(8.0, 20.0),
     "loop_blocked": _every(0.5, 4.0),
     "clock_jump": _every(2.0, 8.0),
+    "clocks_ahead": _every(4.0, 20.0),
     "resign": _every(1.0, 6.0),
     # Network.
     "partition": _every(1.0, 6.0),

@@ -27,6 +27,8 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
 from simulation.twins.bounds import MAX_STEPS, RunTooLongError
 
+START_OF_TIME_MS = 1_700_000_000_000
+"""Wall clock at virtual time 0."""
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 

@@ -23,6 +23,7 @@ from replica_kit import (
 from broker.partition import events as ev
 from raftlog import batch
 from raftlog.errors import ErrorCode
+from raftlog.quorum_time import STAND_STILL_MAX_MS
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 
@@ -55,17 +56,20 @@ def test_records_are_one_batch_of_the_leader_epoch(stand: Stand) -> None:
     assert (record.type, pb.DataRecord.FromString(record.body).value) == (1, b"a")
 
 
-def test_the_clock_going_back_does_not_go_back_in_the_log(stand: Stand) -> None:
+def test_timestamps_stand_still_while_time_is_a_little_behind_and_go_back_with_it_when_far(
+    stand: Stand,
+) -> None:
     stand.produce("a")
     late = pb.ProducePartition(topic_id=KEY[0], current_leader_epoch=-1, records=[b""])
     request = pb.ProduceRequest(acks=0, partitions=[late])
-    stand.do(ev.ProduceReceived(request, 5, "late"))
+    for time_ms in (1_000_000 - STAND_STILL_MAX_MS, 5, 6):
+        stand.do(ev.ProduceReceived(request, time_ms, "late"))
     times = [
         header.timestamp_ms
         for a in of_kind(stand.got, ev.Append)
         for header in batch.headers(a.chunk)
     ]
-    assert times == [1_000_000, 1_000_000]
+    assert times == [1_000_000, 1_000_000, 5, 6]
 
 
 def test_acks_all_waits_for_every_member_of_the_isr_to_have_it_durably(stand: Stand) -> None:

@@ -64,6 +64,13 @@ def test_what_is_kept(asked: dict[str, Any], start: int) -> None:
     assert kept_from(**asked) == start
 
 
+def test_batches_of_a_time_that_was_ahead_go_with_those_behind_them() -> None:
+    """[a broker's clock was ahead once: its records, and all behind them, stayed for years]"""
+    runs = LogRuns((Run(10, 10**15, 100), Run(20, 50_000, 100), Run(30, 10**15, 100)), 29)
+    for ms, start in ((50_000, 0), (49_999, 20), (0, 20)):
+        assert start_to_keep(runs, 0, 30, NOW_MS, Retention(ms, -1)) == start
+
+
 def test_a_long_log_is_told_in_few_runs_and_none_is_much_larger_than_the_others() -> None:
     runs = LogRuns()
     for base in range(10_000):

@@ -128,7 +128,7 @@ class PlaneWorld:
             cluster_id="c",
             make_replicas=make,
             broker_status=lambda: self.broker_status,
-            wall_clock_ms=lambda: 1234,
+            time_ms=lambda: 1234,
             failed=self.failures.append,
         )
         self.plane.recover()

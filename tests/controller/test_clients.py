@@ -209,6 +209,44 @@ def test_idle_clients_are_closed_in_log_time() -> None:
     assert idle.error(1)[0] == ErrorCode.UNKNOWN_PRODUCER_ID
 
 
+def test_clients_are_not_idle_for_a_time_that_has_not_passed() -> None:
+    """[the only controller's clock is ten years ahead for minutes: all clients are closed]"""
+    cell = Cell(settings=ControllerSettings(producer_id_expiration_ms=1000))
+    writer = Writer(cell)
+    writer.write(1, timestamp_ms=5_000)
+    cell.now += CHECK_INTERVAL_S
+    assert closed(cell) == []
+    advance(cell, 10**13)
+    cell.now += CHECK_INTERVAL_S
+    assert closed(cell) == [(writer.id, IDLE)], "since then it has passed by the clock here, too"
+
+    cell = Cell(settings=ControllerSettings(producer_id_expiration_ms=60_000))
+    writer = Writer(cell)
+    writer.write(1, timestamp_ms=5_000)
+    for ms in (10**13, 10**13 + 1):
+        cell.now += CHECK_INTERVAL_S
+        advance(cell, ms)
+        assert closed(cell) == []
+
+
+def test_client_of_a_log_time_that_went_back_is_idle_when_nothing_was_heard_of_it_for_long() -> (
+    None
+):
+    cell = Cell(settings=ControllerSettings(producer_id_expiration_ms=60_000, max_clients=2))
+    ahead, other = Writer(cell), Writer(cell)
+    ahead.write(1, timestamp_ms=10**13)
+    other.write(1, timestamp_ms=5_000)
+    third = Writer(cell)
+    assert closed(cell) == [(ahead.id, TOO_MANY)], "of the three it may have been idle the longest"
+    third.write(1, timestamp_ms=10**13)
+    for at_s in (30, 59):
+        cell.now += 30
+        advance(cell, 5_000 + at_s * 1000)
+        assert closed(cell) == []
+    cell.now += 30
+    assert closed(cell) == [(third.id, IDLE)]
+
+
 def advance(cell: Cell, timestamp_ms: int) -> None:
     cell.log.add([record(pb.NoOpRecord())], None, timestamp_ms)
 

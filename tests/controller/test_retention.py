@@ -52,6 +52,15 @@ def test_the_oldest_goes_and_the_newest_always_stays(
     assert (found.end_offset if found else None) == expected
 
 
+def test_snapshot_of_a_time_that_was_ahead_goes_with_those_behind_it() -> None:
+    """[log time was years ahead for a while: the snapshots of then were kept for years]"""
+    ahead = [Held(SnapshotId(10, 1), 10**15), Held(SnapshotId(20, 1), 10**15)]
+    assert next_start(ahead, 0, lambda: 0, 500_000, SETTINGS) is None
+    found = next_start([*ahead, *held(30)], 0, lambda: 0, 100_031, SETTINGS)
+    assert found == SnapshotId(20, 1)
+    assert next_start([*ahead, *held(30)], 0, lambda: 0, 100_030, SETTINGS) is None
+
+
 START = SnapshotId(20, 1)
 
 

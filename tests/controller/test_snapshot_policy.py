@@ -107,6 +107,7 @@ class FakeReplica:
         self.snapshots = FakeSnapshots()
         self.log_start_offset = 0
         self.used = 0
+        self.now_ms = 0
         self.advanced: list[int] = []
 
     def advance_log_start(self, snapshot_id: SnapshotId) -> bool:
@@ -114,6 +115,9 @@ class FakeReplica:
         self.log_start_offset = snapshot_id.end_offset
         self.snapshots.ids = tuple(one for one in self.snapshots.ids if one >= snapshot_id)
         return True
+
+    def time_ms(self) -> int:
+        return self.now_ms
 
     def used_bytes(self) -> int:
         return self.used
@@ -129,7 +133,6 @@ def image(offset: int, level: int = 2, timestamp_ms: int = 0) -> Image:
 class Stage:
     def __init__(self) -> None:
         self.replica = FakeReplica()
-        self.now_ms = 0
         self.images = 0
         self.snapshots = SnapshotGenerator(
             SETTINGS,
@@ -137,7 +140,6 @@ class Stage:
             cluster_id="c",
             generation=lambda: 2,
             now=0.0,
-            wall_clock_ms=lambda: self.now_ms,
         )
 
     def tick(self, now: float, offset: int, *, state_bytes: int = 0, **fields: Any) -> bool:
@@ -227,7 +229,7 @@ def test_retention_moves_the_log_start_one_snapshot_at_a_time() -> None:
     stage.replica.used = 4000
     stage.tick(now + 3 * RETENTION_EVERY_S, 39)
     assert stage.replica.advanced == [20, 30]
-    stage.now_ms = 100_031
+    stage.replica.now_ms = 100_031
     stage.tick(now + 4 * RETENTION_EVERY_S, 39)
     assert stage.replica.advanced == [20, 30, 40]
     stage.replica.used = 1 << 40

@@ -48,8 +48,8 @@ class FakeNode:
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.answer = pb.DescribeQuorumResponse()
         self.brokers = controller_pb2.DescribeBrokersResponse(high_watermark=5)
-        self.ahead_ms = 0
-        """Of its clock."""
+        self.ahead_ms = self.overruled_ms = 0
+        """Of its clock; and by how much it keeps it back to the majority's."""
         self.asked = asyncio.Event()
         self.late_s = 0.0
         self.about: node_pb2.DescribeNodeResponse | None = None
@@ -98,15 +98,16 @@ class FakeNode:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this build")
         assert self.about is not None
         self.about.now_ms = time.time_ns() // 1_000_000 + self.ahead_ms
+        self.about.time_ms = self.about.now_ms - self.overruled_ms
         return self.about
 
     async def _events(
         self, request: node_pb2.DescribeNodeEventsRequest, context: object
     ) -> node_pb2.DescribeNodeEventsResponse:
-        now_ms = time.time_ns() // 1_000_000 + self.ahead_ms
+        now_ms = time.time_ns() // 1_000_000 + self.ahead_ms - self.overruled_ms
         event = node_pb2.NodeEvent(seq=1, at_ms=now_ms - request.max_age_ms, kind=Kind.STARTED)
         return node_pb2.DescribeNodeEventsResponse(
-            node_id=self.answer.node_id, role="controller", now_ms=now_ms, events=[event]
+            node_id=self.answer.node_id, role="controller", time_ms=now_ms, events=[event]
         )
 
     @property
@@ -258,9 +259,12 @@ async def test_a_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: F
     assert (one.reach, one.about) == (Reach.ANSWERS, None)
 
 
-@pytest.mark.parametrize(("leads_by_ms", "follows_by_ms"), [(0, 0), (7_200_000, -7_200_000)])
-async def test_times_are_by_the_leaders_clock_whatever_the_others_show(
-    node: FakeNode, leads_by_ms: int, follows_by_ms: int
+@pytest.mark.parametrize(
+    ("leads_by_ms", "overruled_ms", "follows_by_ms"),
+    [(0, 0, 0), (7_200_000, 0, -7_200_000), (7_200_000, 7_200_000, -7_200_000)],
+)
+async def test_times_are_by_the_leaders_time_whatever_the_clocks_show(
+    node: FakeNode, leads_by_ms: int, overruled_ms: int, follows_by_ms: int
 ) -> None:
     """[a machine whose clock was two seconds behind saw neither the log's end nor the journals']"""
     other = FakeNode()
@@ -274,8 +278,9 @@ async def test_times_are_by_the_leaders_clock_whatever_the_others_show(
         node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
         other.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
         node.ahead_ms, other.ahead_ms = leads_by_ms, follows_by_ms
+        node.overruled_ms = overruled_ms
         seen = await look(node.address)
-        now_ms = time.time_ns() // 1_000_000 + leads_by_ms
+        now_ms = time.time_ns() // 1_000_000 + leads_by_ms - overruled_ms
         assert abs(seen.at_ms - now_ms) < 1_000
         told = await journals(seen, nodes_of(seen), 60_000, 2.0, ClientSecurity())
         assert [one.name for one in told] == ["controller-1", "controller-2"]

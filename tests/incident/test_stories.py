@@ -400,6 +400,17 @@ def test_7_a_disk_is_slow_then_hangs_then_is_full() -> None:
     assert the(told, "WRITES_RESUMED").weight is Weight.NOTE
 
 
+def test_clock_that_was_overruled_is_told_with_its_error() -> None:
+    told = story(
+        node("controller-1", (60_000, Kind.CLOCK_OVERRULED, {"ahead_ms": 3_600_000}),
+             (90_000, Kind.CLOCK_AGREES, {})),
+    )  # fmt: skip
+    assert the(told, "CLOCK_WRONG").text == (
+        "the clock of controller-1 was 1 h ahead, and was not used"
+    )
+    assert told.summary == ("1 wrong clock (controller-1)",)
+
+
 def test_8_a_link_is_cut_and_nobody_stopped() -> None:
     lost = {"peer_id": 3, "reason": "it is connected and does not answer"}
     told = story(

@@ -20,6 +20,7 @@ from raftlog.metadata.entities import format_hash
 from raftlog.segments import pair
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RECORDS, read_manifest
+from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
 from replay.beginning import begun
 from replay.errors import EXIT_FINDINGS
@@ -66,6 +67,25 @@ def both(directory: Path, job: str, **asked: Any) -> tuple[Any, Any]:
     whole = compute_local(replace(request, from_the_beginning=True))
     assert whole.checkpoint is None
     return found, msgspec.structs.replace(whole, checkpoint=found.checkpoint)
+
+
+def test_state_at_a_time_is_that_behind_the_last_batch_of_then_when_log_time_went_back(
+    tmp_path: Path,
+) -> None:
+    """[log time was years ahead for a while: the records of then were missing in all states]"""
+    history = LogHistory(23, metadata_version=8).run(200)
+    before_ms, before = history.timestamp_ms, history.end_offset - 1
+    history.timestamp_ms += 10 * 365 * 86_400_000
+    history.run(330)
+    history.timestamp_ms = before_ms
+    history.run(500)
+    exported_to(tmp_path, history, 90)
+    verify_export(tmp_path)
+    for time_ms, offset in ((before_ms, before), (history.timestamp_ms, history.end_offset - 1)):
+        found, whole = both(tmp_path, "state", at_time_ms=time_ms)
+        assert found == whole
+        assert found.point.offset == offset
+        assert found.state_hash == format_hash(history.hashes[offset])
 
 
 @pytest.mark.parametrize("seed", in_gate(range(4), {0, 1}))

@@ -350,13 +350,6 @@ async def test_a_request_without_a_link_fails_at_once() -> None:
     assert unanswered == [7]
 
 
-@simulated
-async def test_timestamps_never_go_back_though_the_clock_does() -> None:
-    times = iter([5000, 4000, 6000])
-    shell = Shell(lambda: next(times))
-    assert [shell.replica.next_timestamp_ms() for _ in range(3)] == [5000, 5000, 6000]
-
-
 def test_what_is_no_request_is_counted_and_dropped() -> None:
     heard: list[Any] = []
     link = FakeLink()

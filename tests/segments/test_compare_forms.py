@@ -144,11 +144,11 @@ def test_columns_that_are_newer_than_the_file(
     ("epochs", "times", "why"),
     [
         ([1, 3, 2], [5, 5, 5], "the batch at offset 2 has epoch 2 after 3"),
-        ([1, 1, 1], [5, 7, 6], "the batch at offset 2 has timestamp 6 after 7"),
+        ([1, 2, 2], [5, 7, 5], "it has highest timestamp 7, and the manifest says 5"),
         ([2, 2], [5, 5], "the batch at offset 0 has epoch 2 after 1"),
-        ([1, 2], [4, 5], "the batch at offset 0 has timestamp 4 after 5"),
+        ([1, 2, 2], [5, 5, 4], "it has lowest timestamp 4, and the manifest says 5"),
         ([1, 1, 1], [5, 5, 5], "it has last epoch 1, and the manifest says 2"),
-        ([1, 2, 2], [5, 5, 6], "it has last timestamp 6, and the manifest says 5"),
+        ([1, 2, 2], [5, 5, 6], "it has highest timestamp 6, and the manifest says 5"),
         ([1, 2], [5, 5], "it has last offset 1, and the manifest says 2"),
     ],
 )

@@ -24,6 +24,7 @@ from raftlog.metadata.entities import Client, ClientResult, owner_of
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import supports_acls, supports_clients
+from raftlog.quorum_time import STAND_STILL_MAX_MS
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -133,11 +134,17 @@ def close_client(view: ImageView, request: rpc.CloseClientRequest, generation: i
 
 
 class ClientExpiry:
-    """Closes clients that wrote nothing for long, counted in log time; and above the bound on their
-    number, of the principal that has the most those that are idle for the longest.
+    """Closes clients that wrote nothing for long; and above the bound on their number, of the
+    principal that has the most those that are idle for the longest.
+
+    Idle is who is so in log time, as far as that has passed by the monotonic clock, too, since this
+    controller began [the only controller's clock is ten years ahead for minutes, or nobody has
+    written for a week: with the next write all clients are idle at once].
     """
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
+        self._began_at, self._began_ms = now, -1
+        """When this controller began, by its clock and in log time; -1: not looked yet."""
         self._idle_max_ms = settings.producer_id_expiration_ms
         self._max_clients = settings.max_clients
         self._max_records = settings.max_records_per_request
@@ -152,16 +159,24 @@ class ClientExpiry:
         excess = len(pending.clients) - self._max_clients
         if excess <= 0 and now < self.next_check:
             return None
+        log_ms, elapsed_ms = pending.timestamp_ms, (now - self._began_at) * 1000
+        # Log time may have gone back: when a client wrote that has a later time is not known.
+        known_ms = log_ms + STAND_STILL_MAX_MS
         # Sorted: the order of a map means nothing, and every run of a seed must choose the same.
         clients = sorted(
             pending.snapshot().clients.values(),
-            key=lambda client: (client.last_write_ms, client.id),
+            key=lambda one: (one.last_write_ms <= known_ms, one.last_write_ms, one.id),
         )
         if excess > 0:
             chosen = too_many(clients, min(excess, self._max_records))
             return _close([client.id for client in chosen], TOO_MANY)
-        horizon = pending.timestamp_ms - self._idle_max_ms
+        written = [one.last_write_ms for one in clients if one.last_write_ms <= known_ms]
+        if self._began_ms < 0:
+            self._began_ms = max(written, default=log_ms)
+        horizon = min(log_ms, self._began_ms + elapsed_ms) - self._idle_max_ms
         idle = [client.id for client in clients if client.last_write_ms < horizon]
+        if elapsed_ms > self._idle_max_ms:
+            idle += [client.id for client in clients if client.last_write_ms > known_ms]
         if idle:
             return _close(idle[: self._max_records], IDLE)
         self.next_check = now + CHECK_INTERVAL_S

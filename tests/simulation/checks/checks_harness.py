@@ -82,6 +82,7 @@ class Host:
     def __init__(self, node_id: int, voters: tuple[Voter, ...]) -> None:
         self.id, self.name, self.incarnation = node_id, f"c{node_id}", 0
         self._voters = voters
+        self.wall_offset_ms = 0
         self.service: Any = None
         self.core: Any = None
         self.max_metadata_version = LATEST_METADATA_VERSION

@@ -1,0 +1,125 @@
+"""What time the log says it is, beside what the wall clocks of the voters said when it was written.
+
+* Log time moves on only to a time that a majority's clocks have reached, up to the tolerance.
+* It goes back only if it is far ahead, and then to the majority's time; else it stands still.
+* It is ahead of all clocks for no longer than it may stand still: then it comes back.
+
+Would catch: a leader that stamps batches with a clock of its own that is hours ahead or behind, a
+leader that does not know the times of the batches it has fetched, log time that stays ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from typing_extensions import override
+
+from raftlog.metadata.records import Record
+from raftlog.quorum.events import Effect, Event, Proposed
+from raftlog.quorum_time import HEARD_FOR_S, STAND_STILL_MAX_MS, TOLERANCE_MS
+from simulation.checks.api import Checker, CheckFailedError, ControllerView, World
+from simulation.checks.ledger import Ledger
+from simulation.checks.node_log import Logged
+from simulation.twins.loop import START_OF_TIME_MS
+
+SLACK_MS = 1_500
+"""Monotonic clocks that drift while a voter is not heard, and messages that are on their way."""
+
+
+class _Clocks(NamedTuple):
+    """How far the wall clocks are off from some moment on, in ms."""
+
+    since: float
+    off_ms: dict[int, int]
+    """By node."""
+
+
+class LogTime(Checker):
+    """The timestamps of committed batches."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
+        self._clocks: list[_Clocks] = []
+        self._built: dict[tuple[int, int], float] = {}
+        """(offset, epoch) of chunks -> when their leader built them."""
+        self._built_at = 0.0
+        self._last_ms = 0
+        self.moved = 0
+        """Batches at a later time than those before them."""
+        self.returned = 0
+        """Batches at which log time went back."""
+        ledger.golden.listeners.append(self._committed)
+
+    @override
+    def begin(self, world: World) -> None:
+        super().begin(world)
+        self._look()
+
+    @override
+    def clock_set(self, host: ControllerView) -> None:
+        self._look()
+
+    @override
+    def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
+        if type(event) is Proposed:
+            self._built[event.span.base_offset, event.epoch] = self.world.now()
+
+    def _look(self) -> None:
+        off_ms = {host.id: host.wall_offset_ms for host in self.world.controllers}
+        self._clocks.append(_Clocks(self.world.now(), off_ms))
+
+    def _committed(self, logged: Logged, records: list[Record]) -> None:
+        header = logged.header
+        # A batch within a chunk was built with the one before.
+        self._built_at = self._built.pop((header.base_offset, header.epoch), self._built_at)
+        last_ms, self._last_ms = self._last_ms, header.timestamp_ms
+        now_ms = START_OF_TIME_MS + round(self._built_at * 1000)
+        ahead_ms, last_ahead_ms = header.timestamp_ms - now_ms, last_ms - now_ms
+        low_ms, high_ms, most_ms = self._majority()
+        what = f"timestamps: the batch at {header.base_offset}, built at {self._built_at:.3f} s, is"
+        if header.timestamp_ms > last_ms:
+            self.moved += 1
+            if ahead_ms > high_ms + TOLERANCE_MS + SLACK_MS:
+                raise CheckFailedError(
+                    f"{what} {ahead_ms} ms ahead; a majority's clocks were at most {high_ms}"
+                )
+        elif header.timestamp_ms < last_ms:
+            self.returned += 1
+            if last_ms - header.timestamp_ms < STAND_STILL_MAX_MS - TOLERANCE_MS - SLACK_MS:
+                raise CheckFailedError(
+                    f"{what} {ahead_ms} ms ahead, the one before {last_ahead_ms}"
+                )
+            if ahead_ms < low_ms - TOLERANCE_MS - SLACK_MS:
+                raise CheckFailedError(
+                    f"{what} {ahead_ms} ms ahead; a majority's clocks were at least {low_ms}"
+                )
+        if ahead_ms > most_ms + STAND_STILL_MAX_MS + SLACK_MS:
+            raise CheckFailedError(
+                f"{what} {ahead_ms} ms ahead; no voter's clock was, by {most_ms}"
+            )
+
+    def _majority(self) -> tuple[int, int, int]:
+        """The least and the most that a majority has reached while its clocks may have counted, and
+        the most of any clock.
+        """
+        since = self._built_at - HEARD_FOR_S - 1.0
+        seen = [
+            one.off_ms
+            for one, after in zip(self._clocks, [*self._clocks[1:], None], strict=True)
+            if one.since <= self._built_at and (after is None or after.since > since)
+        ]
+        reached, most = list[int](), list[int]()
+        for voters in self._voter_sets():
+            for off_ms in seen:
+                clocks = sorted(off_ms[one] for one in voters if one in off_ms)
+                # Fewer than a majority may have been heard of those that count.
+                reached += [clocks[0], clocks[-(len(voters) // 2 + 1)]]
+                most.append(clocks[-1])
+        return min(reached), max(reached), max(most)
+
+    def _voter_sets(self) -> list[list[int]]:
+        """The node ids of the last two: the newest may not be in force yet."""
+        known = [[one.node_id for one in at.voters] for at in self._golden.voter_sets[-2:]]
+        configured = list(range(1, self.world.config.voters + 1))
+        return known if len(known) > 1 else [configured, *known]

@@ -1,0 +1,121 @@
+"""What time a node takes it to be: its own clock, kept to those of a majority of the voters."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.quorum_time import (
+    AGAIN_S,
+    HEARD_FOR_S,
+    MAX_MS,
+    STAND_STILL_MAX_MS,
+    TOLD_FOR_S,
+    TOLERANCE_MS,
+    Majority,
+    QuorumTime,
+    stamp_after,
+)
+
+NOON_MS = 1_700_000_000_000
+YEARS_MS = 10 * 365 * 86_400_000
+VOTERS = (1, 2, 3)
+
+
+class Node:
+    """Node 1, and the monotonic clock that it has."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.off_ms = 0
+        """How far its own clock is off."""
+        self.time = QuorumTime(lambda: self.at(self.off_ms), lambda: self.now, 1)
+
+    def at(self, off_ms: int) -> int:
+        return NOON_MS + round(self.now * 1000) + off_ms
+
+    def hear(self, **off_ms: int) -> Node:
+        for name, off in off_ms.items():
+            self.time.heard(int(name.removeprefix("node_")), self.at(off))
+        self.now += 2 * AGAIN_S
+        return self
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "second_ms", "third_ms", "used_ms"),
+    [
+        (300, 0, -200, 300),
+        (YEARS_MS, 0, 100, 100 + TOLERANCE_MS),
+        (-YEARS_MS, 0, 100, -TOLERANCE_MS),
+        (0, YEARS_MS, 0, 0),
+        (0, -YEARS_MS, -YEARS_MS, -YEARS_MS + TOLERANCE_MS),
+    ],
+)
+def test_leader_keeps_its_clock_to_that_of_a_majority(
+    own_ms: int, second_ms: int, third_ms: int, used_ms: int
+) -> None:
+    node = Node()
+    node.off_ms = own_ms
+    node.hear(node_2=second_ms, node_3=third_ms)
+    assert node.time.now_ms(VOTERS) == node.at(used_ms)
+
+
+def test_of_two_clocks_that_differ_the_lower_counts_for_what_is_reached() -> None:
+    node = Node()
+    node.off_ms = YEARS_MS
+    node.hear(node_2=0)
+    assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(YEARS_MS))
+
+
+def test_clock_counts_for_as_long_as_its_voter_is_heard() -> None:
+    node = Node().hear(node_2=0, node_3=-5_000, node_4=YEARS_MS)
+    assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))
+    node.now += HEARD_FOR_S / 2
+    node.hear(node_3=-5_000)
+    assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))
+    node.now += HEARD_FOR_S / 2
+    assert node.time.majority(VOTERS) == Majority(node.at(-5_000), node.at(0))
+    node.now += HEARD_FOR_S
+    assert node.time.majority(VOTERS) is None
+
+
+def test_only_voter_believes_its_own_clock() -> None:
+    node = Node()
+    node.off_ms = YEARS_MS
+    assert node.time.now_ms((1,)) == node.at(YEARS_MS)
+
+
+def test_follower_goes_by_what_it_was_told_until_that_is_old() -> None:
+    node = Node()
+    node.off_ms = -YEARS_MS
+    assert (node.time.now_ms(), node.time.ahead_ms()) == (node.at(-YEARS_MS), None)
+    node.time.told(node.at(0))
+    node.now += 300.0
+    assert node.time.now_ms() == node.at(-TOLERANCE_MS)
+    assert node.time.ahead_ms() == -YEARS_MS
+    node.now += TOLD_FOR_S
+    assert node.time.now_ms() == node.at(-YEARS_MS)
+
+
+@pytest.mark.parametrize("clock_ms", [0, -1, MAX_MS + 1])
+def test_clock_that_no_clock_can_show_is_not_believed(clock_ms: int) -> None:
+    node = Node()
+    node.time.told(clock_ms)
+    node.time.heard(2, clock_ms)
+    assert node.time.ahead_ms() is None
+    assert node.time.majority(VOTERS) is None
+
+
+def test_timestamps_stand_still_while_a_little_ahead_and_go_back_when_far_ahead() -> None:
+    assert stamp_after(5_000, 6_000, 6_000) == 6_000
+    assert stamp_after(5_000 + STAND_STILL_MAX_MS, 5_000, 5_000) == 5_000 + STAND_STILL_MAX_MS
+    assert stamp_after(5_001 + STAND_STILL_MAX_MS, 5_000, 5_000) == 5_000
+
+
+def test_log_time_does_not_go_back_by_the_word_of_less_than_a_majority() -> None:
+    node = Node()
+    late_ms = node.at(YEARS_MS)
+    assert node.time.next_stamp_ms(late_ms, VOTERS) == late_ms
+    node.hear(node_2=YEARS_MS + 60_000)
+    assert node.time.next_stamp_ms(late_ms, VOTERS) == late_ms, "one of two clocks has passed it"
+    node.hear(node_3=0)
+    assert node.time.next_stamp_ms(late_ms, VOTERS) == node.at(0)
