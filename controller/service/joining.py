@@ -136,7 +136,8 @@ class Joining:
 
     async def _ask_leader(self, wanted: Wish, seen: QuorumDescription) -> None:
         own = self._node.quorum
-        known = [voter.endpoint for voter in seen.voter_set if voter.endpoint != own.endpoint]
+        voters = (*seen.voter_set, *own.configured_voters)
+        known = [voter.endpoint for voter in voters if voter.endpoint != own.endpoint]
         addresses = list(dict.fromkeys((*known, *own.bootstrap_servers)))
         if not addresses:
             return

@@ -117,6 +117,7 @@ class NodeConfig:
             # asking those.
             bootstrap_servers=own.bootstrap_servers
             or (() if voters != () else self._other_voters()),
+            configured_voters=own.voters,
             endpoint=own.endpoints,
         )
 

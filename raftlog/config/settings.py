@@ -126,12 +126,14 @@ class Settings:
         (),
         'The initial voters, ["1@host:port", ...], the same on every controller. Use an odd number:'
         " three survive the loss of one, five of two. Empty if `storage format` names the voters."
-        " Once the log contains a voter set, that one counts.",
+        " Once the log contains a voter set, that one counts; but a voter that does not answer"
+        " where the log has it is looked for here, too.",
     )
     controller_quorum_bootstrap_servers: Endpoints = _key(
         (),
         "Controllers to ask for the leader at the start, [host:port, ...]. Default: those of"
-        " controller.quorum.voters. A controller that joins a running quorum needs it.",
+        " controller.quorum.voters. A controller that joins a running quorum needs it. Controllers"
+        " look here for voters that do not answer where the log has them.",
     )
     controller_quorum_auto_join_enable: bool = _key(
         False,

@@ -55,6 +55,8 @@ class QuorumConfig:
     """
     bootstrap_servers: tuple[str, ...] = ()
     """controller.quorum.bootstrap.servers."""
+    configured_voters: tuple[Voter, ...] = ()
+    """controller.quorum.voters: where a voter may be if nobody answers where the log has it."""
 
     @property
     def bootstrap_peers(self) -> tuple[Voter, ...]:

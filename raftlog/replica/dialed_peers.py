@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from raftlog.quorum import events as ev
+from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.peer_reach import PeerReach
 from raftlog.replica.peers import Peer, PeerListener
 from raftlog.transport.api import Transport
@@ -16,16 +18,8 @@ from raftlog.voter import Voter
 class DialedPeers:
     """Links to each of them, by id."""
 
-    def __init__(
-        self, node_id: int, transport: Transport, listener: PeerListener, answer_s: float
-    ) -> None:
-        """``node_id``: this node's own. ``answer_s``: how long an answer may take."""
-        self._node_id, self._transport, self._observer, self._answer_s = (
-            node_id,
-            transport,
-            listener,
-            answer_s,
-        )
+    def __init__(self, config: QuorumConfig, transport: Transport, listener: PeerListener) -> None:
+        self._config, self._transport, self._observer = config, transport, listener
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.by_id: dict[int, Peer] = {}
@@ -34,16 +28,40 @@ class DialedPeers:
         """Talk to these, and to nobody else: hang up, dial, and dial anew where an address has
         changed.
         """
-        wanted = {peer.node_id: peer.endpoint for peer in peers if peer.node_id != self._node_id}
+        own_id, answer_s = self._config.node_id, self._config.request_timeout_ms / 1000
+        wanted = {peer.node_id: peer.endpoint for peer in peers if peer.node_id != own_id}
         for node_id, peer in list(self.by_id.items()):
-            if wanted.get(node_id) != peer.endpoint:
+            if not peer.stays_at(wanted.get(node_id, "")):
                 del self.by_id[node_id]
                 peer.close()
         for node_id, endpoint in wanted.items():
             if endpoint and node_id not in self.by_id:
                 self.by_id[node_id] = Peer(
-                    node_id, endpoint, self._transport, self._observer, self._spawn, self._answer_s
+                    node_id,
+                    endpoint,
+                    self._transport,
+                    self._observer,
+                    self._spawn,
+                    answer_s,
+                    elsewhere=partial(self._elsewhere, node_id),
                 )
+
+    def _elsewhere(self, node_id: int) -> list[str]:
+        """Where this node's own configuration says that a voter may be: where no other one answers.
+
+        The node there proves by its id and directory id that it is the voter.
+        """
+        config = self._config
+        if node_id < 0:
+            # Itself an address of the configuration.
+            return []
+        named = [voter.endpoint for voter in config.configured_voters if voter.node_id == node_id]
+        others = {
+            peer.address
+            for other_id, peer in self.by_id.items()
+            if other_id != node_id and peer.reach().is_reached
+        }
+        return [one for one in (*named, *config.bootstrap_servers) if one not in others]
 
     def send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> bool:
         """Send a request on the link for its kind. False: this node does not talk to that peer."""

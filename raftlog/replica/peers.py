@@ -21,6 +21,8 @@ log = get_logger(__name__)
 
 PROBE_TIMEOUT_S = 0.2
 PROBE_AGAIN_MIN_S, PROBE_AGAIN_MAX_S = 0.002, 0.02
+ELSEWHERE_AFTER_S = 1.0
+"""So long an address is tried before another one is at which the peer may be."""
 PROBES_MAX = 50
 """A dying process still accepts for some milliseconds after its streams have broken, until the
 kernel comes to its listening socket: the first probe is not the last word. The second comes soon,
@@ -75,7 +77,7 @@ class PeerLink:
         self._dialer = self._dial()
 
     def _dial(self) -> Dialer:
-        return self._peer.transport.dial(self._peer.endpoint, self._conversation, self)
+        return self._peer.transport.dial(self._peer.address, self._conversation, self)
 
     @property
     def is_up(self) -> bool:
@@ -136,6 +138,8 @@ class PeerLink:
                 self._in_flight.discard(message.correlation_id)
                 kind = message.WhichOneof("body") if self._control else None
                 body = message if kind is None else getattr(message, kind)
+                if type(body) is pb.VoteResponse and body.voter_id != self._peer.node_id:
+                    self._peer.is_elsewhere()
                 error = getattr(body, "error_code", 0)
                 if error or self._refusal:
                     self._refused(error)
@@ -159,6 +163,11 @@ class PeerLink:
             self._peer.suspect()
             self._give_up()
 
+    def attempt_failed(self, reason: str, error: object) -> None:
+        """There is no connection."""
+        if self._control:
+            self._peer.not_reached(self._down_since)
+
     def _refused(self, error: int) -> None:
         """Said once, and again after an answer that is none: each answer to come will be the
         same.
@@ -170,16 +179,26 @@ class PeerLink:
                 "a node refuses all that this one asks",
                 reason=refusal,
                 peer=self._peer.node_id,
-                endpoint=self._peer.endpoint,
+                endpoint=self._peer.address,
                 link=self._conversation.name,
             )
         self._refusal = refusal
+        if refusal:
+            self._peer.not_reached(self._refused_since)
 
     def close(self) -> None:
-        """Stop for good."""
+        """Stop for good. What was asked gets no answer, and nobody is told."""
         self._silence.close()
         self._drop_other()
         self._dialer.close()
+
+    def redial(self) -> None:
+        """Dial the peer at another address. What was asked gets no answer."""
+        self.close()
+        self._silence = Silence(self._peer.answer_s, self._dial_another)
+        self._refusal = ""
+        self._dialer = self._dial()
+        self._give_up()
 
     def _dial_another(self) -> None:
         if self._other is None and self._dialer.link is not None:
@@ -211,8 +230,12 @@ class Peer:
         listener: PeerListener,
         spawn: Callable[[Any], asyncio.Task[None]],
         answer_s: float,
+        *,
+        elsewhere: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """``answer_s``: how long an answer may take."""
+        """``endpoint``: where the voter set has it; ``answer_s``: how long an answer may take;
+        ``elsewhere``: other addresses at which it may be, if nobody answers there.
+        """
         self.answer_s = answer_s
         self.node_id, self.endpoint, self.transport, self.listener = (
             node_id,
@@ -220,13 +243,24 @@ class Peer:
             transport,
             listener,
         )
-        self._spawn = spawn
-        self.now = asyncio.get_running_loop().time
+        self.address = endpoint
+        """Where it is dialed."""
+        self._spawn, self._elsewhere = spawn, elsewhere
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._tried: set[str] = set()
+        """Addresses that were dialed in vain since it was last reached, or the last round."""
+        self._dialed_at = self.now()
         self._probe: asyncio.Task[None] | None = None
         self.hung_up = False
         self._control = PeerLink(self, Conversation.QUORUM)
         self._replication = PeerLink(self, Conversation.REPLICATION)
-        self._snapshots = SnapshotLink(node_id, endpoint, transport, listener, answer_s)
+        self._snapshots = self._snapshot_link()
+
+    def _snapshot_link(self) -> SnapshotLink:
+        return SnapshotLink(
+            self.node_id, self.address, self.transport, self.listener, self.answer_s
+        )
 
     def send(self, correlation_id: int, request: Any) -> None:
         """Send a control request."""
@@ -255,7 +289,45 @@ class Peer:
             return PeerReach(self.node_id)
         since, reason = min(failing)
         for_ms = max(0, round((self.now() - since) * 1000))
-        return PeerReach(self.node_id, f"{self.endpoint}: {reason}", for_ms)
+        known = f"; the log has it at {self.endpoint}" if self.address != self.endpoint else ""
+        return PeerReach(self.node_id, f"{self.address}: {reason}{known}", for_ms)
+
+    # --- where it is -----------------------------------------------------------------------------
+
+    def stays_at(self, endpoint: str) -> bool:
+        """Take note of its endpoint in the voter set; False: it has to be dialed anew."""
+        if endpoint not in (self.endpoint, self.address):
+            return False
+        self.endpoint = endpoint
+        return True
+
+    def not_reached(self, since: float) -> None:
+        """There is no connection to its address, or another node refuses what it is asked there."""
+        if self.now() - max(since, self._dialed_at) >= ELSEWHERE_AFTER_S:
+            self.is_elsewhere()
+
+    def is_elsewhere(self) -> None:
+        """It is not at this address: dial the next at which it may be, after the last one the first
+        again.
+        """
+        self._loop.call_soon(self._dial_next, self.address)
+
+    def _dial_next(self, address: str) -> None:
+        if self.hung_up or address != self.address:
+            return
+        self._tried.add(address)
+        known = dict.fromkeys((self.endpoint, *self._elsewhere()))
+        left = [one for one in known if one not in self._tried]
+        if not left:
+            self._tried = {address}
+            left = [one for one in known if one != address]
+        self._dialed_at = self.now()
+        if left:
+            self.address = left[0]
+            for link in (self._control, self._replication):
+                link.redial()
+            self._snapshots.close()
+            self._snapshots = self._snapshot_link()
 
     def suspect(self) -> None:
         """A link broke: find out whether the process is gone (mechanism: a dead process's port
@@ -269,7 +341,7 @@ class Peer:
     async def _find_out(self) -> None:
         again_s = PROBE_AGAIN_MIN_S
         for _ in range(PROBES_MAX):
-            if await self.transport.probe(self.endpoint, PROBE_TIMEOUT_S) is Probe.REFUSED:
+            if await self.transport.probe(self.address, PROBE_TIMEOUT_S) is Probe.REFUSED:
                 self.listener.gone(self.node_id)
                 return
             await asyncio.sleep(again_s)

@@ -127,7 +127,7 @@ class Replica(PeerListener):
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
         self._visitors = Visitors()
-        self._peers = DialedPeers(config.node_id, transport, self, config.request_timeout_ms / 1000)
+        self._peers = DialedPeers(config, transport, self)
 
     @property
     def disk_busy_s(self) -> float:

@@ -12,10 +12,21 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import median
 
 import pytest
-from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, lost, three_controllers
+from cluster_kit import (
+    PATIENCE_S,
+    Load,
+    committed_image,
+    configure,
+    controllers_of,
+    lost,
+    running,
+    setting,
+    three_controllers,
+)
 
 from raftlog.cli.local import LocalCluster
 from raftlog.client.controller_client import ControllerClient
@@ -112,3 +123,33 @@ async def test_the_leader_is_killed_again_and_again(cluster: LocalCluster) -> No
     print(f"from kill -9 of the leader to the first acknowledged write: {in_ms(took_s)}")
     assert median(took_s) < KILL_GAP_S
     assert lost(acknowledged, await committed_image(cluster)) == []
+
+
+@pytest.mark.nightly
+async def test_quorum_whose_nodes_take_each_others_addresses_elects_a_leader(
+    tmp_path: Path,
+) -> None:
+    """[each dialed the others where the log had them, and a voter answered: not the one it was]"""
+    made = LocalCluster(tmp_path / "c", controllers=3, brokers=0)
+    with running(made):
+        async with controllers_of(made) as client:
+            await client.call(setting("before", "1"), timeout_s=PATIENCE_S)
+        for node in made.controllers:
+            assert made.kill(node.name, signal.SIGKILL)
+            assert made.wait_gone(node.name, PATIENCE_S)
+        # The log has node 1 where node 3 is, and so on.
+        turned = [*made.controllers[1:], made.controllers[0]]
+        for node, there in zip(made.controllers, turned, strict=True):
+            voters = [
+                f"{one.node_id}@{at.endpoint}"
+                for one, at in zip(made.controllers, turned, strict=True)
+            ]
+            configure(
+                made, node, {"listeners": [there.endpoint], "controller.quorum.voters": voters}
+            )
+        for node in made.controllers:
+            made.start(node.name)
+        async with controllers_of(made) as client:
+            await client.call(setting("after", "1"), timeout_s=PATIENCE_S)
+            image = await committed_image(made)
+        assert {"before", "after"} <= {name for _, name in image.configs}

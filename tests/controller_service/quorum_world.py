@@ -33,8 +33,10 @@ class Node:
         *,
         voters: tuple[Voter, ...] = (),
         auto_join: bool = False,
+        cluster_id: str = "c",
     ) -> None:
         self.world, self.id, self.auto_join = world, node_id, auto_join
+        self.cluster_id = cluster_id
         self.disks = 0
         self.port = 9093
         self.up_now = False
@@ -60,19 +62,22 @@ class Node:
         if self.disks and joining:
             self.voters = ()
         self.disks += 1
-        self.disk = SimDisk(NodeIdentity("c", self.id, self.directory), random.Random(self.id))
+        self.disk = SimDisk(
+            NodeIdentity(self.cluster_id, self.id, self.directory), random.Random(self.id)
+        )
 
     def start(self) -> None:
         self.up_now = True
         self.failures: list[Exception] = []
         self.transport = self.world.network.transport_for(self.name)
         config = QuorumConfig(
-            "c",
+            self.cluster_id,
             self.id,
             self.directory,
             self.voters,
             endpoint=self.endpoint,
             bootstrap_servers=tuple(one for one in self.world.bootstrap if one != self.endpoint),
+            configured_voters=self.world.configured,
             max_metadata_version=LATEST_METADATA_VERSION,
         )
         self.store = self.disk.open()
@@ -112,6 +117,8 @@ class QuorumWorld:
         """
         self.network = SimNetwork(random.Random(seed))
         self.auto_join = auto_join
+        self.configured: tuple[Voter, ...] = ()
+        """What ``controller.quorum.voters`` says in the files of nodes that start from now on."""
         count = voters or 1
         self.bootstrap = tuple(f"c{i}:9093" for i in range(1, count + 1))
         first = tuple(

@@ -8,13 +8,15 @@ import asyncio
 import random
 
 import pytest
-from quorum_world import QuorumWorld
+from quorum_world import Node, QuorumWorld
 from simulated import simulated
 
 from controller.service.status import ready
 from raftlog import batch
+from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -125,6 +127,71 @@ async def test_a_replaced_disk_is_a_new_voter(joining: bool) -> None:
     await world.voters_are("dir-1-1", "dir-2-1", "dir-3-2")
     await world.converged()
     assert lost.service.replica.core.role in ("follower", "leader")
+
+
+async def move_all(world: QuorumWorld, *, named: bool) -> None:
+    """All voters get other addresses at once, and their files say which: of whom, or not."""
+    for node in world.nodes.values():
+        node.kill()
+        node.port = 9500 + node.id
+    endpoints = tuple(node.endpoint for node in world.nodes.values())
+    world.bootstrap = () if named else endpoints
+    if named:
+        world.configured = tuple(Voter(one.id, one.endpoint) for one in world.nodes.values())
+    world.client.close()
+    world.client = ControllerClient(
+        world.network.transport_for("client"), endpoints, rng=random.Random(9)
+    )
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("ids_known", [True, False])
+@simulated
+async def test_voters_elect_a_leader_when_all_have_other_addresses(
+    ids_known: bool, named: bool
+) -> None:
+    """[peers were dialed where the log had them, and nowhere else: no leader for ever]"""
+    world = QuorumWorld(auto_join=ids_known, voters=0 if ids_known else 3)
+    for node_id in (2, 3) if ids_known else ():
+        world.join(node_id)
+    await world.voters_are(1, 2, 3)
+    await world.write("before")
+    await move_all(world, named=named)
+    begun = asyncio.get_running_loop().time()
+    for node in world.nodes.values():
+        node.start()
+    await world.active()
+    assert asyncio.get_running_loop().time() - begun < 10.0
+    await world.write("after")
+
+    def told() -> bool:
+        return all(
+            {voter.endpoint for voter in node.service.node.voters}
+            == {one.endpoint for one in world.nodes.values()}
+            for node in world.nodes.values()
+        )
+
+    await world.until(told)
+    await world.converged()
+
+
+@simulated
+async def test_voter_that_is_dialed_elsewhere_is_known_by_its_id_and_directory() -> None:
+    """One of the addresses belongs to a node of another cluster, one to a voter with a new disk."""
+    world = QuorumWorld(voters=3)
+    await world.voters_are("dir-1-1", "dir-2-1", "dir-3-1")
+    await world.write("before")
+    await move_all(world, named=False)
+    stranger = Node(world, 7, voters=(Voter(7, "c7:9093"),), cluster_id="other")
+    stranger.start()
+    await world.until(lambda: stranger.service.node.decider is not None)
+    world.bootstrap = (stranger.endpoint, *world.bootstrap)
+    world.nodes[3].new_disk(joining=False)
+    for node in world.nodes.values():
+        node.start()
+    await world.active()
+    await world.write("after")
+    await world.converged()
 
 
 @simulated
