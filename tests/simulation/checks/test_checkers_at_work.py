@@ -104,11 +104,12 @@ OTHERS = (
     (3, configs.RECOVERED),
     (1, configs.HOLDERS),
     (1, configs.OUTLIVED),
+    (1, configs.CLOCKS_RIGHTED),
 )
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
 lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
 builds; rights that change; clients that watch; leases and locks; partitions that keep little;
-logs that are recovered by hand, with data, among locks and among watchers."""
+logs that are recovered by hand, with data, among locks and among watchers; wrong clocks."""
 
 
 @pytest.mark.nightly

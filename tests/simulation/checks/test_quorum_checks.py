@@ -17,9 +17,10 @@ from simulation.checks.api import CheckFailedError
 from simulation.checks.commitment import Commitment
 from simulation.checks.durability import Durability
 from simulation.checks.elections import Elections
-from simulation.checks.golden import GoldenLog
+from simulation.checks.log_time import LogTime
 from simulation.checks.membership import VoterSets, majorities_meet
 from simulation.checks.node_log import LogMatching, NodeLog
+from simulation.twins.loop import START_OF_TIME_MS
 
 EVERYTHING = (Elections, Commitment, Durability, VoterSets)
 
@@ -60,15 +61,63 @@ def test_a_sound_life_passes_all_checkers() -> None:
     assert commitment.advances == 3
 
 
-def test_a_committed_log_whose_time_goes_back_is_refused() -> None:
-    log, golden = NodeLog("c1", LogMatching(), 0, 0, 0), GoldenLog()
-    for offset, timestamp_ms in enumerate((5, 5, 7, 6)):
-        log.append(offset, chunk_of(offset, 1, config("k", "a"), timestamp_ms=timestamp_ms))
-    for logged in log.batches[:3]:
-        golden.append(logged)
-    with refused("timestamps: the batch at 3 is of 6 ms, the one before of 7 ms"):
-        golden.append(log.batches[3])
-    assert golden.end == 3
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("off_ms", "ahead_ms", "why"),
+    [
+        ((0, 0, 0), (0, 5, 7), ""),
+        ((HOUR_MS, 0, 0), (0, 1_000), ""),
+        ((HOUR_MS, 0, 0), (0, HOUR_MS), "a majority's clocks were at most 0"),
+        ((HOUR_MS, HOUR_MS, 0), (0, HOUR_MS), ""),
+        ((HOUR_MS, HOUR_MS, 0), (HOUR_MS, 0), ""),
+        ((0, 0, 0), (7, 6), "is 6 ms ahead, the one before 7"),
+        ((0, 0, -HOUR_MS), (7, -HOUR_MS), ""),
+        ((0, 0, 0), (7, -HOUR_MS), "a majority's clocks were at least 0"),
+    ],
+)
+def test_log_time_is_held_to_the_clocks_of_a_majority(
+    off_ms: tuple[int, ...], ahead_ms: tuple[int, ...], why: str
+) -> None:
+    trace = Trace(LogTime)
+    for host, off in zip(trace.controllers, off_ms, strict=True):
+        host.wall_offset_ms = off
+        trace.last.clock_set(host)
+    log = NodeLog("c1", LogMatching(), 0, 0, 0)
+    for offset, ahead in enumerate(ahead_ms):
+        log.append(
+            offset, chunk_of(offset, 1, config("k", "a"), timestamp_ms=START_OF_TIME_MS + ahead)
+        )
+    for logged in log.batches[:-1]:
+        trace.ledger.golden.append(logged)
+    if not why:
+        trace.ledger.golden.append(log.batches[-1])
+        return
+    with refused(why):
+        trace.ledger.golden.append(log.batches[-1])
+
+
+def test_log_time_that_stays_ahead_of_all_clocks_is_refused() -> None:
+    trace = Trace(LogTime)
+    for host in trace.controllers:
+        host.wall_offset_ms = HOUR_MS
+        trace.last.clock_set(host)
+    log = NodeLog("c1", LogMatching(), 0, 0, 0)
+    for offset in range(2):
+        ahead_ms = START_OF_TIME_MS + HOUR_MS
+        log.append(offset, chunk_of(offset, 1, config("k", "a"), timestamp_ms=ahead_ms))
+    trace.ledger.golden.append(log.batches[0])
+    trace.time = 20.0
+    for host in trace.controllers:
+        host.wall_offset_ms = 0
+        trace.last.clock_set(host)
+    trace.time = 40.0
+    trace.last.after_step(
+        trace.controllers[0], ev.Proposed(1, ev.LogSpan(1, 2, ((1, 1),), b"")), []
+    )
+    with refused("no voter's clock was, by 0"):
+        trace.ledger.golden.append(log.batches[1])
 
 
 # --- I4, I6: the ledger's own -------------------------------------------------------------------
