@@ -251,7 +251,13 @@ def describe(cluster: LocalCluster) -> Any:
     ).json
 
 
-def says(text: str, *patterns: str) -> None:
-    """Assert that a text has all of these, which are regular expressions."""
+def says(text: str | Path, *patterns: str) -> None:
+    """Assert that a text has all of these, which are regular expressions.
+
+    A file is the log of a running process: a line is in it some time after what it tells.
+    """
     for pattern in patterns:
-        assert re.search(pattern, text), f"{pattern!r} is not in: {text}"
+        if isinstance(text, Path):
+            until(lambda: re.search(pattern, text.read_text()), f"{pattern!r} is in {text}")  # noqa: B023
+        else:
+            assert re.search(pattern, text), f"{pattern!r} is not in: {text}"

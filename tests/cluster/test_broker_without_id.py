@@ -98,7 +98,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
     assert cluster.mapped() == {"127.0.0.2": 1001, "127.0.0.3": 1002, "127.0.0.4": 1003}
     assert {one["broker_id"] for one in describe(cluster)["brokers"]} == {1001, 1002, 1003}
-    says(cluster.log_path("broker-2").read_text(), "given a broker id", "generated")
+    says(cluster.log_path("broker-2"), "given a broker id", "generated")
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
     size = cluster.log_path("broker-2").stat().st_size
     assert cluster.up("broker-2") == 1001
@@ -126,7 +126,7 @@ def test_a_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     after = next(one for one in describe(cluster)["brokers"] if one["broker_id"] == 1002)
     assert after["broker_epoch"] > before["broker_epoch"]
     assert after["replica_count"] == before["replica_count"] == 3
-    says(cluster.log_path("broker-3").read_text(), "host 127.0.0.3 is mapped to broker 1002")
+    says(cluster.log_path("broker-3"), "host 127.0.0.3 is mapped to broker 1002")
 
 
 @pytest.mark.nightly
@@ -174,7 +174,7 @@ def test_several_ids_are_missing(cluster: Hosts) -> None:
     )
     assert cluster.up("broker-4") == 1003
     assert cluster.up("broker-5") == 1002
-    says(cluster.log_path("broker-5").read_text(), "is the only one missing")
+    says(cluster.log_path("broker-5"), "is the only one missing")
     assert cluster.mapped()["127.0.0.9"] == 1002
     # The old disk comes back: the id is not its any more.
     said = cluster.end_of("broker-3")
@@ -216,9 +216,9 @@ def test_a_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: H
         lambda: re.search(absent, cluster.ready("broker-3")[1]),
         "the broker says for what it waits, and how long",
     )
-    says(cluster.log_path("broker-3").read_text(), "no broker id yet", "BROKER_NOT_AVAILABLE")
+    says(cluster.log_path("broker-3"), "no broker id yet", "BROKER_NOT_AVAILABLE")
     (controller,) = cluster.controllers
-    says(cluster.log_path(controller.name).read_text(), "a broker without an id waits", "1003")
+    says(cluster.log_path(controller.name), "a broker without an id waits", "1003")
     (waiting,) = cluster.ask()["waiting_brokers"]
     assert waiting["awaited_broker_id"] == 1003
     assert waiting["endpoint"] == f"127.0.0.8:{cluster.node('broker-3').port}"
@@ -228,6 +228,4 @@ def test_a_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: H
     with cluster.config_path("broker-3").open("a") as file:
         file.write("broker.id.generation.force = true\n")
     assert cluster.up("broker-3") == 1004
-    says(
-        cluster.log_path("broker-3").read_text(), "generated", "a new id is forced .*; absent: 1003"
-    )
+    says(cluster.log_path("broker-3"), "generated", "a new id is forced .*; absent: 1003")

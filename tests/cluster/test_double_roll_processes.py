@@ -89,7 +89,7 @@ def test_a_broker_whose_timeouts_do_not_fit_the_controllers_says_so(cluster: Loc
     cluster.start("broker-3")
     cluster.wait_ready(["broker-3"], PATIENCE_S)
     says(
-        cluster.log_path("broker-3").read_text(),
+        cluster.log_path("broker-3"),
         r"broker.fencing.timeout.ms \(1500\) is not above the controllers'"
         r" broker.session.timeout.ms \(2000\)",
     )

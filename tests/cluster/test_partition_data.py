@@ -235,7 +235,7 @@ def test_every_broker_starts_with_what_it_has_after_all_were_killed(cluster: Loc
 
     asyncio.run(test())
     for node in cluster.brokers:
-        says(cluster.log_path(node.name).read_text(), "partition replicas recovered")
+        says(cluster.log_path(node.name), "partition replicas recovered")
 
 
 @pytest.mark.nightly
@@ -257,7 +257,7 @@ def test_a_leader_whose_disk_refuses_a_write_stops_and_nothing_is_lost(
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
             await world.led_by(leader, other=True)
             assert await asyncio.to_thread(cluster.wait_gone, name)
-            says(cluster.log_path(name).read_text(), "the data plane stops", "stopped by an error")
+            says(cluster.log_path(name), "the data plane stops", "stopped by an error")
             await load.more(100)
             await asyncio.to_thread(restart, cluster, name)
             await in_sync(world)
