@@ -140,7 +140,7 @@ MUTANTS = (
         "a read that waits is checked when it comes in, and not when it is answered",
         (
             Edit(
-                "broker.service.requests:RequestServer._answer",
+                "broker.service.requests:RequestServer._read",
                 "refused = self._access.check(link, body, request)",
                 "refused = {}",
             ),
