@@ -46,10 +46,11 @@ CALL_NOT_BEGUN_BYTES: Final = STREAM_WINDOW_BYTES + (24 << 10)
 ENVELOPE_MAX_ITEMS: Final = 1_024
 """Messages that a sender joins in one envelope."""
 
-ITEMS_A_SLICE: Final[Mapping[str, int]] = {"CONTROLLER": 512, "QUORUM": 16}
+ITEMS_A_SLICE: Final[Mapping[str, int]] = {"CONTROLLER": 32, "QUORUM": 16}
 """By conversation: messages that are handed over between two looks at the clock.
 
-A controller only queues them; 1, for all that are not named, where a message can take milliseconds.
+A controller only queues them, or refuses them; 1, for all that are not named, where a message can
+take milliseconds.
 """
 
 ITEM_MEMORY_BYTES: Final = 256

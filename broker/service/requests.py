@@ -66,6 +66,9 @@ class ReplyTo(Protocol):
     def unknown_kind(self, what: str) -> None:
         """The request is none that is known here."""
 
+    def throttled(self, what: str) -> None:
+        """The client was told to wait."""
+
 
 class Pending(NamedTuple):
     """A request, whom to answer, and when it came, by the stopwatch of the figures."""
@@ -142,6 +145,8 @@ class RequestServer:
                 self._begin(pending)
             except ApiError as error:
                 self._refuse(pending, error)
+                if error.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                    link.throttled(error.message)
         self._arm()
 
     def closed(self, link: Any, reason: str) -> None:

@@ -4,6 +4,8 @@ time by which its answer is due.
 Connections take turns: whoever sends ten thousand requests delays itself alone. Heartbeats go
 before all others, and have a bound of their own: behind a backlog that is longer than
 ``broker.fencing.timeout.ms`` every broker would hear nothing for so long, and fence itself.
+Requests that only read go behind all others: each costs as much as many writes, and nothing is
+written meanwhile. A read is never decided before what its own connection has sent before it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,15 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 MAX_WAITING = limits.CONTROLLER_MAX_WAITING_REQUESTS
 MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES
+READS = frozenset(
+    {
+        "describe_acls", "describe_brokers", "list_export_cursors", "list_hostnames",
+        "list_leases", "list_partition_reassignments",
+    }
+)  # fmt: skip
+"""Requests that write nothing, whatever is in them."""
+_HEARTBEATS, _REQUESTS, _READS = range(3)
+"""The lines in which requests wait, in this order."""
 
 
 class Waiting(msgspec.Struct, eq=False):
@@ -40,8 +51,8 @@ class Waiting(msgspec.Struct, eq=False):
     """Who shares: all links of a connection are one. None: this node's own request."""
     charged: bool = False
     """Whether it takes of its connection's share, which it does while it waits."""
-    heartbeat: bool = False
-    """It waits with the heartbeats."""
+    line: int = _REQUESTS
+    """In which it waits."""
     done: bool = False
     """Taken, or given up: it waits here no more."""
     queued: bool = True
@@ -68,14 +79,14 @@ class Intake:
         """
         self._default_timeout_ms = default_timeout_ms
         self._max_timeout_ms = max_timeout_ms
-        self._queue: FairQueue[Waiting] = FairQueue()
-        self._heartbeats: FairQueue[Waiting] = FairQueue()
+        self._lines: tuple[FairQueue[Waiting], ...] = tuple(FairQueue() for _ in range(3))
+        self._heartbeats, self._queue, self._reads = self._lines
         self._deferred: list[tuple[float, int, Waiting]] = []
         """A heap: (when to queue it again, a number, the request)."""
         self._deferred_count = 0
         self._deadlines: Deadlines[Waiting] = Deadlines()
-        self._dead = {False: 0, True: 0}
-        """In the queue, and in that of heartbeats, but done."""
+        self._dead = [0, 0, 0]
+        """In each line, but done."""
         self._more = 0
         """Requests that wait in groups, without the first of each."""
         self._shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
@@ -83,8 +94,12 @@ class Intake:
         """Of the requests that wait."""
 
     def __len__(self) -> int:
-        dead = self._dead[False] + self._dead[True]
-        return self._queue.length + self._heartbeats.length + self._more - dead
+        return sum(line.length for line in self._lines) + self._more - sum(self._dead)
+
+    @property
+    def reads(self) -> int:
+        """How many requests that only read wait."""
+        return self._reads.length - self._dead[_READS]
 
     def add(
         self,
@@ -121,9 +136,14 @@ class Intake:
             and self._heartbeats.length_of(peer) >= limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER
         ):
             heartbeat = False
-        queue = self._heartbeats if heartbeat else self._queue
-        waiting_now = queue.length + self._more - self._dead[heartbeat] + len(self._deferred)
-        if waiting_now >= MAX_WAITING:
+        dead = self._dead
+        if heartbeat:
+            line, waiting_now = _HEARTBEATS, self._heartbeats.length - dead[_HEARTBEATS]
+        else:
+            # Behind another request of its connection a read waits with that.
+            line = _READS if kind in READS and not self._queue.length_of(peer) else _REQUESTS
+            waiting_now = self._queue.length + self._reads.length - dead[_REQUESTS] - dead[_READS]
+        if waiting_now + self._more + len(self._deferred) >= MAX_WAITING:
             raise _throttled(f"{MAX_WAITING} requests wait already")
         timeout_ms = bounded_timeout_ms(
             request.timeout_ms,
@@ -143,23 +163,26 @@ class Intake:
             size,
             peer,
             charged,
-            heartbeat,
+            line,
             kind=kind,
             count=count,
             begun=begun,
         )
-        queue.push(peer, waiting)
+        self._lines[line].push(peer, waiting)
         self._more += count - 1
         self._deadlines.add(waiting)
         self.waiting_bytes += size
 
-    def take(self) -> Waiting | None:
-        """The next heartbeat, or the next of the others; None if there is none."""
-        while self._heartbeats.length or self._queue.length:
-            waiting = (self._heartbeats if self._heartbeats.length else self._queue).pop()
+    def take(self, *, reads: bool = False) -> Waiting | None:
+        """The next heartbeat, or the next of the others but reads; with ``reads`` the next read.
+        None if there is none.
+        """
+        first, then = (self._reads, self._reads) if reads else (self._heartbeats, self._queue)
+        while first.length or then.length:
+            waiting = (first if first.length else then).pop()
             assert waiting is not None
             if waiting.done:
-                self._dead[waiting.heartbeat] -= 1
+                self._dead[waiting.line] -= 1
                 continue
             # As ``_gone``: this is on the way of every request.
             size, count = waiting.size, waiting.count
@@ -175,7 +198,7 @@ class Intake:
         return None
 
     def next_kind(self) -> str:
-        """Of the one that ``take`` returns; empty: none."""
+        """Of the one that ``take`` returns, no read; empty: none."""
         for queue in (self._heartbeats, self._queue):
             for waiting in queue:
                 if not waiting.done:
@@ -195,7 +218,7 @@ class Intake:
         while self._deferred and self._deferred[0][0] <= now:
             waiting = heapq.heappop(self._deferred)[2]
             if not waiting.done:
-                waiting.queued, waiting.heartbeat = True, False
+                waiting.queued, waiting.line = True, _REQUESTS
                 waiting.charged = waiting.peer is not None and self._shares.take(
                     waiting.peer, waiting.cost_bytes
                 )
@@ -217,22 +240,23 @@ class Intake:
     def drain(self) -> Iterator[Waiting]:
         """All of them, one after the other; whoever stops in between leaves the rest."""
         self.wake(math.inf)
-        while (waiting := self.take()) is not None:
-            yield waiting
+        for reads in (False, True):
+            while (waiting := self.take(reads=reads)) is not None:
+                yield waiting
 
     def expired(self, now: float) -> Iterator[Waiting]:
         """Take out those whose time is up, one after the other: they were not begun.
 
         Whoever stops in between goes on next time.
         """
-        if self._dead[False] + self._dead[True] > len(self) + SLACK:
-            for queue in (self._heartbeats, self._queue):
-                queue.remove(lambda waiting: waiting.done)
-            self._dead = {False: 0, True: 0}
+        if sum(self._dead) > len(self) + SLACK:
+            for line in self._lines:
+                line.remove(lambda waiting: waiting.done)
+            self._dead = [0, 0, 0]
         for waiting in self._deadlines.late(now, len(self) + len(self._deferred)):
             waiting.done = True
             if waiting.queued:
-                self._dead[waiting.heartbeat] += 1
+                self._dead[waiting.line] += 1
                 self._gone(waiting)
             yield waiting
 

@@ -40,6 +40,8 @@ class Leadership:
         self.decider: Decider | None = None
         self.visibility_seen: tuple[int, int] = (-1, -1)
         """LAO and the lowest known LAO as last acted upon."""
+        self.reads_round = 0
+        """The read-index round after which more requests that only read are decided."""
         self.long_round = 0
         """The round of the last turn that was long and had reads: nothing more is decided before it
         is confirmed.

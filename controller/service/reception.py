@@ -71,6 +71,8 @@ class Reception:
                 self._intake.add(link, request, now, heartbeat=heartbeat, kind=body, begun=begun)
             except ApiError as error:
                 self._answers.refuse(link, request, error)
+                if error.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                    link.throttled(error.message)
         self._wake()
 
     def closed(self, link: Link, reason: str) -> None:

@@ -147,7 +147,7 @@ class ControllerService:
             node, intake, self.snapshots, self._soon, self.wake, stopwatch, cpu_clock
         )
         self.turns = Turns(
-            node, self.replica, intake, answers, self.hand_over, self.wake, stopwatch
+            node, self.replica, intake, answers, self.hand_over, self.wake, self._soon, stopwatch
         )
 
     def _wire_upkeep(

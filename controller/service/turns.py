@@ -6,6 +6,7 @@ Why: docs/decisions/008-one-turn-one-chunk.md
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -44,6 +45,14 @@ TURN_MAX_REQUEST_BYTES = 64 << 10
 
 If more wait, the next chunk is decided while this one is written and replicated.
 """
+READS_TURN_MAX_S = 0.002
+"""What a turn spends on requests that only read, and one request more.
+
+They are decided when what is written is on its way. After a turn that has spent all of it on them
+there is a pause of READS_PAUSES times as long. So clients that ask for much have a fifth of the
+event loop, and a write waits for one such turn at most.
+"""
+READS_PAUSES = 4
 MAX_UNCOMMITTED_CHUNKS = 3
 IDLE_S = 0.0004
 """Requests that arrive one at a time and at least this far apart are synced inline: nothing else
@@ -84,8 +93,8 @@ class _Turn(msgspec.Struct, eq=False):
 class Turns:
     """Runs the turns of a leadership.
 
-    ``wake``: run another turn later, when this one leaves work behind; ``stopwatch``: a clock in
-    seconds that advances within a turn, too.
+    ``wake``: run another turn later, when this one leaves work behind; ``soon``: call back after so
+    many seconds; ``stopwatch``: a clock in seconds that advances within a turn, too.
     """
 
     def __init__(
@@ -96,11 +105,16 @@ class Turns:
         answers: Answers,
         hand_over: HandOver,
         wake: Callable[[], None],
+        soon: Callable[[float, Callable[[], None]], None],
         stopwatch: Callable[[], float],
     ) -> None:
         self._node, self._replica, self._intake = node, replica, intake
         self._answers, self._hand_over = answers, hand_over
-        self._wake, self._stopwatch = wake, stopwatch
+        self._wake, self._soon, self._stopwatch = wake, soon, stopwatch
+        self._reads_from = -math.inf
+        """When reads are decided again, by the stopwatch."""
+        self._reads_due = False
+        """True while a turn for reads is asked for."""
         self._last: tuple[float, int] = (0.0, 0)
         """When the previous turn was, and how many requests it decided."""
 
@@ -145,9 +159,56 @@ class Turns:
         for parked in turn.appended:
             self._answers.send(parked)
         if turn.reads:
-            self._park_reads(leadership, turn.reads, begun)
-        if self._intake and not early:
+            number = self._park_reads(leadership, turn.reads)
+            if self._stopwatch() - begun >= limits.TURN_MAX_S:
+                # Requests without records wait for no commit, so turn would follow turn. The
+                # followers' fetches must come in between [a flood of listings: no fetch is answered
+                # in time, and the leadership is lost].
+                leadership.long_round = number
+        if early:
+            return
+        if self._intake.reads:
+            self._decide_reads(leadership, decider, now, timestamp_ms)
+        if len(self._intake) > self._intake.reads:
             self._wake()
+
+    def _decide_reads(
+        self, leadership: Leadership, decider: Decider, now: float, timestamp_ms: int
+    ) -> None:
+        """Decide requests that only read, for a bounded time, if the followers have been heard
+        since the last ones that took long, and the pause after those is over.
+        """
+        parking = leadership.parking
+        if not parking.is_confirmed(leadership.reads_round):
+            return
+        begun = self._stopwatch()
+        if begun >= self._reads_from:
+            turn, took_s = _Turn(), 0.0
+            most = MAX_PARKED - len(parking)
+            while (
+                took_s < READS_TURN_MAX_S
+                and turn.count < most
+                and (waiting := self._intake.take(reads=True)) is not None
+            ):
+                turn.count += 1
+                if parking.take_place(waiting.peer):
+                    self._decide_one(turn, leadership, decider, waiting, now, timestamp_ms)
+                else:
+                    self._answers.refuse(
+                        waiting.link, waiting.request, _SHARE_USED_UP, waiting.begun
+                    )
+                took_s = self._stopwatch() - begun
+            number = self._park_reads(leadership, turn.reads) if turn.reads else 0
+            if took_s >= READS_TURN_MAX_S:
+                leadership.reads_round = number
+                self._reads_from = begun + took_s * (1 + READS_PAUSES)
+        if self._intake.reads and not self._reads_due:
+            self._reads_due = True
+            self._soon(max(0.0, self._reads_from - self._stopwatch()), self._go_on_with_reads)
+
+    def _go_on_with_reads(self) -> None:
+        self._reads_due = False
+        self._wake()
 
     def _decide_waiting(
         self,
@@ -292,21 +353,17 @@ class Turns:
         if parked.trace is not None:
             parked.trace.reached("decide")
 
-    def _park_reads(self, leadership: Leadership, reads: list[Parked], begun: float) -> None:
-        """Park the replies without records that were decided since ``begun`` until a round that
-        begins now is confirmed.
+    def _park_reads(self, leadership: Leadership, reads: list[Parked]) -> int:
+        """Park the replies without records that were decided until a round that begins now is
+        confirmed. Returns the number of the round.
         """
         number = self._replica.request_read_index()
-        if self._stopwatch() - begun >= limits.TURN_MAX_S:
-            # Requests without records wait for no commit, so turn would follow turn. The followers'
-            # fetches must come in between [a flood of listings: no fetch is answered in time, and
-            # the leadership is lost].
-            leadership.long_round = number
         for parked in reads:
             parked.round = number
             leadership.parking.park(parked)
         # The round of a single voter is confirmed at once, so before these replies were parked.
         leadership.parking.release_reads()
+        return number
 
     def _decide_due(
         self, leadership: Leadership, decider: Decider, now: float, timestamp_ms: int

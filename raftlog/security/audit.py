@@ -178,6 +178,10 @@ class AuditedLink:
         """The peer sent what it may not."""
         self._link.forbidden(what)
 
+    def throttled(self, what: str) -> None:
+        """The peer was told to wait."""
+        self._link.throttled(what)
+
     # --- auditing --------------------------------------------------------------------------------
 
     def asked(self, request: Any, caller: Caller, claimed: str = "") -> None:

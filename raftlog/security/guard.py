@@ -263,6 +263,7 @@ class Guard:
             self._quotas.check(asker.caller)
         except ApiError as error:
             self._answer(link, message, error)
+            link.throttled(error.message)
             return False
         return True
 

@@ -106,6 +106,11 @@ class Link(Protocol):
     def forbidden(self, what: str) -> None:
         """The peer sent what it may not: counted and logged, nothing else."""
 
+    def throttled(self, what: str) -> None:
+        """The peer was told to wait: counted and logged, and what it sends next is read later, the
+        later the more the refusal has cost.
+        """
+
 
 class CountedLink(Link, Protocol):
     """A link that says how much of it is under way."""

@@ -97,6 +97,11 @@ class BaseLink(ABC):
         if self._complaints is not None:
             self._complaints.add(Complaint.FORBIDDEN, self.peer, what)
 
+    def throttled(self, what: str) -> None:
+        """The peer was told to wait."""
+        if self._complaints is not None:
+            self._complaints.add(Complaint.THROTTLED, self.peer, what)
+
     def guard(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a handler.
 

@@ -28,6 +28,7 @@ class Complaint(StrEnum):
     TOO_MANY_STREAMS = "too_many_streams"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     TOO_MUCH_WAITING = "too_much_waiting"
+    THROTTLED = "throttled"
     UNFINISHED = "unfinished"
     UNKNOWN_KIND = "unknown_kind"
     SLOW_READER = "slow_reader"
@@ -43,6 +44,7 @@ _EVENT = {
     Complaint.TOO_MANY_STREAMS: "too many streams",
     Complaint.TOO_MANY_CONNECTIONS: "too many connections",
     Complaint.TOO_MUCH_WAITING: "too many bytes wait",
+    Complaint.THROTTLED: "a peer is told to wait",
     Complaint.UNFINISHED: "messages are not complete",
     Complaint.UNKNOWN_KIND: "message of an unknown kind",
     Complaint.SLOW_READER: "a peer does not read",

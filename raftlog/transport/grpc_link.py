@@ -30,6 +30,10 @@ import grpc.aio  # isort: skip
 
 FEW_BYTES = 1024
 """A message of no more is parsed whole, before it is known how many items it has."""
+THROTTLED_RESTS = 9
+"""After a peer was told to wait, its next message is read after so many times what the refusals
+took: a peer that does not wait has a tenth of the time.
+"""
 UNBUDGETED_BYTES = 1024
 """So much of what a link has unsent is not counted in what all links together may keep: a short
 message is on its way before it would be, and of many short ones each would be told.
@@ -89,6 +93,9 @@ class GrpcLink(BaseLink):
         """What of it the budget of all links knows."""
         self._wake: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._throttled = False
+        self._rest_s = 0.0
+        """Pause before the next message is worked on."""
         self._arriving: OpenCall | None = None
         """What the served stream has received of messages that are not complete."""
         self.refusal: ApiError | None = None
@@ -152,6 +159,18 @@ class GrpcLink(BaseLink):
         with unfinished.call(self.peer, self._cut_unfinished, most_bytes) as self._arriving:
             await self._carry()
 
+    def throttled(self, what: str) -> None:
+        """See :class:`raftlog.transport.api.Link`."""
+        super().throttled(what)
+        self._throttled = True
+
+    def _rested_for(self, took_s: float) -> float:
+        """The pause that follows what was handed over, which took so long."""
+        if not self._throttled:
+            return 0.0
+        self._throttled = False
+        return THROTTLED_RESTS * took_s
+
     def _cut_unfinished(self, reason: str) -> None:
         """Close a link whose peer leaves messages unfinished."""
         self.refuse(self._bounds.throttled(Complaint.UNFINISHED, self.peer, reason))
@@ -205,13 +224,18 @@ class GrpcLink(BaseLink):
                 if turns is None:
                     self.deliver(self._incoming.decode(data, self._max_items))
                     continue
+                if self._rest_s:
+                    rest_s, self._rest_s = self._rest_s, 0.0
+                    await asyncio.sleep(rest_s)
                 if len(data) <= FEW_BYTES and not turns.busy:
                     # A fetch, a heartbeat, a write: there is nothing to cut.
                     begun = turns.now()
                     few = self._incoming.decode(data, self._max_items)
                     if len(few) <= self._slice_items:
                         self.deliver(few)
-                        turns.used(turns.now() - begun)
+                        took_s = turns.now() - begun
+                        turns.used(took_s)
+                        self._rest_s = self._rested_for(took_s)
                         continue
                 await self._work(data)
         except (grpc.RpcError, grpc.aio.BaseError, LaneError) as error:
@@ -238,9 +262,12 @@ class GrpcLink(BaseLink):
                 self.deliver(messages)
                 now = turns.now()
                 turns.spent(now - begun)
+                rest_s = self._rested_for(now - begun)
                 begun = now
-                if waiting_bytes and turns.over:
-                    await self._turn(waiting_bytes)
+                if not waiting_bytes:
+                    self._rest_s = rest_s
+                elif rest_s or turns.over:
+                    await self._turn(waiting_bytes, rest_s)
                     begun = turns.now()
         except (MalformedMessageError, TooManyItemsError):
             # To find that out took its time, too.
@@ -267,8 +294,10 @@ class GrpcLink(BaseLink):
                 is_last = begin + size >= count and part_end == ends[-1]
                 yield some, 0 if is_last else held_bytes
 
-    async def _turn(self, cost_bytes: int) -> None:
-        """Wait for a turn, if there is room for what waits with it. Raises ApiError."""
+    async def _turn(self, cost_bytes: int, rest_s: float = 0.0) -> None:
+        """Wait for a turn after a pause, if there is room for what waits with it. Raises
+        ApiError.
+        """
         assert self._turns is not None
         waiting = self._bounds.waiting
         if not waiting.take(self.peer, cost_bytes):
@@ -278,6 +307,9 @@ class GrpcLink(BaseLink):
                 f"{waiting.held(self.peer)} bytes wait already",
             )
         try:
+            if rest_s:
+                self._turns.pass_on()
+                await asyncio.sleep(rest_s)
             await self._turns.next(self.peer)
         finally:
             waiting.give_back(self.peer, cost_bytes)

@@ -143,7 +143,7 @@ class LanedLink(GrpcLink):
         """An envelope that no other waits in front of. False: the reader has to."""
         turns = self._turns
         if turns is not None:
-            if len(envelope) > FEW_BYTES or turns.busy:
+            if len(envelope) > FEW_BYTES or turns.busy or self._rest_s:
                 return False
             begun = turns.now()
         try:
@@ -154,7 +154,9 @@ class LanedLink(GrpcLink):
             return False
         BaseLink.deliver(self, messages)
         if turns is not None:
-            turns.used(turns.now() - begun)
+            took_s = turns.now() - begun
+            turns.used(took_s)
+            self._rest_s = self._rested_for(took_s)
         return True
 
     def _reader(self) -> Callable[[], Coroutine[Any, Any, Any]]:

@@ -49,6 +49,9 @@ class UnaryLink:
     def malformed(self, what: str) -> None:
         """The caller is told."""
 
+    def throttled(self, what: str) -> None:
+        """Nothing more comes on this link."""
+
     def forbidden(self, what: str) -> None:
         """The caller is told, and it is counted."""
         if self._caller.complain is not None:

@@ -55,7 +55,7 @@ class Client:
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError
 
-    malformed = forbidden = unknown_kind
+    malformed = forbidden = throttled = unknown_kind
 
 
 class Partitions:

@@ -33,6 +33,8 @@ class Narrow:
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError
 
+    throttled = unknown_kind
+
 
 def test_an_answer_too_large_is_an_error_of_its_request() -> None:
     link = Narrow(1)

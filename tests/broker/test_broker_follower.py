@@ -46,8 +46,7 @@ class HandLink:
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError
 
-    malformed = unknown_kind
-    forbidden = unknown_kind
+    malformed = forbidden = throttled = unknown_kind
 
 
 class HandDialer:

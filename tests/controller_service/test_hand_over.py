@@ -191,8 +191,7 @@ class Told:
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError
 
-    malformed = unknown_kind
-    forbidden = unknown_kind
+    malformed = forbidden = throttled = unknown_kind
 
 
 @simulated

@@ -10,6 +10,8 @@ from controller.service import intake
 from controller.service.intake import Intake, Waiting
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.acls import AclOperation
+from raftlog.security.permissions import CONTROLLER, Listed
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -91,6 +93,47 @@ def test_heartbeats_go_first_and_are_bounded_by_themselves(monkeypatch: pytest.M
     assert [w.request.cluster_id for w in queue.expired(0.2)] == ["beat 2"]
     assert [w.request.cluster_id for w in queue.drain()] == ["a", "b"]
     assert queue.waiting_bytes == 0
+
+
+READ = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
+
+
+def test_reads_wait_for_all_others_and_never_overtake_their_own_connection() -> None:
+    queue = Intake(30_000)
+    for peer, one in (("a", READ), ("a", request("a1")), ("a", READ), ("b", request("b1"))):
+        queue.add(Peer(peer), one, 0.0)
+    assert (len(queue), queue.reads) == (4, 1)
+    order = [taken(queue) for _ in range(3)]
+    assert [one.request.cluster_id for one in order] == ["a1", "b1", ""]
+    assert [one.kind for one in order][2] == "describe_brokers"
+    assert queue.take() is None
+    (read,) = queue.drain()
+    assert (read.peer, read.kind) == ("a", "describe_brokers")
+    assert (len(queue), queue.reads) == (0, 0)
+
+
+def test_reads_have_deadlines_and_take_turns_by_connection() -> None:
+    queue = Intake(30_000)
+    late = pb.ControllerRequest(timeout_ms=100, describe_brokers=pb.DescribeBrokersRequest())
+    for _ in range(3):
+        queue.add(Peer("a"), READ, 0.0)
+    queue.add(Peer("b"), late, 0.0)
+    queue.add(Peer("c"), READ, 0.0)
+    assert [one.peer for one in queue.expired(1.0)] == ["b"]
+    assert queue.reads == 4
+    peers = [one.peer for _ in range(4) if (one := queue.take(reads=True)) is not None]
+    assert peers == ["a", "c", "a", "a"]
+    assert queue.take(reads=True) is None
+    assert queue.waiting_bytes == 0
+
+
+def test_every_request_that_only_reads_waits_with_the_reads() -> None:
+    names = {
+        name
+        for name, row in CONTROLLER.items()
+        if isinstance(row, Listed) or getattr(row, "operation", None) is AclOperation.DESCRIBE
+    }
+    assert names == intake.READS
 
 
 def test_what_is_deferred_comes_again_at_its_time_and_still_has_its_deadline() -> None:

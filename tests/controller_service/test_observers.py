@@ -38,8 +38,7 @@ class FakeLink:
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError
 
-    malformed = unknown_kind
-    forbidden = unknown_kind
+    malformed = forbidden = throttled = unknown_kind
 
 
 @dataclass

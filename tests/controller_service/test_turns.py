@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Mo
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
     monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
-    monkeypatch.setattr(turns_module, "MAX_TURN_S", 0.1)
+    monkeypatch.setattr(turns_module, "READS_TURN_MAX_S", 0.1)
     decide, decide_all = node.service.turns._decide, node.service.turns.decide_all
     counts = [0]
 
@@ -120,6 +121,71 @@ async def test_a_turn_that_has_lasted_goes_on_in_the_next(monkeypatch: pytest.Mo
     assert max(counts) == 3
 
 
+@simulated
+async def test_writes_are_proposed_before_waiting_reads_are_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[one client with envelopes of 500 listings: each turn was full of them, and the writes of
+    others waited for its end]
+    """
+    _, node, _ = await unfenced_broker()
+    slow, happened = SlowLoop(asyncio.get_running_loop()), list[str]()
+    monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
+    decide, propose = node.service.turns._decide, Leadership.propose
+
+    def decided(decider: Any, waiting: Any, now: float) -> Decision:
+        happened.append(waiting.kind)
+        slow.spent_s += 0.001
+        return decide(decider, waiting, now)
+
+    def proposed(*rest: Any, **named: Any) -> None:
+        happened.append("propose")
+        propose(*rest, **named)
+
+    monkeypatch.setattr(node.service.turns, "_decide", decided)
+    monkeypatch.setattr(Leadership, "propose", proposed)
+    greedy, other = SlowLink(slow, "greedy:1"), SlowLink(slow, "other:1")
+    listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
+    write = pb.ControllerRequest(open_client=pb.OpenClientRequest(name="c"))
+    node.service.reception.received(greedy, [listing] * 50)  # type: ignore[arg-type]
+    for _ in range(10):
+        happened.clear()
+        node.service.reception.received(other, [write])  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        # The write of another connection first, and of the backlog two listings at a time.
+        assert happened[:2] == ["open_client", "propose"]
+        assert happened.count("open_client") == 1
+    assert len(other.answers) == 10
+    while len(greedy.answers) < 50:
+        await asyncio.sleep(0.01)
+
+
+@simulated
+async def test_reads_that_take_all_their_time_are_followed_by_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, node, _ = await unfenced_broker()
+    loop, times = asyncio.get_running_loop(), list[float]()
+    slow = SlowLoop(loop)
+    monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
+    decide = node.service.turns._decide
+
+    def decided(*rest: Any) -> Decision:
+        times.append(slow.time())
+        slow.spent_s += 0.004
+        return decide(*rest)
+
+    monkeypatch.setattr(node.service.turns, "_decide", decided)
+    greedy = SlowLink(slow, "greedy:1")
+    listing = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
+    node.service.reception.received(greedy, [listing] * 20)  # type: ignore[arg-type]
+    while len(greedy.answers) < 20:
+        await asyncio.sleep(0.001)
+    assert len(times) == 20
+    pauses = [after - before for before, after in pairwise(times)]
+    assert min(pauses) >= 0.004 * (1 + turns_module.READS_PAUSES) - 1e-9
+
+
 @pytest.mark.parametrize(("cost_s", "decided_before"), [(0.04, 3), (0.0, 9)])
 @simulated
 async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
@@ -131,7 +197,8 @@ async def test_after_a_long_turn_of_reads_the_followers_are_heard_first(
     _, node, broker = await unfenced_broker()
     slow = SlowLoop(asyncio.get_running_loop())
     monkeypatch.setattr(node.service.turns, "_stopwatch", slow.time)
-    monkeypatch.setattr(turns_module, "MAX_TURN_S", 0.1)
+    monkeypatch.setattr(turns_module, "READS_TURN_MAX_S", 0.1)
+    monkeypatch.setattr(turns_module, "READS_PAUSES", 0)
     decide, request_read_index = node.service.turns._decide, node.service.replica.request_read_index
     count, later = 0, 1_000
 

@@ -41,6 +41,9 @@ class FakeLink:
     def unknown_kind(self, what: str) -> None:
         self.unknown.append(what)
 
+    def throttled(self, what: str) -> None:
+        raise NotImplementedError
+
     def forbidden(self, what: str) -> None:
         raise NotImplementedError
 

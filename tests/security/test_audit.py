@@ -70,7 +70,7 @@ class FakeLink:
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError
 
-    malformed = unknown_kind
+    malformed = throttled = unknown_kind
 
     def forbidden(self, what: str) -> None:
         return

@@ -67,6 +67,9 @@ class FakeLink:
     def forbidden(self, what: str) -> None:
         self.complaints.append(what)
 
+    def throttled(self, what: str) -> None:
+        self.complaints.append(what)
+
 
 class Recorder:
     def __init__(self) -> None:

@@ -67,6 +67,8 @@ class World:
         link = FakeLink(who)
         self.accept(link).received(link, list(messages))
         assert all(one.correlation_id == 7 for one in link.sent)
+        refused = [one for one in link.sent if one.error.error_code]
+        assert len(link.complaints) == len(refused), "whoever is told to wait is read later"
         return [one.error.error_code for one in link.sent]
 
 

@@ -36,8 +36,7 @@ class ScriptedLink:
     def unknown_kind(self, what: str) -> None:
         raise NotImplementedError
 
-    malformed = unknown_kind
-    forbidden = unknown_kind
+    malformed = forbidden = throttled = unknown_kind
 
 
 class ScriptedTransport:

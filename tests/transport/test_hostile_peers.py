@@ -17,10 +17,10 @@ from structlog.testing import capture_logs
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
 from raftlog.errors import ErrorCode
-from raftlog.resource_limits import RETRY_AFTER_MS
+from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS
 from raftlog.transport.api import Acceptor, Conversation, Link
 from raftlog.transport.complaints import LOGGED_A_PERIOD, Complaint
-from raftlog.transport.grpc_link import FEW_BYTES
+from raftlog.transport.grpc_link import FEW_BYTES, THROTTLED_RESTS
 from raftlog.transport.statuses import ERROR_METADATA_KEY, PUSHBACK_KEY, RICH_STATUS_KEY
 from raftlog.transport.turns import Turns
 from raftlog.transport.unary import unary_handler
@@ -172,6 +172,43 @@ def test_costly_requests_of_one_link_leave_the_loop_to_others() -> None:
         assert await most <= 2
 
     run_real(scenario)
+
+
+def test_peer_that_does_not_wait_when_it_is_told_to_is_read_a_tenth_of_the_time() -> None:
+    """[one client sent listings without end: most were refused, and refusing them took all the time
+    of the loop]
+    """
+    cost_s, handed = 0.0005, list[float]()
+
+    def refuse(link: Link, messages: Sequence[Any]) -> None:
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < cost_s * len(messages):
+            pass
+        handed.extend((begun, time.perf_counter()))
+        link.throttled("no room")
+
+    async def scenario(world: World) -> None:
+        server = Recorder(refuse)
+        listener = await world.server.listen(world.bind, {Conversation.CONTROLLER: server.accept})
+        envelope = b"\x0a\x00" * (3 * ITEMS_A_SLICE["CONTROLLER"])
+        async with grpc.aio.insecure_channel(listener.address) as channel:
+            stream = channel.stream_stream(Conversation.CONTROLLER.value)()
+            for data in (envelope, b"\x0a\x00", b"\x0a\x00", envelope):
+                await stream.write(data)
+            await until(lambda: len(server.envelopes) == 8)
+        took = [end - begin for begin, end in batched(handed, 2)]
+        rests = [begin - end for end, begin in batched(handed[1:-1], 2)]
+        assert all(
+            rest >= THROTTLED_RESTS * before * 0.98
+            for before, rest in zip(took, rests, strict=False)
+        )
+        assert complaints(world) == {Complaint.THROTTLED: 8}
+
+    run_real(scenario)
+
+
+def batched(values: Sequence[float], size: int) -> list[tuple[float, ...]]:
+    return [tuple(values[at : at + size]) for at in range(0, len(values), size)]
 
 
 def test_garbage_ends_its_link_and_not_the_turn_it_waited_for() -> None:

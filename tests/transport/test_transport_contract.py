@@ -22,6 +22,7 @@ from transport_worlds import (
 )
 
 from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.resource_limits import ITEMS_A_SLICE
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Probe
 from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.controller.v1 import controller_pb2
@@ -54,9 +55,11 @@ def test_what_is_sent_in_one_turn_shares_one_envelope_both_ways(run: Runner) -> 
     async def scenario(world: World) -> None:
         server, client = Recorder(echo), Recorder()
         await connect(world, server, client)
-        for i in range(500):
+        # As many as are handed over between two looks at the clock.
+        count = ITEMS_A_SLICE["CONTROLLER"]
+        for i in range(count):
             client.links[0].send(request(i + 1))
-        await until(lambda: len(client.ids) == 500)
+        await until(lambda: len(client.ids) == count)
         assert len(server.envelopes) == 1
         assert len(client.envelopes) == 1
 
