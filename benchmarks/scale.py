@@ -153,7 +153,7 @@ def _on_disk(directory: Path) -> dict[str, Any]:
             offset = builder.offset + 1
     folded = time.monotonic()
     image = builder.snapshot()
-    content = list(pieces(image, header_of(image, cluster_id="bench", generation=0)))
+    content = list(pieces(image, header_of(image, cluster_id="bench", generations=())))
     written = time.monotonic()
     load(content)
     loaded = time.monotonic()

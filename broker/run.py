@@ -40,6 +40,7 @@ from raftlog.observability.loop_lag import LoopLag
 from raftlog.observability.node_metrics import (
     add_audit_metrics,
     add_broker_metrics,
+    add_log_metrics,
     add_space_metrics,
     add_watch_metrics,
 )
@@ -257,6 +258,7 @@ async def _live(
         http=lambda: http.address if http else "",
         metrics=metrics,
         low_on_space=lambda: service.data is not None and service.data.space.low,
+        log_contradiction=lambda: service.report.log_contradiction,
     )
     service = BrokerService(
         settings,
@@ -270,6 +272,8 @@ async def _live(
         client_rules=client_rules_of(config.settings),
         request_figures=RequestFigures(time.perf_counter),
         journal=own.journal,
+        generation=directory.identity.generation,
+        bind_generation=directory.bind_generation,
     )
     own.keep_to(service.time.now_ms)
     signals.call(service.stop)
@@ -389,6 +393,7 @@ def metrics_registry(
     registry.collect(lambda: transport_metrics(transport.bounds, "broker"))
     add_audit_metrics(registry, lambda: 0 if auditor is None else auditor.sink.dropped)
     add_broker_metrics(registry, service.report.describe)
+    add_log_metrics(registry, lambda: bool(service.report.log_contradiction))
     hub = service.watches.hub
     add_watch_metrics(
         registry,

@@ -19,6 +19,7 @@ from raftlog.observability.loop_lag import LoopLag
 from raftlog.observability.node_metrics import (
     add_audit_metrics,
     add_controller_metrics,
+    add_log_metrics,
     add_quorum_metrics,
     add_refusal_metrics,
     add_snapshot_metrics,
@@ -78,6 +79,7 @@ def metrics_registry(
     certificates = config.certificates
     add_certificate_metrics(registry, lambda: first_end(certificates))
     add_space_metrics(registry, lambda: service.node.space.low)
+    add_log_metrics(registry, lambda: bool(service.log_contradiction))
     add_snapshot_metrics(registry, lambda: service.snapshots.figures(service.node.now()))
     return registry
 

@@ -109,6 +109,7 @@ async def run_controller(config: NodeConfig) -> int:
         http=lambda: http.address if http else "",
         metrics=metrics,
         low_on_space=lambda: service.node.space.low,
+        log_contradiction=lambda: service.log_contradiction,
     )
     try:
         service = _service_of(config, bootstrap, store, transport, own, failed)

@@ -268,6 +268,12 @@ class Scan(NamedTuple):
     """Where in the chunk the control batches begin, in bytes."""
 
 
+def crc_at(chunk: bytes, position: int) -> int:
+    """Return the CRC-32C that the batch at ``position`` says it has."""
+    crc: int = _PREFIX.unpack_from(chunk, position)[1]
+    return crc
+
+
 def scan(chunk: bytes, *, expect_offset: int) -> Scan:
     """Check a whole chunk as ``headers`` does, without making an object a batch.
 

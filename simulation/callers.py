@@ -15,6 +15,7 @@ from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.transport.api import Conversation
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
@@ -171,7 +172,7 @@ class Caller:
             high_watermark=-1,
             applied_offset=-1,
             told_lowest_acknowledged_offset=-1,
-            generation=-1,
+            generation=NO_GENERATION,
         )
         address = self._rng.choice(self._world.controllers).endpoint
         dialer = self._transport.dial(address, Conversation.OBSERVER, SendsOne(fetch))

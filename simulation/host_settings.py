@@ -95,7 +95,10 @@ def settings_of_broker(
         settings = replace(settings, watch=watch)
     if config.data_per_s:
         partitions = PartitionSettings(
-            broker_id, CLUSTER_ID, replica_lag_time_max_ms=config.replica_lag_ms
+            broker_id,
+            CLUSTER_ID,
+            replica_lag_time_max_ms=config.replica_lag_ms,
+            log_segment_delete_delay_ms=500,
         )
         settings = replace(settings, partitions=partitions)
     if config.data_kept_bytes:

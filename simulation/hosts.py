@@ -21,6 +21,7 @@ from raftlog.config.settings import Settings
 from raftlog.errors import FatalError
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Process
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.security.configured import authentication_of, authorization_of, client_rules_of
@@ -322,6 +323,7 @@ class BrokerHost:
         self.incarnation = 0
         self._stored_id = settings.broker_id
         self._disks = 0
+        self._generation = NO_GENERATION
         self._seeking = False
         self.only_passing = False
         """It leaves as soon as it has an id, before it does anything under it."""
@@ -373,6 +375,7 @@ class BrokerHost:
     def lose_disk(self) -> None:
         """An empty disk, formatted without a broker id, for the next start."""
         self._disks += 1
+        self._generation = NO_GENERATION
         self._stored_id = NO_NODE_ID
 
     @property
@@ -429,6 +432,8 @@ class BrokerHost:
             stopwatch=lambda: self.network.loop.stopwatch(self.name),
             tracer=BrokerTap(self, self._watch),
             client_rules=client_rules_of(self._security),
+            generation=self._generation,
+            bind_generation=self._bind_generation,
         )
         authentication = authentication_of(self._security)
         self._watch.tell("broker_started", self)
@@ -443,6 +448,9 @@ class BrokerHost:
                 service.fail(error)
 
         asyncio.get_running_loop().create_task(up(), name=f"{self.name} up")
+
+    def _bind_generation(self, generation: int) -> None:
+        self._generation = generation
 
     def _wall_clock_ms(self) -> int:
         return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)

@@ -27,6 +27,7 @@ from typing_extensions import override
 
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.leader_epochs import first_leader_epoch
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
 from raftlog.storage.partition_api import PartitionKey
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
@@ -63,39 +64,36 @@ class _Kept(NamedTuple):
 
 
 class _Present:
-    """The world without brokers that have not come to a generation: their images are of another
-    history.
+    """The world without brokers that are still at the generation before: their images are of
+    another history.
     """
 
     def __init__(self, world: World, generation: int) -> None:
-        self._world, self._generation = world, generation
+        self._world, self._over = world, (NO_GENERATION, generation)
 
     @property
     def brokers(self) -> list[BrokerView]:
-        """Those of this generation."""
-        return [host for host in self._world.brokers if generation_of(host) >= self._generation]
+        """Those of the generation after."""
+        return [host for host in self._world.brokers if generation_of(host) not in self._over]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._world, name)
 
 
 def generation_of(host: BrokerView) -> int:
-    """Which log a broker's image is of; -1: of none, or it is down."""
-    return host.service.view.generation if host.service is not None else -1
+    """Which log a broker's image is of; NO_GENERATION: of none, or it is down."""
+    return host.service.view.generation if host.service is not None else NO_GENERATION
 
 
 class Recovered(Checker):
     """The life after a recovery."""
 
     def __init__(
-        self, ledger: Ledger, logs: ReplicaLogs, data: CommittedData, generation: int
+        self, ledger: Ledger, logs: ReplicaLogs, data: CommittedData, floor_epoch: int
     ) -> None:
-        self._golden, self._logs, self._data, self._generation = (
-            ledger.golden,
-            logs,
-            data,
-            generation,
-        )
+        """``floor_epoch``: the lowest leader epoch that may be led."""
+        self._golden, self._logs, self._data = ledger.golden, logs, data
+        self._floor_epoch = floor_epoch
         self._kept: dict[PartitionKey, _Kept] = {}
         self._found: Any = {}
         """The partitions as they were recovered."""
@@ -124,11 +122,11 @@ class Recovered(Checker):
                 self._in_range(key, found)
 
     def _in_range(self, key: PartitionKey, found: Partition) -> None:
-        first = first_leader_epoch(self._generation)
+        first = self._floor_epoch
         if found.leader_epoch < first:
             raise CheckFailedError(
                 f"{name_of(key)} is led by broker {found.leader} in leader epoch"
-                f" {found.leader_epoch}; those of generation {self._generation} begin at {first}"
+                f" {found.leader_epoch}; those since the recovery begin at {first}"
             )
 
     def keep(self, before: CommittedData) -> None:
@@ -148,11 +146,14 @@ class Recovered(Checker):
     @override
     def end(self) -> None:
         for host in self.world.controllers:
-            if host.service is not None and host.service.node.generation != self._generation:
-                found = (
-                    f"{host.name} says that the log has generation {host.service.node.generation}"
+            if host.service is None:
+                continue
+            found, generation = host.service.node.generation, self._golden.generation
+            if found != generation or host.disk.identity.generation != generation:
+                raise CheckFailedError(
+                    f"{host.name} says that the log has generation {found}, and its disk"
+                    f" {host.disk.identity.generation}; it is {generation} since the recovery"
                 )
-                raise CheckFailedError(f"{found}, it is {self._generation} since the recovery")
         partitions = self._golden.image().partitions
         for key in sorted(partitions):
             self._in_range(key, partitions[key])
@@ -167,7 +168,7 @@ class Recovered(Checker):
             ):
                 continue
             leader = hosts[partition.leader]
-            if generation_of(leader) < self._generation:
+            if generation_of(leader) != self._golden.generation:
                 continue
             log = self._logs.log(leader, key)
             if log.begin > kept.end:
@@ -184,7 +185,7 @@ def checkers_after(
     world: World, before: Sequence[Checker], log: Sequence[Logged], generation: int, epoch: int
 ) -> list[Checker]:
     """Those of the life after a recovery from ``log``, the last batches of which the recovery has
-    written, in ``epoch``.
+    written, in ``epoch``. ``generation``: the one that is over.
 
     The books of replicas' logs go on: two histories must not meet in one leader epoch. So do the
     disks that are lost and what producers have sent. What brokers and clients were told by the
@@ -201,12 +202,13 @@ def checkers_after(
     ledger = Ledger()
     ledger.matching = old_ledger.matching
     data = CommittedData(ledger, logs)
-    recovered = Recovered(ledger, logs, data, generation)
+    floor_epoch = first_leader_epoch(len(old_ledger.golden.generations))
+    recovered = Recovered(ledger, logs, data, floor_epoch)
     clients = DataClients(data)
     held, old_held = Held(ledger), found[Held]
     assert isinstance(old_held, Held)
     held.begin_after(old_held)
-    watches, old_watches = Watches(ledger, generation), found[Watches]
+    watches, old_watches = Watches(ledger), found[Watches]
     assert isinstance(old_watches, Watches)
     watches.begin_after(old_watches)
     fresh: list[Checker] = [
@@ -237,11 +239,11 @@ def checkers_after(
         ledger.golden.at(one.end_offset) == old_ledger.golden.at(one.end_offset) for one in log
     )
     recovered.forgotten = len(old_ledger.golden.batches) - recovered.kept
-    _carry_over(old_data, data, first_leader_epoch(generation))
+    _carry_over(old_data, data, floor_epoch)
     clients.sent, clients.due = old_clients.sent, old_clients.due
     recovered.keep(old_data)
     recovered.listen()
-    held.listen(generation)
+    held.listen()
     return [*fresh[:10], logs, *fresh[10:]]
 
 

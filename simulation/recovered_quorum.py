@@ -13,8 +13,8 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.recovery.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
-from raftlog.storage.api import NodeIdentity
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -49,6 +49,7 @@ class Lost(NamedTuple):
     """What was done: the host that leads on, and the others that are to be voters again."""
 
     generation: int
+    """The generation that is over."""
     host: ControllerHost
     voters: list[ControllerHost]
 
@@ -112,7 +113,7 @@ async def lose_majority(world: World) -> Lost | None:
     world.happened("quorum_lost")
     world.note(
         host.name,
-        f"is recovered: generation {done.generation}, epoch {done.epoch}, end {done.end_offset}",
+        f"is recovered: epoch {done.epoch}, end {done.end_offset}",
     )
     _renew_checkers(world, host, done)
     for other in world.controllers:
@@ -120,7 +121,7 @@ async def lose_majority(world: World) -> Lost | None:
         if other is not host:
             world.fleet.replace_disk(other, f"dir-{other.id}-r{world.fleet.next_disk()}")
     world.damaged.clear()
-    return Lost(done.generation, host, [other for other in voters if other is not host])
+    return Lost(done.before.lineage.current, host, [other for other in voters if other is not host])
 
 
 def _in_most_isrs(world: World) -> BrokerHost | None:
@@ -157,10 +158,6 @@ async def _recovered(
     """By the shipped code; now and then the power fails in the midst of it, and it is done
     again.
     """
-
-    def keep(identity: NodeIdentity) -> None:
-        host.disk.identity = identity
-
     while True:
         store = host.disk.open()
         found = store.recover()
@@ -170,7 +167,6 @@ async def _recovered(
             begin_anew(
                 store,
                 before,
-                keep,
                 endpoint=host.endpoint,
                 reason="its quorum is lost",
                 now_ms=now_ms,
@@ -204,17 +200,19 @@ def _renew_checkers(world: World, host: ControllerHost, done: Recovery) -> None:
                 log.append(
                     ledger.matching.logged(host.name, log[-1].chain if log else 0, chunk, header)
                 )
-    fresh = checkers_after(world, watch.checkers, log, done.generation, done.epoch)
+    over = done.before.lineage.current
+    fresh = checkers_after(world, watch.checkers, log, over, done.epoch)
     others: list[Checker] = [
         one for one in watch.checkers if not type(one).__module__.startswith("simulation.checks.")
     ]
     last = world.workload.operations
     watch.renew(
         [*fresh, *others],
-        lambda host: isinstance(host, ControllerHost) or generation_of(host) >= done.generation,
+        lambda host: (
+            isinstance(host, ControllerHost) or generation_of(host) not in (NO_GENERATION, over)
+        ),
         lambda operation: (
-            operation.number > last
-            and (operation.outcome != "ok" or operation.generation in (0, done.generation))
+            operation.number > last and (operation.outcome != "ok" or operation.generation != over)
         ),
     )
 
@@ -232,16 +230,18 @@ async def go_on(world: World, lost: Lost, within_s: float) -> None:
     adding = world.spawn(_add_voters(world, lost.voters), "operator", "operator")
     await world.until(adding.done, within_s, "the others are voters again")
     await world.until(
-        lambda: all(generation_of(host) >= lost.generation for host in world.healed.brokers()),
+        lambda: all(
+            generation_of(host) not in (NO_GENERATION, lost.generation)
+            for host in world.healed.brokers()
+        ),
         within_s,
-        f"brokers have come to generation {lost.generation}",
+        "brokers have come to another generation",
     )
     for number in range(WRITES):
         written = await world.workload.last_write(within_s, f"again-{number}")
-        if written.generation != lost.generation:
+        if written.generation == lost.generation:
             raise CheckFailedError(
-                f"a write was answered with generation {written.generation}, it is"
-                f" {lost.generation} now"
+                f"a write was answered with generation {written.generation}, which is over"
             )
     await _show_old_tokens(world, lost)
     service = world.active()
@@ -286,7 +286,7 @@ async def _show_old_tokens(world: World, lost: Lost) -> None:
     """
     for host in world.healed.brokers():
         reader = world.workload.reader(f"last, old token at {host.name}", host.name)
-        reader.see(common_pb2.MetadataToken(generation=lost.generation - 1, epoch=1, offset=0))
+        reader.see(common_pb2.MetadataToken(generation=lost.generation, epoch=1, offset=0))
         read = await reader.read_config("again-0", broker_pb2.LATEST)
         reader.close()
         if read.outcome == "ok":

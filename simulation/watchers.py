@@ -67,7 +67,7 @@ class Watchers:
         for watcher in self._all:
             await self._world.until(
                 lambda watcher=watcher: (  # type: ignore[misc]
-                    watcher.reached >= (written.generation, written.offset)
+                    watcher.reached(written.generation) >= written.offset
                 ),
                 within_s,
                 f"{watcher.name} is told what changed up to offset {written.offset}",
@@ -100,11 +100,10 @@ class Watcher:
         self._watch: Watch | None = None
         self._token: Token | None = None
 
-    @property
-    def reached(self) -> tuple[int, int]:
-        """How far it has been told: which log, and which offset."""
+    def reached(self, generation: int) -> int:
+        """The offset up to which it has been told of the log of this generation; -1: nothing."""
         token = self._watch.token if self._watch is not None else None
-        return (-1, -1) if token is None else (token.generation, token.offset)
+        return -1 if token is None or token.generation != generation else token.offset
 
     def close(self) -> None:
         """End what is under way."""

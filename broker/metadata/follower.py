@@ -27,13 +27,19 @@ from broker.settings import FollowerSettings
 from raftlog.client.endpoint_selector import Endpoints, EndpointSelector
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
 from raftlog.client.snapshot_fetch import SnapshotFetch
-from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError
+from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError, StorageError
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.wire.controller.v1 import controller_pb2
 
 log = structlog.get_logger(__name__)
+
+
+COMPARE_EVERY_S = 5.0
+STATE_HASH_MASK = (1 << 64) - 1
+"""What is told of a state hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,9 @@ class FollowerEvents:
     generation_known: Callable[[], None]
     """The process has learned the generation of the log for the first time."""
     generation_changed: Callable[[], None]
-    """The log has another generation, and the view was emptied."""
+    """The log was replaced by one that descends from it, and the view was emptied."""
+    log_diverged: Callable[[], None]
+    """The log lacks what was applied, and the view was emptied."""
     failed: Callable[[FatalError], None]
     """The log cannot be followed any further, so the broker must stop."""
 
@@ -90,6 +98,18 @@ class MetadataFollower:
         """What fetches have in common, as bytes; empty: none was sent yet."""
         self._stays_for = (-1, -1, -1)
         """The broker epoch, controller epoch and generation that it has."""
+        self._generation_known = False
+        self._compare, self._compare_at = True, 0.0
+        """The next fetch, and the first behind that time, names the last batch applied, for the
+        controller to compare.
+        """
+        self._refusals: dict[str, str] = {}
+        """Controllers of other clusters since one of this cluster answered, and what they said."""
+        self.refused = ""
+        """The controller that was refused since one was followed, and why; empty: none was."""
+        self.contradiction = ""
+        """Why the log and what was applied here contradict each other; empty: they do not."""
+        self._state_differed = False
         self._patience_s = PATIENCE_MIN_S
         self._settled = False
         """The endpoints know that this controller answers, and nothing was begun anew since."""
@@ -127,7 +147,7 @@ class MetadataFollower:
         if self._closed:
             return
         self._stop_timer()
-        self._link, self._fetching = link, False
+        self._link, self._fetching, self._compare = link, False, True
         self._fetch()
 
     def closed(self, link: Link, reason: str) -> None:
@@ -168,7 +188,8 @@ class MetadataFollower:
 
     def _go(self, pause_s: float) -> None:
         """Connect to the target of the endpoint selector, after a pause."""
-        self._settled = False
+        self._settled = self._view.hears_controller = False
+        self._compare = True
         self._stop_timer()
         if pause_s:
             self._timer = self._loop.call_later(pause_s, self._connect)
@@ -207,6 +228,8 @@ class MetadataFollower:
         request.applied_offset = view.applied
         request.told_lowest_acknowledged_offset = view.known_lao
         request.high_watermark = view.high_watermark
+        if self._compare or self._loop.time() >= self._compare_at:
+            self._name_last_applied(request)
         self._answer_by = (
             self._loop.time() + (settings.fetch_max_wait_ms + settings.answer_margin_ms) / 1000
         )
@@ -215,6 +238,14 @@ class MetadataFollower:
             self._link.send(request)
         except LinkClosedError:
             self._fetching = False
+
+    def _name_last_applied(self, request: controller_pb2.MetadataFetchRequest) -> None:
+        self._compare, self._compare_at = False, self._loop.time() + COMPARE_EVERY_S
+        last = self._view.last_batch
+        if last is not None:
+            named = request.last_applied
+            named.base_offset, named.epoch, named.crc = last
+            named.state_hash = self._view.tip.state_hash & STATE_HASH_MASK
 
     def _what_stays(self, broker_epoch: int, controller_epoch: int, generation: int) -> bytes:
         """The fields that are the same from one fetch to the next, as bytes."""
@@ -235,23 +266,34 @@ class MetadataFollower:
         if reply.HasField("error"):
             self._refused(reply)
         elif reply.cluster_id != self._cluster_id:
-            self._fail(
-                f"{self._dialled} is of cluster {reply.cluster_id!r}, this broker of"
-                f" {self._cluster_id!r}"
-            )
+            self._other_cluster(f"it is of cluster {reply.cluster_id!r}")
         elif reply.controller_epoch < view.controller_epoch:
             self._elsewhere("a deposed controller answered")
-        elif view.generation not in (-1, reply.generation):
-            self._other_generation(reply.generation)
-        else:
-            if view.generation == -1:
-                view.reset(reply.generation)
+        elif reply.generation == NO_GENERATION:
+            # A new log, of which nothing is committed yet.
+            self._fetch()
+        elif view.generation not in (NO_GENERATION, reply.generation):
+            self._other_generation(reply)
+        elif self._knows_generation(reply.generation):
+            if reply.HasField("diverging_epoch"):
+                self._diverged(reply)
+            else:
+                self._accept(reply)
+
+    def _knows_generation(self, generation: int) -> bool:
+        """Take note of the generation, if it is the first that this process hears of; False: the
+        broker has ended.
+        """
+        if not self._generation_known:
+            self._generation_known = True
+            if self._view.generation == NO_GENERATION:
+                self._view.reset(generation)
+            try:
                 self._events.generation_known()
-                if self._closed:
-                    # The broker was stopping, and its registration belongs to another log: it has
-                    # ended.
-                    return
-            self._accept(reply)
+            except StorageError as error:
+                self._stop_following(error)
+        # The broker may have been stopping, and its registration be of another log.
+        return not self._closed
 
     def _accept(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         view = self._view
@@ -269,10 +311,14 @@ class MetadataFollower:
         except FatalError as error:
             self._stop_following(error)
             return
+        if reply.controller_epoch > view.controller_epoch:
+            self._compare = True
         view.hear(reply.controller_epoch, reply.lowest_acknowledged_offset, reply.high_watermark)
         self.controller_id = reply.leader_id
         if not self._settled:
-            self._settled = True
+            self._settled = view.hears_controller = True
+            self._refusals.clear()
+            self.refused = ""
             self._endpoints.reached()
             self._patience_s = PATIENCE_MIN_S
         if reply.HasField("snapshot_id"):
@@ -318,12 +364,8 @@ class MetadataFollower:
             assert header is not None
             if (header.end_offset, header.epoch) != (snapshot_id.end_offset, snapshot_id.epoch):
                 raise CorruptLogError("its snapshot does not match the announced snapshot id")
-            # A snapshot made before a recovery has an older generation than the log.
-            if header.cluster_id != self._cluster_id or header.generation > view.generation:
-                raise CorruptLogError(
-                    f"its snapshot is of cluster {header.cluster_id!r}, generation"
-                    f" {header.generation}"
-                )
+            if header.cluster_id != self._cluster_id:
+                raise CorruptLogError(f"its snapshot is of cluster {header.cluster_id!r}")
         except FatalError as failure:
             if isinstance(failure, CorruptLogError):
                 log.warning(
@@ -354,28 +396,75 @@ class MetadataFollower:
         if code == ErrorCode.NOT_CONTROLLER:
             self._go(self._endpoints.redirected(reply.leader_endpoint, self._loop.time()))
         elif code == ErrorCode.INCONSISTENT_GENERATION:
-            self._other_generation(reply.generation)
+            self._other_generation(reply)
         elif code == ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self._fail(f"{self._dialled} refuses this broker: {reply.error.error_message}")
+            self._other_cluster(reply.error.error_message)
         else:
             self._elsewhere(reply.error.error_message)
 
-    def _other_generation(self, generation: int) -> None:
-        """Restore and unsafe recovery raise the generation.
+    def _other_generation(self, reply: controller_pb2.MetadataFetchResponse) -> None:
+        """Follow a log that descends from this one, as after an unsafe recovery; no other.
 
-        A controller with a lower generation has missed that.
+        [Most controllers get new disks and found another log under the same cluster id. A broker
+        that followed it would delete all of its replicas, as nobody has created them there.]
         """
-        if generation <= self._view.generation:
-            self._elsewhere(
-                f"it has generation {generation} of the log, the newest is {self._view.generation}"
+        mine, generation = self._view.generation, reply.generation
+        if mine not in reply.previous_generations:
+            self._refuse_controller(
+                f"its log, of generation {generation}, does not descend from generation {mine},"
+                " which this broker has applied"
             )
             return
-        log.warning(
-            "the log was replaced by another generation", old=self._view.generation, new=generation
-        )
+        log.warning("the log was replaced by another generation", old=mine, new=generation)
         self._view.reset(generation)
-        self._events.generation_changed()
+        self._generation_known = True
+        try:
+            self._events.generation_changed()
+        except StorageError as error:
+            self._stop_following(error)
+            return
         self._fetch()
+
+    def _diverged(self, reply: controller_pb2.MetadataFetchResponse) -> None:
+        """Begin anew: the controller has another log or another state at the applied offset.
+
+        For another state only once: to fold the same records again helps if this process had a
+        wrong bit, and nothing else.
+        """
+        view, end_offset = self._view, reply.diverging_epoch.end_offset
+        lost = end_offset <= view.applied
+        self.contradiction = (
+            f"controller {reply.leader_id} of epoch {reply.controller_epoch}, generation"
+            f" {view.generation}, has "
+        ) + (
+            f"another log from offset {end_offset} on; this broker had applied offset"
+            f" {view.applied}: committed records are lost"
+            if lost
+            else f"another state at offset {view.applied} than this broker"
+        )
+        log.error("the log contradicts what was applied here", why=self.contradiction)
+        if lost or not self._state_differed:
+            self._state_differed = not lost
+            view.reset(view.generation)
+            self._events.log_diverged()
+        if not self._closed:
+            self._fetch()
+
+    def _other_cluster(self, why: str) -> None:
+        """Ask another controller; end if all that are known are of another cluster."""
+        self._refusals[self._dialled] = why
+        if self._refusals.keys() >= set(self._endpoints.known):
+            said = "; ".join(f"{one}: {text}" for one, text in sorted(self._refusals.items()))
+            self._fail(f"no controller is of cluster {self._cluster_id!r}: {said}")
+            return
+        self._refuse_controller(why)
+
+    def _refuse_controller(self, why: str) -> None:
+        said = f"{self._dialled} is not followed: {why}"
+        if self.refused != said:
+            self.refused = said
+            log.error("not following a controller", controller=self._dialled, reason=why)
+        self._elsewhere(why)
 
     def _elsewhere(self, why: str) -> None:
         log.info("looking for another controller", controller=self._dialled, reason=why)

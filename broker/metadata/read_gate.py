@@ -203,16 +203,9 @@ class ReadGate(Generic[R]):
         queue = int(options.mode)
         if not options.HasField("at_least"):
             return queue, UNKNOWN
-        if options.at_least.generation != self._view.generation:
-            message = (
-                f"the token is of generation {options.at_least.generation} of the log, this broker"
-                f" has {self._view.generation}: the log was restored, what was seen before may be"
-                " gone"
-            )
-            raise ApiError(
-                ErrorCode.INCONSISTENT_GENERATION, message, field="read.at_least.generation"
-            )
-        return queue, options.at_least.offset
+        token = options.at_least
+        self._view.check_position(token.generation, token.epoch, token.offset, "read.at_least")
+        return queue, token.offset
 
     def _find(self, queue: int, offset: int) -> Image | None:
         view = self._view

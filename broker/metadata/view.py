@@ -13,21 +13,35 @@ Why: docs/decisions/010-lao-survives-failover.md
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from broker.metadata.kept_images import Batch, KeptImages
 from broker.replication.changes import ChangeCollector
 from raftlog import batch
 from raftlog.config_writes import codec
-from raftlog.errors import CorruptLogError
+from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.metadata import pmap
 from raftlog.metadata.entities import Broker, Voters
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import decoded
 from raftlog.metadata.versions import heartbeats_in_force
+from raftlog.quorum.admission import MAX_EPOCH
 
 UNKNOWN = -1
+
+
+class AppliedBatch(NamedTuple):
+    """A batch of the log, as a controller compares it with its own.
+
+    ``base_offset``: UNKNOWN for one that came in a snapshot.
+    """
+
+    base_offset: int
+    epoch: int
+    crc: int
 
 
 class Onlooker(Protocol):
@@ -52,13 +66,22 @@ class View:
     """
 
     def __init__(
-        self, broker_id: int, *, max_bytes: int, on_moved: Callable[[], None] | None = None
+        self,
+        broker_id: int,
+        *,
+        max_bytes: int,
+        generation: int = NO_GENERATION,
+        on_moved: Callable[[], None] | None = None,
     ) -> None:
-        """``on_moved``: called after every change, for whoever looks on."""
+        """``generation``: of the log that the broker's directory belongs to. ``on_moved``: called
+        after every change.
+        """
         self._broker_id = broker_id
         self._on_moved = on_moved
         self._images = KeptImages(max_bytes)
         self.controller_epoch = 0
+        self.hears_controller = False
+        """Whether the controller asked last has answered, and so has this log."""
         self.onlooker: Onlooker | None = None
         self.changes = ChangeCollector()
         """What was touched since it was last taken: for who looks at the tip only."""
@@ -66,10 +89,15 @@ class View:
         """Counts the changes of the newest image."""
         self.other_moves = 0
         """Those of them that were more than config values."""
-        self._clear(generation=-1)
+        self._clear(generation)
 
     def _clear(self, generation: int) -> None:
         self.generation = generation
+        """The generation of the log; NO_GENERATION: not known yet."""
+        self.last_batch: AppliedBatch | None = None
+        """The batch that ends at ``applied``; None: nothing is applied."""
+        self._epochs: list[tuple[int, int]] = []
+        """(first offset, epoch) of each epoch that was applied."""
         self.high_watermark = UNKNOWN
         self._images.begin(Image())
         self._replaced()
@@ -175,10 +203,43 @@ class View:
         """The oldest kept image at ``offset`` or later; None if nothing that new was applied."""
         return self._images.at_least(offset)
 
+    def check_position(self, generation: int, epoch: int, offset: int, field: str) -> None:
+        """Check that a token, of ``field``, names a position of this log, as far as that is known.
+        ``epoch`` 0: the token does not say.
+
+        Raises ApiError: INCONSISTENT_GENERATION if it is of another log, BROKER_NOT_AVAILABLE if it
+        may be of one that this broker has yet to hear of.
+        """
+        if generation != self.generation:
+            message = f"the token is of generation {generation} of the log, this broker has"
+            if not self.hears_controller:
+                raise ApiError(
+                    ErrorCode.BROKER_NOT_AVAILABLE,
+                    f"{message} {self.generation}, and hears no controller now",
+                    field=f"{field}.generation",
+                )
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GENERATION,
+                f"{message} {self.generation}: the log was recovered or restored, what was seen"
+                " before may be gone",
+                field=f"{field}.generation",
+            )
+        at = bisect_right(self._epochs, (offset, MAX_EPOCH)) - 1
+        known = epoch > 0 and at >= 0 and offset <= self.applied
+        if known and epoch != self._epochs[at][1]:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GENERATION,
+                f"the token names offset {offset} of epoch {epoch}, which is of epoch"
+                f" {self._epochs[at][1]} in this log: what was seen there is lost",
+                field=f"{field}.epoch",
+            )
+
     # --- what comes in ---------------------------------------------------------------------------
 
     def reset(self, generation: int) -> None:
-        """Another log generation: everything known is void. The controller epoch seen is kept."""
+        """The log was replaced, by one of this generation: everything known is void. The controller
+        epoch seen is kept.
+        """
         self._clear(generation)
         self._moved()
 
@@ -236,6 +297,12 @@ class View:
             images.add(chunk, only_configs=only_configs)
         self.moves += 1
         self.other_moves += not only_configs
+        last = batches[-1].header
+        if not self._epochs or last.epoch != self._epochs[-1][1]:
+            self._note_epochs(one.header for one in batches)
+        self.last_batch = AppliedBatch(
+            last.base_offset, last.epoch, batch.crc_at(chunk, last.position)
+        )
         if onlooker is not None:
             onlooker.applied(before, chunk, images.applied, batches[-1].header.epoch)
         # A broker that keeps up has adopted what it was told.
@@ -257,6 +324,8 @@ class View:
             return False
         self._images.begin(image)
         self._replaced()
+        self.last_batch = AppliedBatch(UNKNOWN, image.epoch, 0)
+        self._epochs = [(image.offset, image.epoch)]
         self.high_watermark = max(self.high_watermark, image.offset + 1)
         self._unfenced_epoch = None
         self._note_membership(image.epoch)
@@ -283,6 +352,11 @@ class View:
                     epoch=header.epoch,
                     timestamp_ms=header.timestamp_ms,
                 )
+
+    def _note_epochs(self, headers: Iterable[batch.BatchHeader]) -> None:
+        for header in headers:
+            if not self._epochs or header.epoch != self._epochs[-1][1]:
+                self._epochs.append((header.base_offset, header.epoch))
 
     def _decode(self, chunk: bytes, high_watermark: int) -> list[Batch]:
         """All of a chunk, checked before any of it is folded."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from broker.partition.deadlines import Deadlines
+from broker.partition.deadlines import Deadlines, Timer
 from broker.partition.events import (
     AdvanceStart,
     Append,
@@ -53,6 +53,8 @@ class Host:
         """
         self.replicas: dict[PartitionKey, Replica] = {}
         self.by_topic: dict[bytes, dict[int, None]] = {}
+        self._aside: dict[PartitionKey, tuple[Replica, Timer]] = {}
+        """Replicas that the image does not assign to this broker: to be deleted later."""
         self.not_led: dict[PartitionKey, str] = {}
         """Partitions that the image says are led here, and that are not, with the reason."""
         self.gauges: Counter[str] = Counter()
@@ -124,16 +126,44 @@ class Host:
         self.replicas[replica.key] = replica
         self.by_topic.setdefault(replica.key[0], {})[replica.key[1]] = None
 
-    def delete(self, replica: Replica) -> None:
-        """The image says that it is not of this broker any more. Its role has ended."""
-        topic_id, index = replica.key
-        del self.replicas[replica.key]
+    def set_aside(self, replica: Replica) -> None:
+        """The image says that it is not of this broker any more. Its role has ended.
+
+        It is deleted after a while: by then somebody has noticed, if the image is wrong.
+        """
+        key, (topic_id, index) = replica.key, replica.key
+        del self.replicas[key]
         del self.by_topic[topic_id][index]
         if not self.by_topic[topic_id]:
             del self.by_topic[topic_id]
+        delay_ms = self.settings.log_segment_delete_delay_ms
+        if delay_ms:
+            timer = self.deadlines.at(self.now + delay_ms / 1000, lambda: self._delete_aside(key))
+            self._aside[key] = replica, timer
+            self.note(
+                "replica set aside",
+                partition=topic_id.hex(),
+                index=index,
+                deleted_after_ms=delay_ms,
+            )
+        else:
+            self._delete(replica)
+
+    def take_back(self, key: PartitionKey) -> Replica | None:
+        """Return the replica that was set aside, with its records; None: there is none."""
+        replica, timer = self._aside.pop(key, (None, None))
+        self.deadlines.cancel(timer)
+        return replica
+
+    def _delete_aside(self, key: PartitionKey) -> None:
+        replica, _ = self._aside.pop(key)
+        self._delete(replica)
+
+    def _delete(self, replica: Replica) -> None:
         replica.deleted = True
         self.out.append(Delete(replica.key))
         self._dirty[replica.key] = replica
+        self.note("replica deleted", partition=replica.key[0].hex(), index=replica.key[1])
 
     def append(self, replica: Replica, span: LogSpan, timestamp_ms: int) -> None:
         """Write a sound span, stamped so last, at the end of a replica's log."""

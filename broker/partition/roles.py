@@ -72,11 +72,10 @@ class Roles:
             if partition is None or host.broker_id not in partition.replicas:
                 if replica is not None:
                     self._end_role(replica)
-                    host.delete(replica)
-                    host.note("replica deleted", partition=key[0].hex(), index=key[1])
+                    host.set_aside(replica)
                 continue
             if replica is None:
-                replica = Replica(key)
+                replica = host.take_back(key) or Replica(key)
                 host.add(replica)
             self._play(replica, partition)
 

@@ -25,6 +25,7 @@ class PartitionSettings:
     replica_fetch_max_bytes: int = Settings.replica_fetch_max_bytes
     replica_fetch_response_max_bytes: int = Settings.replica_fetch_response_max_bytes
     replica_fetch_backoff_ms: int = Settings.replica_fetch_backoff_ms
+    log_segment_delete_delay_ms: int = Settings.log_segment_delete_delay_ms
     high_watermark_linger_ms: int = 20
     """How long a high watermark or a log start alone waits for data to ride with."""
     isr_retry_ms: int = 50

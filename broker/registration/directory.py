@@ -21,7 +21,7 @@ from raftlog.storage.private import close_to_others
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BrokerDirectory:
     """A locked directory. ``process`` names this process for the registration.
 
@@ -40,16 +40,18 @@ class BrokerDirectory:
         """Whose it is; NO_NODE_ID: nobody's yet."""
         return self.identity.node_id
 
-    def claim(self, broker_id: int) -> BrokerDirectory:
-        """The same directory, of this broker from now on: durable when this returns.
+    def claim(self, broker_id: int) -> None:
+        """Make it the directory of this broker, durably. Raises StorageError."""
+        self._write(dataclasses.replace(self.identity, node_id=broker_id))
 
-        Raises StorageError.
-        """
-        if broker_id == self.identity.node_id:
-            return self
-        identity = dataclasses.replace(self.identity, node_id=broker_id)
-        write_identity(self._path, identity)
-        return dataclasses.replace(self, identity=identity)
+    def bind_generation(self, generation: int) -> None:
+        """Note durably which generation of the log it belongs to. Raises StorageError."""
+        self._write(dataclasses.replace(self.identity, generation=generation))
+
+    def _write(self, identity: NodeIdentity) -> None:
+        if identity != self.identity:
+            write_identity(self._path, identity)
+            self.identity = identity
 
     def close(self) -> None:
         """Give the directory back. Idempotent."""

@@ -15,6 +15,7 @@ Why: docs/decisions/012-sessions-and-fencing.md
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -22,6 +23,7 @@ from broker.settings import LifecycleSettings
 from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.dialing import Backoff
 from raftlog.wire.controller.v1 import controller_pb2
@@ -63,7 +65,6 @@ class Exit:
     clean: bool
 
 
-UNKNOWN_GENERATION = -1
 UNREACHABLE_S = 1.5
 """Time without a connection to any controller after which a stopping broker stops without one, in
 seconds.
@@ -113,7 +114,7 @@ class Lifecycle:
         )
         self.epoch = -1
         self.exit: Exit | None = None
-        self._generation = self._registered_in = UNKNOWN_GENERATION
+        self._generation = self._registered_in = NO_GENERATION
         self._previous_epoch = -1
         self._in_flight: Register | Heartbeat | None = None
         self._urgent = False
@@ -282,7 +283,8 @@ class Lifecycle:
         *,
         heartbeats: bool = True,
         metadata_offset: int = -1,
-        generation: int = UNKNOWN_GENERATION,
+        generation: int = NO_GENERATION,
+        previous_generations: Collection[int] = (),
     ) -> None:
         """Take the reply to a registration, which is committed under this broker epoch.
 
@@ -292,7 +294,8 @@ class Lifecycle:
         ``metadata_offset``: up to where the controller had decided by then [a later generation of
         the log may begin with this very registration: an image of its beginning would give the
         broker partition roles of long ago, and delete the partitions created since].
-        ``generation``: the generation of the log that has the registration.
+        ``generation``: the generation of the log that has the registration, which descends from
+        ``previous_generations``.
         """
         self._registered_in = generation
         self.shown_from = max(epoch, metadata_offset)
@@ -303,9 +306,10 @@ class Lifecycle:
         self._contact_at = self._sent_at
         self._backoff.reset()
         self._next_at = now
-        if generation != UNKNOWN_GENERATION and generation < self._generation:
+        if self._generation not in (NO_GENERATION, generation, *previous_generations):
             # The reply belongs to a log that was replaced by a restore or recovery meanwhile.
             self._begin_again(now)
+            self._next_at = now + self._backoff.next_s()
         self._look(now)
 
     @property
@@ -400,11 +404,15 @@ class Lifecycle:
         without this registration. No controller of the shorter log knows the broker epoch, each
         considers itself stale, and the broker asks for ever.]
         """
-        first = self._generation == UNKNOWN_GENERATION
         self._generation = generation
         self._image_offset, self._registration, self._unfenced = -1, None, False
-        known = self._registered_in != UNKNOWN_GENERATION
-        if self.epoch >= 0 and (self._registered_in != generation if known else not first):
+        if self.epoch >= 0 and self._registered_in != generation:
+            self._begin_again(now)
+
+    def log_diverged(self, now: float) -> None:
+        """Take note that the log lacks what was applied here: the registration may be lost, too."""
+        self._image_offset, self._registration, self._unfenced = -1, None, False
+        if self.epoch >= 0:
             self._begin_again(now)
 
     def hasten(self, now: float) -> None:

@@ -10,7 +10,7 @@ import structlog
 
 from broker.metadata.read_lease import ReadLease
 from broker.metadata.view import View
-from broker.registration.lifecycle import UNKNOWN_GENERATION, Exit, Heartbeat, Lifecycle, Register
+from broker.registration.lifecycle import Exit, Heartbeat, Lifecycle, Register
 from broker.registration.registration_request import registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient, checked
@@ -136,6 +136,7 @@ class RegistrationClient:
             self._settings, self._process, self._incarnation_id, self._bound
         )
         body.previous_broker_epoch = action.previous_broker_epoch
+        body.generation = self._view.generation
         return controller_pb2.ControllerRequest(
             cluster_id=self._settings.cluster_id, register_broker=body
         )
@@ -150,7 +151,8 @@ class RegistrationClient:
             self._loop.time(),
             heartbeats=not reply.heartbeats_off,
             metadata_offset=reply.metadata_offset,
-            generation=reply.generation if reply.HasField("generation") else UNKNOWN_GENERATION,
+            generation=reply.generation,
+            previous_generations=reply.previous_generations,
         )
 
     def _check_timeouts(self, session_timeout_ms: int) -> None:

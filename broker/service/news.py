@@ -36,8 +36,10 @@ class News:
         lifecycle: Lifecycle,
         controllers: KnownEndpoints,
         now: Callable[[], float],
+        bind_generation: Callable[[int], None],
     ) -> None:
         self._view, self._lifecycle, self._now = view, lifecycle, now
+        self._bind_generation = bind_generation
         self._controllers = controllers
         self._voters: Voters | None = None
         """Those that were told to ``controllers``."""
@@ -104,16 +106,25 @@ class News:
         self._watches.moved()
 
     def generation_known(self) -> None:
-        """The generation of the log was learned for the first time."""
+        """The generation of the log was learned, of which something is applied from now on."""
+        self._bind_generation(self._view.generation)
         self._lifecycle.generation_seen(self._view.generation, self._now())
         self._registration.pump()
 
     def generation_changed(self) -> None:
-        """The log was replaced, and the view emptied."""
+        """The log was replaced by one that descends from it, and the view emptied."""
+        self._bind_generation(self._view.generation)
         self._lifecycle.generation_seen(self._view.generation, self._now())
-        message = f"the log was replaced by generation {self._view.generation}"
+        self._replaced(f"the log was replaced by generation {self._view.generation}")
+
+    def log_diverged(self) -> None:
+        """The log lacks what was applied here, and the view was emptied."""
+        self._lifecycle.log_diverged(self._now())
+        self._replaced("the log lost records that this broker had applied")
+
+    def _replaced(self, message: str) -> None:
         self._requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
-        self._watches.generation_changed()
+        self._watches.log_replaced(message)
         # Before it is registered again: the old log's image is as new as any, and says nothing
         # about this one.
         self._show_image()

@@ -54,9 +54,12 @@ class BrokerReport:
         Not ready with partitions that it should lead and does not: who restarts brokers one by one
         must not go on. What passes by itself, or leaves reads, is only said.
         """
-        why = self._fencing.why()
+        why, contradiction = self._fencing.why(), self.log_contradiction
+        serving = f"serving up to offset {self._view.applied}"
+        if contradiction:
+            serving, why = f"{serving}; {contradiction}", why and f"{why}; {contradiction}"
         if why or self._data is None or not self._data.recovered:
-            return not why, why or f"serving up to offset {self._view.applied}"
+            return not why, why or serving
         counts, example = self._data.unserved()
         if counts[LOG_AHEAD]:
             return (
@@ -69,7 +72,12 @@ class BrokerReport:
         also = "".join(
             f"; {text}: {counts[reason]}" for reason, text in _ALSO.items() if counts[reason]
         )
-        return True, f"serving up to offset {self._view.applied}{also}"
+        return True, f"{serving}{also}"
+
+    @property
+    def log_contradiction(self) -> str:
+        """Why the log contradicts what this broker has applied, for people; empty: it does not."""
+        return self._follower.contradiction or self._follower.refused
 
     def status(self) -> dict[str, object]:
         """What a person looks at first."""

@@ -35,6 +35,7 @@ from raftlog.errors import FatalError
 from raftlog.journal.journal import Journal
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.quorum_time import QuorumTime
 from raftlog.security.client_rules import ClientRules
@@ -68,7 +69,9 @@ class BrokerService:
     ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
     ``client_rules``: who its clients are, and what they may do; None: everybody everything.
     ``request_figures``: where answers are counted; None: in some of its own.
-    ``journal``: told of what operators may ask about later.
+    ``journal``: told of what operators may ask about later. ``generation``: of the log that the
+    broker's directory belongs to; ``bind_generation`` notes another one there, durably, or raises
+    StorageError.
     """
 
     def __init__(
@@ -86,6 +89,8 @@ class BrokerService:
         client_rules: ClientRules | None = None,
         request_figures: RequestFigures | None = None,
         journal: Journal | None = None,
+        generation: int = NO_GENERATION,
+        bind_generation: Callable[[int], None] = lambda generation: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -96,6 +101,7 @@ class BrokerService:
         self._view = View(
             settings.broker_id,
             max_bytes=settings.image_max_bytes,
+            generation=generation,
             on_moved=tracer.view_moved if tracer is not None else None,
         )
         self._lifecycle = Lifecycle(
@@ -107,7 +113,9 @@ class BrokerService:
         )
         controllers = KnownEndpoints(settings.controllers)
         self._fencing = Fencing(self._view, self._lifecycle, self.now, tracer)
-        self._news = news = News(self._view, self._lifecycle, controllers, self.now)
+        self._news = news = News(
+            self._view, self._lifecycle, controllers, self.now, bind_generation
+        )
         self._lease = ReadLease(lambda: self._lifecycle.epoch, news.lease_wanted)
         self.time = QuorumTime(wall_clock_ms, self._loop.time)
         """What time it is, as the active controller says."""
@@ -129,7 +137,13 @@ class BrokerService:
             transport,
             controllers,
             self._view,
-            FollowerEvents(news.moved, news.generation_known, news.generation_changed, self.fail),
+            FollowerEvents(
+                news.moved,
+                news.generation_known,
+                news.generation_changed,
+                news.log_diverged,
+                self.fail,
+            ),
             cluster_id=settings.cluster_id,
             broker_id=settings.broker_id,
             broker_epoch=lambda: self._lifecycle.epoch,

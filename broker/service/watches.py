@@ -124,9 +124,8 @@ class Watches:
         if len(hub):
             self.go_on()
 
-    def generation_changed(self) -> None:
+    def log_replaced(self, message: str) -> None:
         """The log was replaced, and the view emptied."""
-        message = f"the log was replaced by generation {self._view.generation}"
         error = ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="since.generation")
         self._give_all(self.hub.end_all(error, resumable=False))
 
@@ -149,7 +148,7 @@ class Watches:
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
         since = request.since if request.HasField("since") else None
         if since is not None:
-            self._check_generation(since)
+            self._view.check_position(since.generation, since.epoch, since.offset, "since")
         if not self._shares.take(link.peer):
             message = (
                 f"{self._shares.total} of {self._settings.watch_max_watchers} watches are open,"
@@ -169,19 +168,6 @@ class Watches:
             progress_ms=request.progress_interval_ms or self._settings.watch_progress_interval_ms,
             now=self._loop.time(),
         )
-
-    def _check_generation(self, since: pb.WatchToken) -> None:
-        generation = self._view.generation
-        if since.generation > generation:
-            # It was restored, and this broker has not heard of it yet.
-            message = f"this broker knows generation {generation} of the log so far"
-            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, message, field="since.generation")
-        if since.generation < generation:
-            message = (
-                f"the token is of generation {since.generation} of the log, this broker has"
-                f" {generation}: the log was restored, what was seen before may be gone"
-            )
-            raise ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="since.generation")
 
     # --- rights ----------------------------------------------------------------------------------
 

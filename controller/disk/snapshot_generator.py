@@ -113,11 +113,10 @@ class SnapshotGenerator:
         replica: Replica,
         *,
         cluster_id: str,
-        generation: Callable[[], int],
         now: float,
     ) -> None:
         self._settings, self._replica = settings, replica
-        self._cluster_id, self._generation = cluster_id, generation
+        self._cluster_id = cluster_id
         self._trigger = Trigger(now)
         self._ask_at = self._retention_at = now
         self._retention = Retention(settings)
@@ -199,7 +198,11 @@ class SnapshotGenerator:
             return False
         self._writing = image
         self._trigger = Trigger(now)
-        header = header_of(image, cluster_id=self._cluster_id, generation=self._generation())
+        header = header_of(
+            image,
+            cluster_id=self._cluster_id,
+            generations=self._replica.lineage.below(image.offset + 1),
+        )
         self._replica.snapshots.write(header, pieces(image, header, log_hash), self._taken)
         return True
 

@@ -132,9 +132,7 @@ class CatchUp:
 
     def _claim(self, leadership: Leadership) -> None:
         node = self._node
-        if leadership.claim(
-            node.replica, node.quorum, self._settings, self._rng, node.now(), node.generation
-        ):
+        if leadership.claim(node.replica, node.quorum, self._settings, self._rng, node.now()):
             self._claimed()
             # The first requests are decided, and answered, before the line is written.
             active = {"epoch": leadership.epoch, "offset": leadership.log.pending.offset}

@@ -4,6 +4,7 @@ that never block long.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from raftlog.metadata import flat_map
@@ -14,6 +15,7 @@ from raftlog.metadata.log_hash import EMPTY, LogHash, extended
 from raftlog.metadata.versions import Features
 from raftlog.replica.replica import Replica
 
+RECENT_HASHES = 256
 SLICE_BYTES = 64 << 10
 """About a millisecond of folding: what it may take of the loop at a time, from fetches and
 votes.
@@ -33,6 +35,7 @@ class CommittedImage:
         """What has folded beyond the image; None: nothing."""
         self.log_hash = EMPTY
         """Of the log up to ``offset``."""
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_HASHES)
 
     @property
     def offset(self) -> int:
@@ -64,6 +67,10 @@ class CommittedImage:
         """Of the image, without making it."""
         return self._newest.state_hash & HASH_MASK
 
+    def recent_state_hash(self, offset: int) -> int | None:
+        """The state hash at an offset that was committed lately; None: it is not known."""
+        return next((found for at, found in reversed(self._recent) if at == offset), None)
+
     @property
     def state_bytes(self) -> int:
         """Of the image, without making it."""
@@ -81,6 +88,7 @@ class CommittedImage:
         """
         # A leader does so with each commit, and folds nothing here.
         self._image, self._builder, self.log_hash = image, None, log_hash
+        self._recent.append((image.offset, self.state_hash))
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
         """Fold one slice towards the high watermark. True when the image is there."""
@@ -93,4 +101,5 @@ class CommittedImage:
             self._applied(len(chunk))
             builder.apply_chunk(chunk)
             self.log_hash = extended(self.log_hash, chunk)
+            self._recent.append((builder.offset, self.state_hash))
         return builder.offset + 1 >= high_watermark

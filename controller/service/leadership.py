@@ -59,7 +59,6 @@ class Leadership:
         settings: ControllerSettings,
         rng: random.Random,
         now: float,
-        generation: int,
     ) -> bool:
         """Fold one slice of the log; at its end, become active. True when active."""
         log, end = self.log, replica.log_end_offset
@@ -69,7 +68,17 @@ class Leadership:
         if log.end_offset < end or end <= log.epoch_start_offset:
             return False
         log.claimed()
-        state = ControllerState(log, settings, quorum.cluster_id, rng, now, generation)
+        lineage = replica.lineage
+        state = ControllerState(
+            log,
+            settings,
+            quorum.cluster_id,
+            rng,
+            now,
+            lineage.current,
+            lineage.below(end)[:-1],
+            lineage.recoveries,
+        )
         self.decider = Decider(state, log.report, quorum.node_id, replica.describe)
         return True
 

@@ -19,6 +19,10 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import SnapshotId
 from raftlog.voter import Voter
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+STATE_HASH_MASK = (1 << 64) - 1
+"""What observers tell of a state hash."""
 
 
 class ControllerNode:
@@ -78,6 +82,21 @@ class ControllerNode:
         """Read whole batches of the log."""
         return self.replica.read(offset, until, max_bytes)
 
+    def divergence(self, end_offset: int, applied: pb.AppliedBatch) -> tuple[int, int] | None:
+        """Where this log and one that has applied this batch, up to ``end_offset``, part; None: the
+        log has the batch, or begins behind it. ``end_offset`` itself: the states part.
+        """
+        if end_offset < self.log_start_offset:
+            return None
+        parted = self.replica.divergence(end_offset, applied.epoch)
+        if parted is not None:
+            return parted
+        state_hash = self.committed.recent_state_hash(end_offset - 1)
+        if state_hash is not None and state_hash & STATE_HASH_MASK != applied.state_hash:
+            return applied.epoch, end_offset
+        same = self.replica.may_have_batch(applied.base_offset, end_offset, applied.crc)
+        return None if same else (applied.epoch, applied.base_offset)
+
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether the committed image has this registration."""
         broker = self.committed.image.brokers.get(broker_id)
@@ -92,8 +111,18 @@ class ControllerNode:
 
     @property
     def generation(self) -> int:
-        """The generation of the log."""
+        """The generation at the log's end: of what a leader proposes."""
+        return self.replica.lineage.current
+
+    @property
+    def committed_generation(self) -> int:
+        """The generation of what is committed; 0: nothing is known to be."""
         return self.replica.generation
+
+    @property
+    def previous_generations(self) -> tuple[int, ...]:
+        """The generations that what is committed descends from, oldest first."""
+        return self.replica.lineage.below(self.replica.high_watermark)[:-1]
 
     @property
     def voters(self) -> tuple[Voter, ...]:

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 from controller.service.bursts import Bursts
 from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
 from raftlog.fair_queue import FairQueue
+from raftlog.logger import get_logger
 from raftlog.resource_limits import (
     OBSERVER_ANSWER_MAX_BYTES,
     OBSERVERS_MAX_STRANGERS,
@@ -41,7 +42,10 @@ from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
+log = get_logger(__name__)
+
 MAX_WAIT_MS = 5_000
+SAY_DIVERGENCE_EVERY_S = 10.0
 ANSWER_BYTES = 256
 """What an answer without records counts for: many small ones are work, too."""
 SHARED_MAX_BYTES = 256 << 10
@@ -60,8 +64,12 @@ class LogSource(Protocol):
         """Of this cluster."""
 
     @property
-    def generation(self) -> int:
-        """Of this log."""
+    def committed_generation(self) -> int:
+        """The generation of what is committed; 0: nothing is known to be."""
+
+    @property
+    def previous_generations(self) -> tuple[int, ...]:
+        """The generations that what is committed descends from, oldest first."""
 
     @property
     def controller_epoch(self) -> int:
@@ -99,6 +107,11 @@ class LogSource(Protocol):
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
         """Whole batches of the log."""
+
+    def divergence(self, end_offset: int, applied: pb.AppliedBatch) -> tuple[int, int] | None:
+        """None if the log has this very batch before ``end_offset``, or does not reach back so far;
+        else the epoch and the offset (exclusive) up to which it may be the same.
+        """
 
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
         """Whether there is such a registration."""
@@ -189,6 +202,9 @@ class Observers:
         """Another LAO alone is no news: it goes with what comes next."""
         self.unreported = False
         """Somebody may have been told a LAO beside a fetch since reports were last asked for."""
+        self.contradiction = ""
+        """What a registered broker had applied last that this log does not have; empty: nothing."""
+        self._say_divergence_at = 0.0
 
     def accept(self, link: Link) -> Observers:
         """A new observer. The links' handler is this object."""
@@ -238,6 +254,8 @@ class Observers:
         if error is not None:
             self._send_error(stream, error)
             return
+        if fetch.HasField("last_applied") and self._tell_divergence(stream, fetch):
+            return
         if fetch.replica_id >= 0:
             if stream.stranger:
                 self._identify(stream, fetch)
@@ -275,14 +293,60 @@ class Observers:
             return ApiError(
                 ErrorCode.INVALID_REQUEST, "fetch_offset is negative", field="fetch_offset"
             )
-        if generation not in (-1, source.generation):
+        if (
+            generation
+            and generation != source.committed_generation
+            and source.committed_generation
+            and source.not_controller() is None
+        ):
             return ApiError(
                 ErrorCode.INCONSISTENT_GENERATION,
-                f"the log is of generation {source.generation}, not {generation}: drop what"
-                " you hold",
+                f"the log is of generation {source.committed_generation}, not {generation}",
                 field="generation",
             )
         return source.not_controller()
+
+    def _tell_divergence(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> bool:
+        """Answer an observer that has applied what this log does not have; whether it is one.
+
+        What it applied was committed in an epoch up to the one that it has seen, so the leader of
+        that epoch or a later one has it. An older leader may lack it.
+        """
+        source = self._source
+        if fetch.controller_epoch > source.controller_epoch:
+            return False
+        diverging = source.divergence(fetch.fetch_offset, fetch.last_applied)
+        if diverging is None:
+            return False
+        epoch, end_offset = diverging
+        parted_at = "the log is the same, and the state is not"
+        if end_offset < fetch.fetch_offset:
+            parted_at = f"the logs part at offset {end_offset}: committed records are lost"
+        self.contradiction = (
+            f"observer {fetch.replica_id} had applied offset {fetch.fetch_offset - 1} of epoch"
+            f" {fetch.last_applied.epoch}; {parted_at}"
+        )
+        if source.now() >= self._say_divergence_at:
+            self._say_divergence_at = source.now() + SAY_DIVERGENCE_EVERY_S
+            log.error("what an observer has applied contradicts this log", why=self.contradiction)
+        stream.fetch = None
+        response = self._about_the_log()
+        response.diverging_epoch.epoch, response.diverging_epoch.end_offset = epoch, end_offset
+        self._send(stream, response)
+        return True
+
+    def _about_the_log(self) -> pb.MetadataFetchResponse:
+        """An answer without records."""
+        source = self._source
+        return pb.MetadataFetchResponse(
+            leader_id=source.leader_id,
+            controller_epoch=source.controller_epoch,
+            generation=source.committed_generation,
+            high_watermark=source.committed_end,
+            lowest_acknowledged_offset=source.lowest_acknowledged_offset,
+            log_start_offset=source.log_start_offset,
+            cluster_id=source.cluster_id,
+        )
 
     def release(self, *, expired_only: bool = False) -> None:
         """Answer every parked fetch that something new is known for, and those whose wait is
@@ -433,7 +497,7 @@ class Observers:
         if not (answers or news):
             return 0
         stands = not answers and fetch.takes_lao_alone and fetch.replica_id not in must_report
-        key = (offset if has_data else -1, fetch.max_bytes, stands)
+        key = (offset if has_data else -1, fetch.max_bytes, stands, not fetch.generation)
         response = self._shared.get(key)
         if response is None:
             response = self._response(stream, fetch, known, has_data=has_data, stands=stands)
@@ -486,18 +550,11 @@ class Observers:
                 # The replica has failed and said so: this node answers nobody any more.
                 self._give_up()
                 return None
-        lao = known.lao
-        return pb.MetadataFetchResponse(
-            leader_id=source.leader_id,
-            controller_epoch=known.epoch,
-            generation=source.generation,
-            high_watermark=known.end,
-            lowest_acknowledged_offset=lao,
-            log_start_offset=known.log_start_offset,
-            records=records,
-            cluster_id=source.cluster_id,
-            fetch_stands=stands,
-        )
+        response = self._about_the_log()
+        response.records, response.fetch_stands = records, stands
+        if not fetch.generation:
+            response.previous_generations.extend(source.previous_generations)
+        return response
 
     def _give_up(self) -> None:
         for stream in self._streams.values():
@@ -510,23 +567,17 @@ class Observers:
         snapshot_id = source.newest_snapshot
         if snapshot_id is None:
             raise InvariantError("a log that begins above 0 without a snapshot")
-        stream.fetch, stream.sent_lao, stream.sent_epoch = (
-            None,
+        stream.sent_lao, stream.sent_epoch = (
             source.lowest_acknowledged_offset,
             source.controller_epoch,
         )
-        response = pb.MetadataFetchResponse(
-            leader_id=source.leader_id,
-            controller_epoch=source.controller_epoch,
-            generation=source.generation,
-            high_watermark=source.committed_end,
-            lowest_acknowledged_offset=source.lowest_acknowledged_offset,
-            log_start_offset=source.log_start_offset,
-            cluster_id=source.cluster_id,
-            snapshot_id=quorum_pb2.SnapshotId(
-                end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch
-            ),
+        response = self._about_the_log()
+        if stream.fetch is not None and not stream.fetch.generation:
+            response.previous_generations.extend(source.previous_generations)
+        response.snapshot_id.CopyFrom(
+            quorum_pb2.SnapshotId(end_offset=snapshot_id.end_offset, epoch=snapshot_id.epoch)
         )
+        stream.fetch = None
         self._send(stream, response)
 
     def _send_error(self, stream: MetadataStream, error: ApiError) -> None:
@@ -536,7 +587,8 @@ class Observers:
             leader_id=error.leader_id,
             leader_endpoint=self._source.leader_endpoint(error.leader_id, stream.link.listener),
             controller_epoch=self._source.controller_epoch,
-            generation=self._source.generation,
+            generation=self._source.committed_generation,
+            previous_generations=self._source.previous_generations,
             high_watermark=-1,
             lowest_acknowledged_offset=-1,
             cluster_id=self._source.cluster_id,

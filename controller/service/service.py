@@ -110,7 +110,6 @@ class ControllerService:
             settings,
             self.replica,
             cluster_id=quorum.cluster_id,
-            generation=lambda: self.node.generation,
             now=self._loop.time(),
         )
         self._farewell = Farewell()
@@ -264,6 +263,18 @@ class ControllerService:
         self.reception.probes.reset()
         self._joining.close()
         self.replica.close()
+
+    @property
+    def log_contradiction(self) -> str:
+        """Why the log here contradicts what another node has of it, for people; empty: it does
+        not.
+        """
+        replica = self.replica
+        return (
+            replica.core.log_conflict
+            or replica.dropped_committed
+            or self._announcements.observers.contradiction
+        )
 
     def known_image(self) -> Image | None:
         """The committed image; None: what is committed is not known here yet."""

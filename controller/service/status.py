@@ -62,7 +62,8 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
         lao_unknown_reason=leadership.log.lao.unknown_reason
         if leadership is not None
         else "this node is not the leader",
-        generation=service.node.generation,
+        generation=service.node.committed_generation,
+        previous_generations=service.node.previous_generations,
         snapshots=[
             pb.SnapshotId(end_offset=one.end_offset, epoch=one.epoch)
             for one in service.replica.snapshots.ids
@@ -135,12 +136,15 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         service.node.controller_epoch,
         service.node.leader_id,
     )
+    if conflict := service.replica.core.log_conflict:
+        return False, conflict
+    also = f"; {service.log_contradiction}" if service.log_contradiction else ""
     if leadership is not None:
         if leadership.decider is not None:
             refusal = service.node.space.verdict.refusal
-            return True, f"active controller of epoch {epoch}" + (
-                f"; writes are refused: {refusal}" if refusal else ""
-            )
+            if refusal:
+                also = f"; writes are refused: {refusal}{also}"
+            return True, f"active controller of epoch {epoch}{also}"
         return (
             False,
             f"claiming epoch {epoch}: folding the log, at offset {leadership.log.pending.offset}",
@@ -159,7 +163,7 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         return False, f"{why}; this node is {role}{last}"
     if service.node.committed_end < 0:
         return False, f"following node {leader}, but what is committed is not known yet"
-    return True, f"following node {leader} in epoch {epoch}"
+    return True, f"following node {leader} in epoch {epoch}{also}"
 
 
 def status(service: ControllerService) -> dict[str, object]:

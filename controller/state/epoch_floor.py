@@ -51,8 +51,8 @@ class EpochFloor:
     where nothing is to be done.
     """
 
-    def __init__(self, generation: int) -> None:
-        self.first = first_leader_epoch(generation)
+    def __init__(self, recoveries: int) -> None:
+        self.first = first_leader_epoch(recoveries)
         self._below: deque[PartitionKey] | None = None
 
     def is_due(self, view: ImageView) -> bool:

@@ -43,7 +43,11 @@ class ControllerState:
     began_at: float
     """When this controller took over."""
     generation: int = 0
-    """Of the log: how often it was taken back to an older state."""
+    """The generation of the log."""
+    previous_generations: tuple[int, ...] = ()
+    """Those that the log had before, oldest first."""
+    recoveries: int = 0
+    """How often the log was taken back to an older state."""
     controller_ids: Callable[[float], frozenset[int]] = lambda now: frozenset()
     """Node ids of the voters in force and of the observers that fetch from this controller, at a
     time.
@@ -103,7 +107,7 @@ class ControllerState:
         self.progress = ProgressPolicy(
             settings.progress_interval_ms / 1000, self.log.epoch_start_offset
         )
-        self.epoch_floor = EpochFloor(self.generation)
+        self.epoch_floor = EpochFloor(self.recoveries)
         self.isr_removals.resume(image)
         self.leases.start([(id_, one.ttl_ms) for id_, one in sorted(image.leases.items())], now)
         self.sessions = SessionTracker(session_timeout_s)

@@ -37,7 +37,8 @@ class NodeSelf:
     """Of one process, once it has its directory for itself.
 
     ``http``: where it serves HTTP, empty: nowhere, or not yet; ``metrics``: what it shows there;
-    ``low_on_space``: whether its disk is below the reserve.
+    ``low_on_space``: whether its disk is below the reserve; ``log_contradiction``: as DescribeNode
+    tells it.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class NodeSelf:
         http: Callable[[], str],
         metrics: Callable[[], Awaitable[bytes]],
         low_on_space: Callable[[], bool],
+        log_contradiction: Callable[[], str],
     ) -> None:
         self.journal = NodeJournal(config.directory, node_id, config.role, wall_clock_ms=_now_ms)
         self._version = ""
@@ -65,6 +67,7 @@ class NodeSelf:
             directory=config.directory,
             certificate_ends=partial(first_end, config.certificates),
             low_on_space=low_on_space,
+            log_contradiction=log_contradiction,
         )
         self._nodes_by_http = any(
             one.for_nodes and one.security.tls == config.http_tls for one in config.listeners

@@ -53,18 +53,6 @@ def recover(
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Why, for the record in the log.")
     ] = "",
-    generation: Annotated[
-        int,
-        typer.Option(
-            "--generation",
-            metavar="N",
-            help=(
-                "The lowest new generation of the log: one more than that of a directory that was"
-                " recovered before."
-            ),
-            min=0,
-        ),
-    ] = 0,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the cluster id.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -73,8 +61,8 @@ def recover(
     Without --unsafe the command only shows what the directory has. Do that for every remaining
     directory, and recover the one with the highest last record epoch and, among equals, the highest
     log end offset: no other has more committed records. Committed records that it lacks are lost.
-    The log records the recovery: a RecoveryRecord, a voter set of this node alone, and a new
-    generation.
+    The log records the recovery: a RecoveryRecord and a voter set of this node alone. When the node
+    starts, it gives the log a new generation.
 
     \b
     Examples:
@@ -102,16 +90,22 @@ def recover(
             endpoint=endpoint,
             reason=reason,
             now_ms=time.time_ns() // 1_000_000,
-            least_generation=generation,
         )
     )
     if as_json:
-        print_json({"before": _document(directory, done.before), **_without(done, "before")})
+        print_json(
+            {
+                "before": _document(directory, done.before),
+                "epoch": done.epoch,
+                "voter": dataclasses.asdict(done.voter),
+                "end_offset": done.end_offset,
+            }
+        )
         return
     print_line(
-        f"{directory}: cluster {done.before.identity.cluster_id} is at generation {done.generation}"
-        f" now, node {done.voter.node_id} at {done.voter.endpoint} its only voter, from offset"
-        f" {done.before.end_offset} and epoch {done.epoch} on"
+        f"{directory}: node {done.voter.node_id} at {done.voter.endpoint} is the only voter of"
+        f" cluster {done.before.identity.cluster_id}, from offset {done.before.end_offset} and"
+        f" epoch {done.epoch} on; the log gets a new generation when the node starts"
     )
 
 
@@ -137,6 +131,7 @@ def _document(directory: Path, survivor: Survivor) -> dict[str, Any]:
     return {
         "directory": str(directory),
         **dataclasses.asdict(survivor.identity),
+        "generation": survivor.lineage.current,
         "vote_epoch": survivor.epoch,
         "last_record_epoch": survivor.last_epoch,
         "log_start_offset": survivor.start_offset,
@@ -146,9 +141,9 @@ def _document(directory: Path, survivor: Survivor) -> dict[str, Any]:
 
 
 def _without(value: Any, name: str) -> dict[str, Any]:
-    document = dataclasses.asdict(value)
-    del document[name]
-    return document
+    return {
+        one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.name != name
+    }
 
 
 def _show_survivor(directory: Path, survivor: Survivor, *, as_json: bool) -> None:
@@ -193,8 +188,8 @@ def restore_(
     file, before any is started.
 
     The new cluster needs an id of its own. Its voters are those of controller.quorum.voters, or of
-    the options that `storage format` has too. The generation of the log grows by one, and the log
-    begins with a record that says what it was made from.
+    the options that `storage format` has too. The log begins with a record that says what it was
+    made from; its first leader gives it a generation that no other log has.
 
     \b
     Examples:
@@ -247,7 +242,7 @@ def _show_restored(where: Path, done: Restored, *, as_json: bool) -> None:
         return
     print_line(
         f"{where} restored: node {identity.node_id} of cluster {identity.cluster_id}, directory id"
-        f" {identity.directory_id}, generation {identity.generation}; the state at offset"
+        f" {identity.directory_id}; the state at offset"
         f" {done.source.end_offset - 1} of cluster {done.source.cluster_id}, state hash"
         f" {done.state_hash:032x}"
     )

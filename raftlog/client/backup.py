@@ -107,7 +107,7 @@ async def backup(reader: LogReader, file: Path, progress: Progress | None = None
     """
     _check_target(file)
     info, image = await committed_state(reader, progress)
-    header = header_of(image, cluster_id=info.cluster_id, generation=info.generation)
+    header = header_of(image, cluster_id=info.cluster_id, generations=info.generations)
     return write_backup(file, image, header)
 
 

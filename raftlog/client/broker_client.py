@@ -89,17 +89,29 @@ class BrokerClient:
         return self._token
 
     def see(self, token: common_pb2.MetadataToken) -> None:
-        """Take note of an image seen elsewhere: the reads from now on show it or a later one."""
-        mine = self._token
-        if mine is None or (token.generation, token.offset) > (mine.generation, mine.offset):
-            self._token = token
+        """Take note of an image seen elsewhere: the reads from now on show it or a later one.
 
-    def _wrote(self, token: common_pb2.MetadataToken) -> None:
-        """Take note of an own write, unless the log is another one since: the next read is to say
-        so [what was seen is gone, and the program goes on as if it were there].
+        Raises ApiError, INCONSISTENT_GENERATION, if this client has seen another log.
         """
-        if self._token is None or token.generation == self._token.generation:
-            self.see(token)
+        if not self._saw(token):
+            assert self._token is not None
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GENERATION,
+                f"the token is of generation {token.generation} of the log, this client has seen"
+                f" generation {self._token.generation}",
+                field="token.generation",
+            )
+
+    def _saw(self, token: common_pb2.MetadataToken) -> bool:
+        """Take note of an image, unless it is of another log than those before: the next read is to
+        say so [what was seen is gone, and the program goes on as if it were there].
+        """
+        mine = self._token
+        if mine is not None and token.generation != mine.generation:
+            return False
+        if mine is None or token.offset > mine.offset:
+            self._token = token
+        return True
 
     def forget(self) -> None:
         """Start afresh, as after INCONSISTENT_GENERATION: the cluster was restored and what was
@@ -141,8 +153,11 @@ class BrokerClient:
     def _learn(self, offered: broker_pb2.ApiVersionsResponse) -> None:
         """Feature levels are the cluster's, not a broker's: the newest answer holds for all."""
         known = self._offered
-        newer = (offered.generation, offered.finalized_features_epoch)
-        if known is None or newer > (known.generation, known.finalized_features_epoch):
+        if (
+            known is None
+            or offered.generation != known.generation
+            or offered.finalized_features_epoch > known.finalized_features_epoch
+        ):
             self._offered = offered
 
     def _hello(self) -> broker_pb2.BrokerRequest | None:
@@ -188,7 +203,7 @@ class BrokerClient:
             request.read.at_least.CopyFrom(self._token)
         response = checked_answer(await self.send(request, timeout_s, idempotent=True))
         if response.HasField("token"):
-            self.see(response.token)
+            self._saw(response.token)
         self._learn_from(response)
         return response
 
@@ -242,7 +257,7 @@ class BrokerClient:
         )
         result = checked(response.write)
         if result.HasField("write"):
-            self._wrote(result.write.token)
+            self._saw(result.write.token)
         return check_items(result) if raise_refused else result
 
     def session(self, name: str = "") -> Session:
@@ -259,7 +274,7 @@ class BrokerClient:
         if response.HasField("error"):
             return controller_pb2.ControllerResponse(error=response.error)
         if response.write.HasField("write"):
-            self._wrote(response.write.write.token)
+            self._saw(response.write.write.token)
         return response.write
 
     def close(self) -> None:
@@ -270,7 +285,13 @@ class BrokerClient:
 METADATA_KEY = 3
 STRICT_SINCE = 1
 """The version of Metadata from which on its reads may be strict."""
-ELSEWHERE = frozenset({ErrorCode.BROKER_FENCED, ErrorCode.NO_READ_LEASE})
+ELSEWHERE = frozenset(
+    {
+        ErrorCode.BROKER_FENCED,
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.NO_READ_LEASE,
+    }
+)
 
 
 def _ms(timeout_s: float) -> int:
@@ -278,8 +299,8 @@ def _ms(timeout_s: float) -> int:
 
 
 def _refusal(response: broker_pb2.BrokerResponse) -> Refusal | None:
-    """A fenced broker takes nothing new, and one without a lease reads nothing strictly: another
-    one may.
+    """A fenced broker takes nothing new, one without a lease reads nothing strictly, and one of
+    another cluster is the wrong one: another one may.
     """
     elsewhere = response.HasField("error") and response.error.error_code in ELSEWHERE
     return Refusal() if elsewhere else None

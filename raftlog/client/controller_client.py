@@ -135,11 +135,14 @@ def checked(response: controller_pb2.ControllerResponse) -> controller_pb2.Contr
 
 
 def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal | None:
-    """NOT_CONTROLLER asks to go elsewhere.
+    """NOT_CONTROLLER and INCONSISTENT_CLUSTER_ID ask to go elsewhere.
 
-    It comes with an unknown outcome from a controller that lost leadership meanwhile.
+    NOT_CONTROLLER comes with an unknown outcome from a controller that lost leadership meanwhile.
     """
-    if not response.HasField("error") or response.error.error_code != ErrorCode.NOT_CONTROLLER:
+    code = response.error.error_code if response.HasField("error") else ErrorCode.NONE
+    if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+        return Refusal(foreign=True)
+    if code != ErrorCode.NOT_CONTROLLER:
         return None
     return Refusal(response.leader_endpoint, definite=not response.error.outcome_unknown)
 

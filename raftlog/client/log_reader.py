@@ -13,6 +13,7 @@ from raftlog import batch
 from raftlog.client.endpoint_selector import EndpointSelector
 from raftlog.client.snapshot_fetch import fetch_snapshot
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.transport.wire_errors import error_from_wire
@@ -36,11 +37,17 @@ class LogInfo:
     """
 
     cluster_id: str
-    generation: int
+    generations: tuple[int, ...]
+    """Those of the log, oldest first."""
     high_watermark: int
     log_start_offset: int
     snapshot_id: SnapshotId | None = None
     address: str = ""
+
+    @property
+    def generation(self) -> int:
+        """The generation of the log."""
+        return self.generations[-1]
 
 
 class BelowLogStartError(ApiError):
@@ -79,7 +86,7 @@ class LogReader:
         self._endpoints = EndpointSelector(bootstrap, rng)
         self._timeout_s = timeout_s
         self._cluster_id = cluster_id
-        self._generation = -1
+        self._generations: tuple[int, ...] = ()
         self._seen_cluster_id = cluster_id
         self._connection: _Connection | None = None
         self.connections = 0
@@ -101,7 +108,7 @@ class LogReader:
         response = await self._fetch(0, 1, max_wait_ms=0)
         return LogInfo(
             response.cluster_id,
-            response.generation,
+            self._generations,
             response.high_watermark,
             response.log_start_offset,
             _snapshot_of(response),
@@ -173,7 +180,7 @@ class LogReader:
             high_watermark=offset if max_wait_ms else -1,
             max_bytes=max_bytes,
             max_wait_ms=max_wait_ms,
-            generation=self._generation,
+            generation=self._generations[-1] if self._generations else NO_GENERATION,
         )
         self._refusal = ""
         self._failures.clear()
@@ -195,7 +202,9 @@ class LogReader:
             ) from None
         if response.HasField("error"):
             raise error_from_wire(response.error, leader_id=response.leader_id)
-        self._generation, self._seen_cluster_id = response.generation, response.cluster_id
+        if not self._generations:
+            self._generations = (*response.previous_generations, response.generation)
+        self._seen_cluster_id = response.cluster_id
         return response
 
     async def _attempt(

@@ -55,9 +55,10 @@ class RoutedCall(msgspec.Struct, eq=False):
             if not router.settled:
                 router.succeeded(self._route())
             return
-        self.router.refused(self._route(), refusal)
-        self.last = response
-        may_retry = (refusal.definite or self.idempotent) and not self.future.done()
+        elsewhere = self.router.refused(self._route(), refusal)
+        if not refusal.foreign:
+            self.last = response
+        may_retry = elsewhere and (refusal.definite or self.idempotent) and not self.future.done()
         if not (may_retry and self.router.retry(self)):
             self._end_refused()
 

@@ -38,10 +38,12 @@ class Refusal:
     """A response that says: not me.
 
     ``hint``: who else, or empty. ``definite``: nothing was executed, so it may be tried there.
+    ``foreign``: the server is of another cluster; it counts once all that are known are.
     """
 
     hint: str = ""
     definite: bool = True
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class Router:
         self._retired: list[Route] = []
         self._failures: dict[str, str] = {}
         """Those that were dialled in vain, or do not let this client in, and why."""
+        self._foreign: set[str] = set()
+        """Servers of another cluster, since one answered as hoped."""
         self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pausing = False
@@ -175,16 +179,21 @@ class Router:
         """A route answered as hoped."""
         if not self.settled and self._is_current(route):
             self.settled = True
+            self._foreign.clear()
             self._endpoints.reached()
             self._patience_s = PATIENCE_MIN_S
 
-    def refused(self, route: Route, refusal: Refusal) -> None:
-        """A route is not, or no longer, the right one.
+    def refused(self, route: Route, refusal: Refusal) -> bool:
+        """A route is not, or no longer, the right one; whether another one may be.
 
         Answers of a route that was left before change nothing.
         """
+        if refusal.foreign:
+            self._foreign.add(route.address)
+            self._failures[route.address] = "is of another cluster"
         if self._is_current(route):
             self._retarget(self._endpoints.redirected(refusal.hint, self._loop.time()))
+        return not (refusal.foreign and self._foreign.issuperset(self._endpoints.known))
 
     def silent(self, route: Route) -> None:
         """A route let a call time out: the next call asks elsewhere.

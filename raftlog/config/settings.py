@@ -496,6 +496,14 @@ class Settings:
         unit="ms",
         roles=BROKER,
     )
+    log_segment_delete_delay_ms: NonNegative = _key(
+        60_000,
+        "How long a broker keeps a replica that the metadata does not assign to it any more, as"
+        " that of a deleted topic. If it is assigned again within this time, its records are still"
+        " there. 0: it is deleted at once.",
+        unit="ms",
+        roles=BROKER,
+    )
     log_free_space_reserve_bytes: NonNegative = _key(
         256 << 20,
         "Free space to keep on the file system of a broker's partitions, at most a twentieth of its"

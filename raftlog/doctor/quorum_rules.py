@@ -48,6 +48,22 @@ def several_clusters(seen: Evidence) -> Iterator[Finding]:
         )
 
 
+def contradicted(seen: Evidence) -> Iterator[Finding]:
+    """A node says that the log contradicts what it has of it."""
+    for one in seen.told:
+        if one.node.log_contradiction:
+            yield Finding(
+                "LOG_CONTRADICTED",
+                Severity.DOWN,
+                f"{one.name[:1].upper()}{one.name[1:]} says: {one.node.log_contradiction}.",
+                "What was committed is not the same everywhere: an acknowledged write may be lost.",
+                "Find the controller whose directory was put back, copied or formatted anew, and"
+                " stop it; keep all directories (docs/operations.md, A log that contradicts"
+                " another).",
+                "raftlog quorum describe --replication",
+            )
+
+
 def diverged(seen: Evidence) -> Iterator[Finding]:
     """Two nodes have folded the same records to different states, or have different records."""
     states: dict[tuple[int, int], dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -150,4 +166,4 @@ def feature_levels(seen: Evidence) -> Iterator[Finding]:
             )
 
 
-RULES = (several_clusters, diverged, low_space, refusals, feature_levels)
+RULES = (several_clusters, contradicted, diverged, low_space, refusals, feature_levels)

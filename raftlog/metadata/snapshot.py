@@ -362,12 +362,12 @@ DERIVED = ("state_bytes", "key_value_bytes")
 """Fields of ``Image`` that come of adding the entities."""
 
 
-def header_of(image: Image, *, cluster_id: str, generation: int) -> SnapshotHeader:
+def header_of(image: Image, *, cluster_id: str, generations: tuple[int, ...]) -> SnapshotHeader:
     """The header of a snapshot of this image."""
     voters = image.voters.voters if image.voters is not None else ()
     return SnapshotHeader(
         cluster_id=cluster_id,
-        generation=generation,
+        generations=generations,
         end_offset=image.offset + 1,
         epoch=image.epoch,
         last_timestamp_ms=image.timestamp_ms,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.log_hash import DIGEST_BYTES, LogHash, unknown
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.metadata.voters_log import from_entries, to_entries
@@ -33,23 +34,28 @@ class SnapshotHeader:
 
     ``end_offset`` exclusive; ``epoch`` and ``last_timestamp_ms`` of the batch before it.
 
-    ``voters`` empty: the log had not named any.
+    ``voters`` empty: the log had not named any. ``generations``: those of the log, oldest first.
     """
 
     cluster_id: str
-    generation: int
+    generations: tuple[int, ...]
     end_offset: int
     epoch: int
     last_timestamp_ms: int
     voters: tuple[Voter, ...] = ()
     metadata_version: int = 0
 
+    @property
+    def generation(self) -> int:
+        """The generation of the state; 0: no leader had given the log one."""
+        return self.generations[-1] if self.generations else NO_GENERATION
+
 
 def encode_header(header: SnapshotHeader) -> bytes:
     """The first batch of a snapshot; it takes offset 0."""
     message = pb.SnapshotHeaderRecord(
         cluster_id=header.cluster_id,
-        generation=header.generation,
+        generations=header.generations,
         end_offset=header.end_offset,
         epoch=header.epoch,
         last_timestamp_ms=header.last_timestamp_ms,
@@ -113,7 +119,7 @@ def read_header(start: bytes) -> SnapshotHeader:
     message = _sole_record(start, first, RecordType.SNAPSHOT_HEADER)
     return SnapshotHeader(
         message.cluster_id,
-        message.generation,
+        tuple(message.generations),
         message.end_offset,
         message.epoch,
         message.last_timestamp_ms,

@@ -367,6 +367,16 @@ def add_space_metrics(metrics: MetricsRegistry, low: Callable[[], bool]) -> None
     )
 
 
+def add_log_metrics(metrics: MetricsRegistry, contradicted: Callable[[], bool]) -> None:
+    """Whether the metadata log contradicts what this node has of it."""
+    metrics.gauge(
+        "raftlog_log_contradicted",
+        "1 if the metadata log and what this node has of it contradict each other: committed"
+        " records were lost, or two nodes have different states.",
+        lambda: float(contradicted()),
+    )
+
+
 def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], SnapshotFigures]) -> None:
     """Kafka's ``SnapshotEmitter`` and ``MetadataLoader`` metrics, and what lies on this node's
     disk.

@@ -54,6 +54,7 @@ class NodeFacts(NamedTuple):
     certificate_ends: Callable[[], datetime | None] = lambda: None
     """When the first of its certificates ends; None: it has none. Reads files."""
     low_on_space: Callable[[], bool] = lambda: False
+    log_contradiction: Callable[[], str] = lambda: ""
 
 
 class NodeRpc:
@@ -133,6 +134,7 @@ class NodeRpc:
             certificate_ends_at_ms=0 if ends is None else int(ends.timestamp() * 1000),
             low_on_space=facts.low_on_space(),
             time_ms=self._events.time_ms(),
+            log_contradiction=facts.log_contradiction(),
         )
 
     def events(self, request: pb.DescribeNodeEventsRequest) -> pb.DescribeNodeEventsResponse:

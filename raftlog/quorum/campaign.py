@@ -92,6 +92,7 @@ class Campaign(Role, ABC):
             last_offset_epoch=node.log.last_epoch,
             last_offset=node.log.end,
             pre_vote=self.pre_vote,
+            generation=node.bound_generation,
         )
         if self.pre_vote:
             # What it heard of the leader that it would replace.
@@ -112,7 +113,7 @@ class Campaign(Role, ABC):
 
     def has_majority(self) -> bool:
         """Whether enough have said yes."""
-        return len(self.supporters()) >= self.node.voters.majority
+        return len(self.supporters()) >= self.node.votes_needed
 
     def against(self) -> set[int]:
         """Who said no, or can say nothing."""
@@ -127,7 +128,7 @@ class Campaign(Role, ABC):
         """Decide, if the answers so far do."""
         if self.has_majority():
             self.won()
-        elif len(self.node.voters) - len(self.against()) < self.node.voters.majority:
+        elif len(self.node.voters) - len(self.against()) < self.node.votes_needed:
             self.lost()
 
     def retry_soon(self, pause_s: float) -> None:

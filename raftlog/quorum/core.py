@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from raftlog.metadata.log_generation import Lineage
 from raftlog.quorum import membership, prepared_vote, requests
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.description import QuorumDescription, describe
@@ -195,6 +196,25 @@ class QuorumCore:
         return self._node.high_watermark
 
     @property
+    def generation(self) -> int:
+        """The generation of what is committed; NO_GENERATION: nothing is known to be."""
+        return self._node.generation
+
+    @property
+    def log_conflict(self) -> str:
+        """Why this node cannot follow the leader, whose log contradicts its own; empty: it can."""
+        return self._node.log_conflict
+
+    @property
+    def lineage(self) -> Lineage:
+        """The generations of this node's log, committed or not."""
+        return self._node.log.lineage
+
+    def divergence(self, end_offset: int, last_epoch: int) -> tuple[int, int] | None:
+        """See :meth:`raftlog.quorum.log_ends.LogEnds.divergence`."""
+        return self._node.log.divergence(end_offset, last_epoch)
+
+    @property
     def last_epoch(self) -> int:
         """The epoch of the last record, in the log or below its start; 0: there never was one."""
         return self._node.log.last_epoch
@@ -319,7 +339,7 @@ class QuorumCore:
             return
         node.installing = None
         if not event.error:
-            node.install_snapshot(event.snapshot_id, event.voters)
+            node.install_snapshot(event.snapshot_id, event.voters, event.generations)
         node.role.on_snapshot_stored(sound=not event.error)
 
     def _space_changed(self, event: SpaceChanged) -> None:

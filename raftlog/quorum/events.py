@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from raftlog.metadata.log_generation import GenerationAt
 from raftlog.storage.api import SnapshotId, VoteState
 from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -35,7 +36,7 @@ class LogSpan(msgspec.Struct, frozen=True):
     ``epochs``: (epoch, first offset) of each run of equal epochs.
 
     ``voters``: the VotersRecords in it, by offset; each takes effect when it is appended (KIP-853).
-    ``generation``: the one that a RecoveryRecord in it begins; 0: there is none.
+    ``generations``: the generations that begin or end in it.
     """
 
     base_offset: int
@@ -43,7 +44,7 @@ class LogSpan(msgspec.Struct, frozen=True):
     epochs: tuple[tuple[int, int], ...]
     data: bytes
     voters: tuple[VotersAt, ...] = ()
-    generation: int = 0
+    generations: tuple[GenerationAt, ...] = ()
 
 
 # --- events -------------------------------------------------------------------------------------
@@ -61,7 +62,8 @@ class Tick(msgspec.Struct, frozen=True):
 
 class RequestReceived(msgspec.Struct, frozen=True):
     """A peer asks: VoteRequest, BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchRequest or
-    FetchSnapshotRequest.
+    FetchSnapshotRequest. The shell leaves ``last_batch`` in a FetchRequest only if the log here has
+    another batch there.
 
     ``reply_to`` is opaque.
     """
@@ -185,11 +187,12 @@ class SnapshotStored(msgspec.Struct, frozen=True):
     empty and begins at its end.
 
     ``error`` not empty: its content is not sound, nothing has changed, fetch it again. ``voters``:
-    the set it holds, empty if none.
+    the set it holds, empty if none. ``generations``: those that it names.
     """
 
     snapshot_id: SnapshotId
     voters: tuple[Voter, ...] = ()
+    generations: tuple[int, ...] = ()
     error: str = ""
 
 
@@ -264,6 +267,8 @@ class SendFetch(msgspec.Struct, frozen=True):
     peer_id: int
     correlation_id: int
     request: pb.FetchRequest
+    compare: bool = False
+    """The shell adds the last batch of the log."""
 
 
 class SendFetchSnapshot(msgspec.Struct, frozen=True):
@@ -384,6 +389,14 @@ class HighWatermarkAdvanced(msgspec.Struct, frozen=True):
     offset: int
 
 
+class BindGeneration(msgspec.Struct, frozen=True):
+    """This generation of the log is committed: note in the directory's identity that it belongs to
+    it. Nothing waits for that.
+    """
+
+    generation: int
+
+
 class LeaderChanged(msgspec.Struct, frozen=True):
     """This node knows a new (leader, epoch); ``leader_id`` -1: none known in this epoch."""
 
@@ -460,6 +473,7 @@ Effect = (
     | Truncate
     | Flush
     | HighWatermarkAdvanced
+    | BindGeneration
     | LeaderChanged
     | BecameLeader
     | LostLeadership

@@ -49,6 +49,8 @@ class Fetcher:
         self._request_deadline = NEVER
         self._not_before = node.now
         self._round = 0
+        self._compared = False
+        """The leader has the last batch of this log, as it says."""
         self.leading_ms = 0
         """How long the leader had led when it last answered a Fetch, by its clock."""
         self._snapshot: SnapshotFetcher | None = None
@@ -111,7 +113,8 @@ class Fetcher:
         request.round = self._round
         request.correlation_id = correlation_id
         request.low_on_space = node.low_on_space
-        node.out.append(SendFetch(self.peer_id, correlation_id, request))
+        request.generation = node.bound_generation
+        node.out.append(SendFetch(self.peer_id, correlation_id, request, not self._compared))
 
     @property
     def overdue(self) -> bool:
@@ -181,6 +184,13 @@ class Fetcher:
     ) -> Verdict:
         if isinstance(response, pb.FetchSnapshotResponse):
             return self._take_part(response)
+        if response.error_code == ErrorCode.INCONSISTENT_GENERATION:
+            self._refuse_log(
+                "generation",
+                f"the log of node {self.peer_id}, which leads epoch {self._epoch}, does not descend"
+                f" from generation {self.node.bound_generation}, which this directory belongs to",
+            )
+            return Verdict.REFUSED
         if response.error_code or self._snapshot is not None:
             return Verdict.REFUSED
         if span is not None:
@@ -197,6 +207,8 @@ class Fetcher:
             sound = self._append(response, span)
         if not sound:
             return Verdict.REFUSED
+        self._compared = not response.HasField("diverging_epoch")
+        self.node.log_conflict = ""
         self._round = max(self._round, response.round)
         self.leading_ms = response.leading_ms
         return Verdict.ACCEPTED
@@ -272,7 +284,7 @@ class Fetcher:
         if target is None:
             return False
         if target < node.high_watermark:
-            self._refuse(
+            self._refuse_log(
                 "diverging_epoch",
                 f"the leader {self.peer_id} of epoch {self._epoch} asks to truncate to {target}, "
                 f"below the high watermark {node.high_watermark}: it lacks committed records",
@@ -280,6 +292,11 @@ class Fetcher:
             return False
         self._truncate_to(target)
         return True
+
+    def _refuse_log(self, field: str, reason: str) -> None:
+        """The leader's log contradicts this one: nothing here is given up for it."""
+        self.node.log_conflict = reason
+        self._refuse(field, reason)
 
     def _refuse(self, field: str, reason: str) -> None:
         """Do not follow this far: the leader says what no leader says."""

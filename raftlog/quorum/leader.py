@@ -13,6 +13,7 @@ from typing_extensions import override
 from raftlog.deadline import NEVER
 from raftlog.errors import ErrorCode
 from raftlog.quorum import membership
+from raftlog.quorum.admission import Refusal
 from raftlog.quorum.events import (
     Append,
     BecameLeader,
@@ -290,6 +291,15 @@ class Leader(Role):
         if request.round > self.rounds.current:
             self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.INVALID_REQUEST)
             return
+        if request.generation and request.generation not in log.lineage:
+            reason = (
+                f"node {request.replica_id} has a log of generation {request.generation}, from"
+                " which this one does not descend"
+            )
+            code = ErrorCode.INCONSISTENT_GENERATION
+            node.refuse("FetchRequest", Refusal(code, "generation", reason, contradiction=True))
+            self.refuse_fetch(request.correlation_id, reply_to, code)
+            return
         key = (request.replica_id, request.replica_directory_id)
         if key in self._parked:
             # One parked fetch for each replica. Answer the older one: it may be the newer one (this
@@ -303,6 +313,8 @@ class Leader(Role):
                 self._reply_snapshot(request, reply_to, snapshot_id)
                 return
         diverging = log.divergence(offset, request.last_fetched_epoch)
+        if diverging is None and request.HasField("last_batch"):
+            diverging = request.last_fetched_epoch, request.last_batch.base_offset
         if diverging is not None:
             replica.fetched_at = node.now
             self._reply_diverging(request, reply_to, diverging)

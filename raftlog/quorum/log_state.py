@@ -5,7 +5,13 @@ The bytes are the shell's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from raftlog.metadata.log_generation import Lineage
 from raftlog.quorum.epoch_index import EpochIndex
+from raftlog.quorum.events import LogSpan
 from raftlog.quorum.log_ends import LogEnds
 from raftlog.storage.api import RecoveredLog, SnapshotId
 
@@ -22,6 +28,18 @@ class LogState(LogEnds):
         )
         self.snapshots = list(recovered.snapshots)
         """Complete ones, ascending."""
+        self.lineage = Lineage(recovered.generations)
+
+    @override
+    def append(self, span: LogSpan) -> None:
+        super().append(span)
+        if span.generations:
+            self.lineage.append(span.generations)
+
+    @override
+    def truncate(self, end_offset: int) -> None:
+        super().truncate(end_offset)
+        self.lineage.truncate(end_offset)
 
     def add_snapshot(self, snapshot_id: SnapshotId) -> None:
         """It is complete and durable."""
@@ -35,8 +53,9 @@ class LogState(LogEnds):
         self.epochs.drop_before(self.start, self.end)
         self.snapshots = [known for known in self.snapshots if known >= snapshot_id]
 
-    def reset(self, snapshot_id: SnapshotId) -> None:
+    def reset(self, snapshot_id: SnapshotId, generations: Sequence[int]) -> None:
         """The log was replaced by a snapshot: it is empty and begins at its end."""
+        self.lineage.reset(generations)
         self.start = self.end = self.flushed_end = snapshot_id.end_offset
         self.start_epoch = snapshot_id.epoch
         self.epochs = EpochIndex()

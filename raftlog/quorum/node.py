@@ -360,6 +360,10 @@ class Node(NodeState):
             self.become_follower(leader_id, epoch, endpoint)
         return None
 
+    def _knows_leader(self) -> bool:
+        """Whether this node has led this epoch, or the leader of it has answered a Fetch."""
+        return self.leader_confirmed or self.vote.leader_id == self.config.node_id
+
     def _leader_is_claimed(self) -> bool:
         """Whether this node knows the leader of this epoch only by a claim, which gives way to
         proof.
@@ -390,4 +394,9 @@ class Node(NodeState):
             )
             if refusal is not None:
                 self.refuse(type(response).__name__, refusal)
+                if refusal.contradiction and self.is_proven(peer_id) and self._knows_leader():
+                    self.log_conflict = (
+                        f"{refusal.reason}: the directory of one of them was put back or copied,"
+                        " and committed records may be lost"
+                    )
         return self.role is before and not self.halted

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.quorum.admission import EpochAllowance, Refusal
 from raftlog.quorum.campaign_reason import CampaignReason
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.election_hints import ElectionHints
 from raftlog.quorum.events import (
+    BindGeneration,
     Effect,
     Fatal,
     Flush,
@@ -70,6 +72,14 @@ class NodeState:
     given: tuple[int, pb.VoteResponse] | None = None
     """The vote that the leader before has given this node unasked, and whose it is."""
 
+    high_watermark = -1
+    generation = NO_GENERATION
+    """The generation below the high watermark."""
+    log_conflict = ""
+    """Why this node cannot follow the leader: their logs contradict each other. For people; empty:
+    it can.
+    """
+
     heard = NEVER_HEARD
     """The leader that has last answered this node, or that it was itself."""
     succession = NEVER_HEARD
@@ -114,7 +124,10 @@ class NodeState:
         """
         self.allowance = EpochAllowance(now)
         """What unproven claims may still raise the epoch by."""
-        self.high_watermark = -1
+        self.bound_generation = recovered.bound_generation
+        """The generation that this directory belongs to: it follows no log that does not descend
+        from it.
+        """
         self.low_on_space = self.truncation_unflushed = self.disk_hangs = False
         """``disk_hangs``: it led, and its disk made no progress; until a flush is done it does not
         campaign.
@@ -152,6 +165,7 @@ class NodeState:
         self.high_watermark = snapshot_id.end_offset
         self.out.append(LoadSnapshot(snapshot_id))
         self.out.append(HighWatermarkAdvanced(snapshot_id.end_offset))
+        self._note_generation()
 
     # --- durable state ---------------------------------------------------------------------------
 
@@ -247,9 +261,11 @@ class NodeState:
         if self.history.truncate(end_offset):
             self._adopt_voters()
 
-    def install_snapshot(self, snapshot_id: SnapshotId, voters: tuple[Voter, ...]) -> None:
-        """The shell has replaced the log by a snapshot with these voters."""
-        self.log.reset(snapshot_id)
+    def install_snapshot(
+        self, snapshot_id: SnapshotId, voters: tuple[Voter, ...], generations: tuple[int, ...]
+    ) -> None:
+        """The shell has replaced the log by a snapshot with these voters and generations."""
+        self.log.reset(snapshot_id, generations)
         self._load(snapshot_id)
         self.history.reset(snapshot_id.end_offset, voters)
         self._adopt_voters()
@@ -347,9 +363,18 @@ class NodeState:
         if offset > self.high_watermark:
             self.high_watermark = offset
             self.out.append(HighWatermarkAdvanced(offset))
+            if self.generation != self.log.lineage.current:
+                self._note_generation()
             if self.takes_part is not self.is_voter and offset > self.history.record_offset:
                 # Removed, and now for certain.
                 self.takes_part, self.role_stale = False, True
+
+    def _note_generation(self) -> None:
+        """What is committed says which log this directory belongs to."""
+        self.generation = self.log.lineage.at(self.high_watermark)
+        if self.generation not in (NO_GENERATION, self.bound_generation):
+            self.bound_generation = self.generation
+            self.out.append(BindGeneration(self.generation))
 
     def refuse(self, message: str, refusal: Refusal) -> None:
         """A message of this type is not believed: tell the shell."""
@@ -397,10 +422,24 @@ class NodeState:
 
     # --- peers -----------------------------------------------------------------------------------
 
+    @property
+    def votes_needed(self) -> int:
+        """The votes that elect this node: those of a majority, or of all voters to found a quorum.
+
+        A configured set does not say on which disks its voters are. [Two of three controllers get
+        new disks and are formatted with the configuration of old. With a majority they elect one
+        of them before the third is heard, and found the quorum anew: its records are gone.] A
+        voter that has records votes for no empty log, so all votes prove that there are none.
+        """
+        configured = self.log.end == 0 and self.history.offset == -1
+        if configured and any(not voter.directory_id for voter in self.voters.all):
+            return len(self.voters)
+        return self.voters.majority
+
     def majority_connected(self) -> bool:
         """Whether there are links to enough other voters for a majority."""
         reachable = sum(node_id in self.connected for node_id in self.peers)
-        return reachable + self.is_voter >= self.voters.majority
+        return reachable + self.is_voter >= self.votes_needed
 
     def begin_hurry(self, lost_leader: int = -1) -> None:
         """The leader is gone: ``lost_leader`` is the peer that may yet come back, -1 if it leads no

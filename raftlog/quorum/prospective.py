@@ -106,7 +106,7 @@ class Prospective(Campaign):
         heard = self.supporters() | self.against() | node.hints.rivals(node.now)
         if (
             node.hurry
-            or len(self.granted) + node.is_voter >= node.voters.majority
+            or len(self.granted) + node.is_voter >= node.votes_needed
             or heard.issuperset(node.peers)
         ):
             wait_until = node.now

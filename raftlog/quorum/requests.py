@@ -225,6 +225,19 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
         return refusal
     if not _is_me(node, request.voter_id, request.voter_directory_id):
         return _not_me(node)
+    bound = node.bound_generation
+    if (
+        bound
+        and request.generation not in (0, bound)
+        and request.generation not in node.log.lineage
+    ):
+        return Refusal(
+            ErrorCode.INCONSISTENT_GENERATION,
+            "generation",
+            f"this directory belongs to generation {bound} of the log, the"
+            f" candidate's to {request.generation}",
+            contradiction=True,
+        )
     newer = node.log.is_up_to_date(request.last_offset_epoch, request.last_offset)
     if not _may_lead(node, candidate, request.voter_directory_id, newer=newer):
         return _stranger("replica_id", candidate)

@@ -2,7 +2,8 @@
 id.
 
 Everything of the log is made from the file alone, so that all nodes restored from one file have
-equal logs, and any majority of them may lead. The identity gets its name last, as when formatting:
+equal logs, and any majority of them may lead. Its generation is chosen by its first leader: two
+clusters restored from one file have two. The identity gets its name last, as when formatting:
 an interrupted restore is none, and can be run again.
 """
 
@@ -65,15 +66,13 @@ def restore(
             f"{snapshot} is of cluster {cluster_id!r}: give a restored cluster an id of its own,"
             " nodes of both must not meet"
         )
-    identity = NodeIdentity(
-        cluster_id, node_id, directory_id, source.generation + 1, FORMAT_VERSION
-    )
+    identity = NodeIdentity(cluster_id, node_id, directory_id, format_version=FORMAT_VERSION)
     epoch, end = source.epoch + 1, source.end_offset + RECORDS
-    header = replace(source, cluster_id=cluster_id, generation=identity.generation, voters=())
+    header = replace(source, cluster_id=cluster_id, voters=())
 
     def fill(where: Path) -> tuple[VoteState, LogState]:
         _write_snapshot(where, snapshot, header)
-        _write_log(where / LOG_DIRECTORY, source, identity.generation, epoch)
+        _write_log(where / LOG_DIRECTORY, source, epoch)
         return VoteState(epoch=epoch), LogState(
             clean=True,
             end_offset_at_least=end,
@@ -128,10 +127,9 @@ def _write_snapshot(directory: Path, snapshot: Path, header: SnapshotHeader) -> 
     files.close()
 
 
-def _write_log(path: Path, source: SnapshotHeader, generation: int, epoch: int) -> None:
+def _write_log(path: Path, source: SnapshotHeader, epoch: int) -> None:
     what = pb.RecoveryRecord(
         kind=RESTORED,
-        generation=generation,
         previous_cluster_id=source.cluster_id,
         previous_generation=source.generation,
         previous_epoch=source.epoch,

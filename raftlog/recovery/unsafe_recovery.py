@@ -1,10 +1,10 @@
 """A quorum that is lost for good, led on by one of its directories, whatever the others held.
 
 Offline, and by an operator's word alone: no rule of Raft allows it. What was committed and is not
-in this directory is lost; what is in it and was never committed becomes committed. The generation
-of the log grows, so that everybody who has seen the old history is told. The order of writes makes
-an interrupted recovery harmless: until the last of them the directory has its old voters, and leads
-nothing; recovering again is right.
+in this directory is lost; what is in it and was never committed becomes committed. The log's next
+leader begins another generation, so that everybody who has seen the old history is told. The order
+of writes makes an interrupted recovery harmless: until the last of them the directory has its old
+voters, and leads nothing; recovering again is right.
 
 Why: docs/decisions/016-leader-epoch-ranges.md
 """
@@ -12,21 +12,20 @@ Why: docs/decisions/016-leader-epoch-ranges.md
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.errors import ConfigError, StorageError
-from raftlog.metadata.leader_epochs import MAX_GENERATION
-from raftlog.metadata.log_generation import RECOVERED
+from raftlog.metadata.leader_epochs import MAX_RECOVERIES
+from raftlog.metadata.log_generation import RECOVERED, Lineage
 from raftlog.metadata.voters_log import to_entries
 from raftlog.quorum.admission import EPOCH_LIMIT, MAX_EPOCH
 from raftlog.recovery.first_chunk import RECORDS, beginning_chunk
 from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
 from raftlog.storage.bootstrap_file import read_bootstrap
 from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.meta_file import write_identity
 from raftlog.storage.opening import open_store
 from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -42,6 +41,7 @@ class Survivor:
     """
 
     identity: NodeIdentity
+    lineage: Lineage
     epoch: int
     """Of the vote."""
     last_epoch: int
@@ -62,10 +62,9 @@ class Survivor:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was done: ``before``, and the new generation, epoch, sole voter and end of the log."""
+    """What was done: ``before``, and the new epoch, sole voter and end of the log."""
 
     before: Survivor
-    generation: int
     epoch: int
     voter: Voter
     end_offset: int
@@ -80,14 +79,8 @@ async def examine(directory: Path) -> Survivor:
         return _survivor(directory, store.identity, found)
 
 
-async def recover_unsafely(
-    directory: Path, *, endpoint: str, reason: str, now_ms: int, least_generation: int = 0
-) -> Recovery:
+async def recover_unsafely(directory: Path, *, endpoint: str, reason: str, now_ms: int) -> Recovery:
     """Make the directory a quorum of its own. ``endpoint`` empty: as its voter set has it.
-
-    ``least_generation``: the new generation is this one at least. Two recoveries from directories
-    of one generation would both be the next one, and brokers that followed the first could not tell
-    them apart.
 
     Raises ConfigError (nothing was changed), CorruptLogError, StorageError.
     """
@@ -95,21 +88,16 @@ async def recover_unsafely(
         return await begin_anew(
             store,
             _survivor(directory, store.identity, found),
-            lambda identity: write_identity(directory, identity),
             endpoint=endpoint,
             reason=reason,
             now_ms=max(now_ms, found.last_timestamp_ms),
-            least_generation=least_generation,
         )
 
 
 async def begin_anew(
-    store: LogStore, before: Survivor, keep_identity: Callable[[NodeIdentity], None],
-    *, endpoint: str, reason: str, now_ms: int, least_generation: int = 0,
-) -> Recovery:  # fmt: skip
-    """The recovery of an open store.
-
-    ``keep_identity`` makes the new identity durable; ``now_ms``: no earlier than the last record.
+    store: LogStore, before: Survivor, *, endpoint: str, reason: str, now_ms: int
+) -> Recovery:
+    """The recovery of an open store. ``now_ms``: no earlier than the last record.
 
     Raises as ``recover_unsafely``.
     """
@@ -120,15 +108,15 @@ async def begin_anew(
             f"the log does not say where node {identity.node_id} listens: give --endpoint HOST:PORT"
         )
     voter = Voter(identity.node_id, endpoint, identity.directory_id)
-    generation = max(identity.generation + 1, least_generation)
-    if generation > MAX_GENERATION:
-        raise ConfigError(f"there are no leader epochs left for generation {generation}")
+    if before.lineage.recoveries >= MAX_RECOVERIES:
+        raise ConfigError(
+            f"the log was recovered {MAX_RECOVERIES} times: there are no leader epochs left"
+        )
     epoch = _next_epoch(before)
     what = pb.RecoveryRecord(
         kind=RECOVERED,
-        generation=generation,
         previous_cluster_id=identity.cluster_id,
-        previous_generation=identity.generation,
+        previous_generation=before.lineage.current,
         # A vote may be of an epoch that no record can carry.
         previous_epoch=min(before.epoch, EPOCH_LIMIT),
         previous_voters=to_entries(before.voters),
@@ -136,11 +124,10 @@ async def begin_anew(
     )
     base, end = before.end_offset, before.end_offset + RECORDS
     chunk = beginning_chunk(what, (voter,), base_offset=base, epoch=epoch, timestamp_ms=now_ms)
-    keep_identity(replace(identity, generation=generation))
     await _write_vote(store, VoteState(epoch=epoch))
     store.append(chunk, base, end)
     await _flush(store)
-    return Recovery(before, generation, epoch, voter, end)
+    return Recovery(before, epoch, voter, end)
 
 
 def _next_epoch(before: Survivor) -> int:
@@ -178,10 +165,9 @@ def survivor_of(
 ) -> Survivor:
     """What a log that was checked has. ``configured``: the voters if it names none."""
     logged = found.voters[-1].voters if found.voters else ()
-    # A directory that joined after a recovery was formatted without its generation: the next one
-    # must be higher all the same.
     return Survivor(
-        identity=replace(identity, generation=max(identity.generation, found.generation)),
+        identity=identity,
+        lineage=Lineage(found.generations),
         epoch=found.vote.epoch,
         last_epoch=found.epochs[-1][0] if found.epochs else found.start_epoch,
         start_offset=found.start_offset,

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from raftlog import batch
 from raftlog.errors import StorageError
-from raftlog.metadata.log_generation import generation_in
+from raftlog.metadata.log_generation import generations_in
+from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.metadata.voters_log import voters_in
 from raftlog.observability.latency import Latency
@@ -21,6 +22,11 @@ from raftlog.quorum import events as ev
 from raftlog.replica.tail_cache import TailCache
 from raftlog.resource_limits import TAIL_CACHE_BYTES
 from raftlog.storage.api import LogStore, RecoveredLog, SnapshotId
+from raftlog.storage.chunks import batch_before
+
+READ_BYTES = 1 << 20
+PROOF_MAX_BYTES = 16 << 20
+"""What is read of records that are about to be dropped."""
 
 
 class LocalLog:
@@ -47,11 +53,6 @@ class LocalLog:
         """The first offset there is."""
         self.durable_end_offset = 0
         """The end of what was synced, as far as the store has reported it."""
-        self.generation = store.identity.generation
-        """This directory's, or a later one that the log tells of.
-
-        A node that joins later was formatted without any.
-        """
         self.last_timestamp_ms = 0
         """Of the last batch that was appended, or built."""
         self._checked: tuple[bytes, int] = b"", 0
@@ -63,7 +64,6 @@ class LocalLog:
         """Begin with what the store has found."""
         self._tail.reset(found.end_offset)
         self.start_offset, self.durable_end_offset = found.start_offset, found.end_offset
-        self.generation = max(self.generation, found.generation)
         self.last_timestamp_ms = found.last_timestamp_ms
 
     @property
@@ -84,8 +84,10 @@ class LocalLog:
         end_offset = self._tail.end_offset
         checked = batch.scan(chunk, expect_offset=end_offset)
         voters = voters_in(chunk, checked.control_at) if checked.control_at else ()
-        generation = generation_in(chunk, checked.control_at) if checked.control_at else 0
-        span = ev.LogSpan(end_offset, checked.end_offset, checked.epochs, chunk, voters, generation)
+        generations = generations_in(chunk, checked.control_at) if checked.control_at else ()
+        span = ev.LogSpan(
+            end_offset, checked.end_offset, checked.epochs, chunk, voters, generations
+        )
         self._checked = chunk, checked.last_timestamp_ms
         return span
 
@@ -95,7 +97,33 @@ class LocalLog:
         self._unwritten.append(span)
         if span.data is self._checked[0]:
             self.last_timestamp_ms = self._checked[1]
-        self.generation = max(self.generation, span.generation)
+
+    def batch_before(self, end_offset: int) -> tuple[int, int] | None:
+        """(base offset, CRC-32C) of the batch that ends at ``end_offset``; None: there is none.
+
+        Raises CorruptLogError.
+        """
+        if self._unwritten and end_offset > self._unwritten[0].base_offset:
+            chunks = ((span.base_offset, span.data) for span in self._unwritten)
+            return batch_before(chunks, end_offset)
+        return self._store.batch_before(end_offset)
+
+    def committed_above(self, end_offset: int) -> int:
+        """Return the highest offset (exclusive) that records at or above ``end_offset`` say is
+        committed; ``end_offset`` if they name none above it.
+
+        Looks at PROOF_MAX_BYTES of the log at the most. Raises CorruptLogError.
+        """
+        proven, offset, read_bytes = end_offset, end_offset, 0
+        while offset < self._tail.end_offset and read_bytes < PROOF_MAX_BYTES:
+            chunk = self.read(offset, READ_BYTES)
+            read_bytes += len(chunk)
+            for header in batch.headers(chunk, verify=False):
+                offset = header.end_offset
+                for data in batch.records(chunk, header):
+                    if data.type == RecordType.PROGRESS:
+                        proven = max(proven, parse(data).high_watermark)
+        return proven
 
     def truncate(self, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``. Raises StorageError."""
@@ -113,7 +141,6 @@ class LocalLog:
         self._store.install_snapshot(snapshot_id)
         self._tail.reset(snapshot_id.end_offset)
         self.start_offset = snapshot_id.end_offset
-        self.generation = max(self.generation, header.generation)
         self.last_timestamp_ms = header.last_timestamp_ms
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:

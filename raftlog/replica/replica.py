@@ -35,6 +35,7 @@ from raftlog.errors import (
     StorageError,
 )
 from raftlog.logger import get_logger
+from raftlog.metadata.log_generation import GenerationAt, Lineage, new_generation
 from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.observability.latency import Latency
 from raftlog.quorum import events as ev
@@ -123,6 +124,8 @@ class Replica(PeerListener):
         self.commit_latency = Latency()
         """From a proposal until the high watermark covers it; on the leader."""
         self.refusals = Refusals()
+        self.dropped_committed = ""
+        """Which committed records this log has lost to a leader without them; empty: none."""
         self._voters = config.voters
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
@@ -195,9 +198,26 @@ class Replica(PeerListener):
         return self.core.last_epoch
 
     @property
+    def lineage(self) -> Lineage:
+        """The generations of the log, committed or not."""
+        return self.core.lineage
+
+    @property
     def generation(self) -> int:
-        """Of the log."""
-        return self._log.generation
+        """The generation of what is committed; NO_GENERATION: nothing is known to be."""
+        return self.core.generation
+
+    def divergence(self, end_offset: int, last_epoch: int) -> tuple[int, int] | None:
+        """None if a log that ends at ``end_offset`` in ``last_epoch`` is a part of this one; else
+        (epoch, end offset) up to which it may be.
+        """
+        return self.core.divergence(end_offset, last_epoch)
+
+    def may_have_batch(self, base_offset: int, end_offset: int, crc: int) -> bool:
+        """Whether this batch may be in the log; False: the log has another one there."""
+        if not self._log.start_offset <= base_offset < end_offset <= self._log.end_offset:
+            return True
+        return self._log.batch_before(end_offset) == (base_offset, crc)
 
     @property
     def high_watermark(self) -> int:
@@ -235,20 +255,23 @@ class Replica(PeerListener):
         idle: bool = False,
         more_follows: bool = False,
         voters: tuple[VotersAt, ...] = (),
+        generations: tuple[GenerationAt, ...] = (),
     ) -> None:
         """Append the leader's own batches at the log end.
 
         ``idle``: nothing else waits, the disk may sync right away. ``more_follows``: as in the
         event.
 
-        ``voters``: the VotersRecords among them.
+        ``voters``: the VotersRecords among them; ``generations``: what they say of generations.
         """
         self._flush_inline, self._flush_within_s = idle, MORE_WITHIN_S if more_follows else 0.0
         self._proposed.append((end_offset, self._loop.time()))
         self._step(
             ev.Proposed(
                 epoch,
-                ev.LogSpan(base_offset, end_offset, ((epoch, base_offset),), chunk, voters),
+                ev.LogSpan(
+                    base_offset, end_offset, ((epoch, base_offset),), chunk, voters, generations
+                ),
                 more_follows,
             )
         )
@@ -355,6 +378,10 @@ class Replica(PeerListener):
     def _requested(self, request: Any, reply_to: ReplyTo) -> None:
         if type(request) is pb.FetchRequest:
             self._heard(request.replica_id, request.replica_directory_id, request.clock_ms)
+            if request.HasField("last_batch"):
+                last, end_offset = request.last_batch, request.fetch_offset
+                if self.may_have_batch(last.base_offset, end_offset, last.crc):
+                    request.ClearField("last_batch")
         self._step(ev.RequestReceived(request, reply_to))
 
     def _heard(self, node_id: int, directory_id: str, clock_ms: int) -> None:
@@ -467,6 +494,10 @@ class Replica(PeerListener):
     def _send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> None:
         if type(effect) is ev.SendFetch:
             effect.request.clock_ms = self._wall_clock_ms()
+            if effect.compare:
+                last = self._log.batch_before(effect.request.fetch_offset)
+                if last is not None:
+                    effect.request.last_batch.base_offset, effect.request.last_batch.crc = last
         if not self._peers.send(effect):
             self._inbox.append(ev.RequestFailed(effect.peer_id, effect.correlation_id))
 
@@ -600,7 +631,16 @@ class Replica(PeerListener):
             self._log.flush(inline=True)
 
     def _truncate(self, effect: ev.Truncate) -> None:
-        self._log.truncate(effect.end_offset)
+        end_offset = effect.end_offset
+        committed = self._log.committed_above(end_offset)
+        if committed > end_offset:
+            self.dropped_committed = (
+                f"committed records are lost: the log said that offset {committed - 1} was"
+                f" committed, and the leader of epoch {self.core.epoch} has other records from"
+                f" offset {end_offset} on"
+            )
+            log.error("records are dropped that were committed", why=self.dropped_committed)
+        self._log.truncate(end_offset)
 
     def _store_snapshot(self, effect: ev.StoreSnapshot) -> None:
         self.snapshots.store(effect)
@@ -624,15 +664,22 @@ class Replica(PeerListener):
             self.commit_latency.observe(self._loop.time() - self._proposed.popleft()[1])
         self._listener.committed(effect.offset)
 
+    def _bind_generation(self, effect: ev.BindGeneration) -> None:
+        self._store.bind_generation(effect.generation)
+
     def _leader_changed(self, effect: ev.LeaderChanged) -> None:
         if effect.leader_id >= 0:
             self._say(log.info, "leader known", leader=effect.leader_id, epoch=effect.epoch)
         self._listener.leader_changed(effect.leader_id, effect.epoch)
 
     def _became_leader(self, effect: ev.BecameLeader) -> None:
-        start = self._log.end_offset
+        start, timestamp_ms = self._log.end_offset, self.next_timestamp_ms()
+        generation = self.core.lineage.current or new_generation(
+            self._config.cluster_id, self._config.directory_id, effect.epoch, start, timestamp_ms
+        )
         message = records_pb2.LeaderChangeRecord(
             leader_id=self._config.node_id,
+            generation=generation,
             voters=[voter.node_id for voter in self._voters],
             granting_voters=effect.granting_voters,
         )
@@ -645,7 +692,7 @@ class Replica(PeerListener):
             [record(message).data],
             base_offset=start,
             epoch=effect.epoch,
-            timestamp_ms=self.next_timestamp_ms(),
+            timestamp_ms=timestamp_ms,
             control=True,
         )
         # What waits here already goes with it, or is being sent here by the leader before: one sync
@@ -659,6 +706,7 @@ class Replica(PeerListener):
             # What follows is not to wait for the disk.
             idle=not more_follows,
             more_follows=more_follows,
+            generations=(GenerationAt(start, generation),),
         )
         self._say(log.info, "became leader", epoch=effect.epoch, start_offset=start)
         self._listener.became_leader(effect.epoch, start)
@@ -719,6 +767,7 @@ _EFFECTS: dict[Any, Callable[[Replica, Any], None]] = {
     ev.Truncate: Replica._truncate,
     ev.Flush: Replica._flush,
     ev.HighWatermarkAdvanced: Replica._high_watermark_advanced,
+    ev.BindGeneration: Replica._bind_generation,
     ev.LeaderChanged: Replica._leader_changed,
     ev.BecameLeader: Replica._became_leader,
     ev.LostLeadership: Replica._lost_leadership,

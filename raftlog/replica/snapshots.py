@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, InvariantError
 from raftlog.logger import get_logger
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.quorum import events as ev
 from raftlog.quorum.voters import VoterSet
@@ -192,7 +193,7 @@ class ReplicaSnapshots:
         except Exception as failure:
             self._fail(failure)
             return
-        self._step(ev.SnapshotStored(snapshot_id, header.voters))
+        self._step(ev.SnapshotStored(snapshot_id, header.voters, header.generations))
 
     def _accept_header(self, header: SnapshotHeader) -> None:
         """Raises CorruptLogError for a snapshot that a peer should not have sent.
@@ -206,6 +207,12 @@ class ReplicaSnapshots:
             # The fetches before it named the cluster: this is no matter of a wrong address.
             raise CorruptLogError(
                 f"a snapshot of cluster {header.cluster_id!r}, in cluster {self._cluster_id!r}"
+            )
+        bound = self._store.identity.generation
+        if bound not in (NO_GENERATION, *header.generations):
+            raise CorruptLogError(
+                f"a snapshot of generation {header.generation}, which does not descend from"
+                f" generation {bound} that this directory belongs to"
             )
         flaw = VoterSet.flaw(header.voters)
         if flaw:

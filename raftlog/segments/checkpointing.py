@@ -124,7 +124,7 @@ class CheckpointMaker:
 
     def _write(self, image: Image, log_hash: LogHash) -> Checkpoint:
         of = self._manifest
-        header = header_of(image, cluster_id=of.cluster_id, generation=of.generation)
+        header = header_of(image, cluster_id=of.cluster_id, generations=(of.generation,))
         told = log_hash if log_hash.is_known else None
         name = checkpoint_name(header.end_offset, header.epoch)
         self._place.names(CHECKPOINTS)

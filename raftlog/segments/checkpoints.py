@@ -130,7 +130,7 @@ def _require_same(
     begin = log_hash.begin_offset if log_hash.digest else -1
     if (log_hash.digest.hex(), begin) != (one.log_hash, one.log_hash_begin_offset):
         raise _corrupt(one, "it names another log hash than the manifest")
-    if header != header_of(image, cluster_id=header.cluster_id, generation=header.generation):
+    if header != header_of(image, cluster_id=header.cluster_id, generations=header.generations):
         raise _corrupt(one, "its header names other voters, or another level, than its state")
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raftlog.errors import FatalError, StorageError
+from raftlog.metadata.log_generation import GenerationAt
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.voter import VotersAt
 
@@ -38,7 +39,7 @@ Version 2 begins when the log start first moves: until then an older program can
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who a data directory belongs to; fixed when it is formatted.
+    """Who a data directory belongs to.
 
     ``directory_id`` is a UUID: a new disk is a new replica.
     """
@@ -47,7 +48,7 @@ class NodeIdentity:
     node_id: int
     directory_id: str
     generation: int = 0
-    """Of the log; raised by restore and unsafe recovery only."""
+    """The generation of the log that the directory belongs to; 0: none yet."""
     format_version: int = INITIAL_FORMAT_VERSION
 
 
@@ -105,11 +106,10 @@ class RecoveredLog:
 
     Empty: never named, the configured set counts.
     """
-    generation: int = 0
-    """As the log itself and the newest snapshot say; 0 if they say nothing.
-
-    The directory's identity may know of a later one.
-    """
+    generations: tuple[GenerationAt, ...] = ()
+    """Those that the newest snapshot names, and what the log behind it says of generations."""
+    bound_generation: int = 0
+    """The generation in the directory's identity."""
 
 
 class LogStore(Protocol):
@@ -128,6 +128,12 @@ class LogStore(Protocol):
     @property
     def last_sync_s(self) -> float:
         """What the disk took for the sync that was done last."""
+
+    def bind_generation(self, generation: int) -> None:
+        """Note durably which generation of the log the directory belongs to.
+
+        Raises StorageError.
+        """
 
     def recover(self) -> RecoveredLog:
         """Check and describe what is stored. Called once, before anything else."""
@@ -156,6 +162,11 @@ class LogStore(Protocol):
 
         At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``.
         Raises CorruptLogError, and ValueError if ``offset`` is no batch boundary within the log.
+        """
+
+    def batch_before(self, end_offset: int) -> tuple[int, int] | None:
+        """(base offset, CRC-32C) of the batch that ends at ``end_offset``; None if the log has none
+        that does. Raises CorruptLogError.
         """
 
     def write_vote(

@@ -12,7 +12,7 @@ import google_crc32c
 
 from raftlog import batch
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.log_generation import generation_in
+from raftlog.metadata.log_generation import GenerationAt, generations_in
 from raftlog.metadata.voters_log import voters_in
 from raftlog.voter import VotersAt
 
@@ -64,14 +64,14 @@ def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
 
 class LogScan(NamedTuple):
     """A whole log, checked: its end (exclusive), epoch index, last timestamp, the voter sets in it,
-    and its generation if it says so.
+    and what it says of generations.
     """
 
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     last_timestamp_ms: int
     voters: tuple[VotersAt, ...]
-    generation: int = 0
+    generations: tuple[GenerationAt, ...] = ()
 
 
 def scan_log(
@@ -91,7 +91,7 @@ def scan_log(
     end, timestamp_ms = start_offset, 0
     runs: list[tuple[int, int]] = []
     voters: list[VotersAt] = []
-    generation = 0
+    generations: list[GenerationAt] = []
     source = iter(chunks)
     while (following := _next_chunk(source, end)) is not None:
         key, chunk = following
@@ -112,17 +112,31 @@ def scan_log(
             if not runs or epoch > last:
                 runs.append((epoch, base))
         voters.extend(voters_in(chunk, found.control_at))
-        generation = max(generation, generation_in(chunk, found.control_at))
+        generations.extend(generations_in(chunk, found.control_at))
         end, timestamp_ms = found.end_offset, found.last_timestamp_ms
         if seen is not None:
             seen(key, end, timestamp_ms, len(chunk))
-    return LogScan(end, tuple(runs), timestamp_ms, tuple(voters), generation)
+    return LogScan(end, tuple(runs), timestamp_ms, tuple(voters), tuple(generations))
 
 
 def _gap(offset: int, key: int) -> CorruptLogError:
     return CorruptLogError(
         f"the log has a gap: a chunk at {key} follows where offset {offset} is due", offset=offset
     )
+
+
+def batch_before(chunks: Iterable[tuple[int, bytes]], end_offset: int) -> tuple[int, int] | None:
+    """(base offset, CRC-32C) of the batch that ends at ``end_offset``; None if there is none.
+
+    ``chunks`` begins with the one that should contain it.
+    """
+    for key, chunk in chunks:
+        if key >= end_offset:
+            break
+        for base, end, _, position, _ in walk(chunk, key, verify_from=2**63):
+            if end == end_offset:
+                return base, batch.crc_at(chunk, position)
+    return None
 
 
 def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:

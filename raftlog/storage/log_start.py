@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raftlog.errors import CorruptLogError
+from raftlog.metadata.log_generation import SNAPSHOT, GenerationAt
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.storage.chunks import LogScan
@@ -95,9 +96,10 @@ def recovered(
     found: LogScan,
     snapshots: tuple[SnapshotId, ...],
     newest: tuple[SnapshotId, SnapshotHeader] | None,
+    bound_generation: int,
 ) -> RecoveredLog:
     """What a store reports of a log that was scanned from its start on, and of the snapshots beside
-    it.
+    it. ``bound_generation``: of the directory's identity.
     """
     ends_with_snapshot = newest is not None and newest[0].end_offset >= found.end_offset
     return RecoveredLog(
@@ -113,8 +115,19 @@ def recovered(
         state.start_epoch,
         snapshots,
         known_voters(newest, found.voters),
-        max(found.generation, newest[1].generation if newest is not None else 0),
+        _known_generations(newest, found.generations),
+        bound_generation,
     )
+
+
+def _known_generations(
+    newest: tuple[SnapshotId, SnapshotHeader] | None, in_log: tuple[GenerationAt, ...]
+) -> tuple[GenerationAt, ...]:
+    if newest is None:
+        return in_log
+    snapshot_id, header = newest
+    below = (GenerationAt(SNAPSHOT, generation) for generation in header.generations)
+    return (*below, *(one for one in in_log if one.offset >= snapshot_id.end_offset))
 
 
 def known_voters(

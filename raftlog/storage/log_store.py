@@ -25,7 +25,7 @@ from raftlog.storage.api import (
     SnapshotId,
     VoteState,
 )
-from raftlog.storage.chunks import LogScan, behind, cut, epoch_at, read_span, scan_log
+from raftlog.storage.chunks import LogScan, batch_before, behind, cut, epoch_at, read_span, scan_log
 from raftlog.storage.disk_thread import DiskThread
 from raftlog.storage.group_commit import FlushDone, GroupCommit
 from raftlog.storage.layout import DirectoryLock, LogState, write_log_state
@@ -92,6 +92,11 @@ class RocksLogStore:
         """What the disk took for the sync that was done last."""
         return self._last_sync_s
 
+    def bind_generation(self, generation: int) -> None:
+        """Note durably which generation of the log the directory belongs to; see the protocol."""
+        self._check()
+        self._set_identity(replace(self._identity, generation=generation))
+
     def recover(self) -> RecoveredLog:
         """Check the whole log and the vote.
 
@@ -135,7 +140,14 @@ class RocksLogStore:
             raise self._commit.fail(error) from None
         self._commit.recovered(found.end_offset)
         self._recovered = True
-        return recovered(vote, self._state, found, self._snapshots.complete, newest)
+        return recovered(
+            vote,
+            self._state,
+            found,
+            self._snapshots.complete,
+            newest,
+            self._identity.generation,
+        )
 
     def _scan(self) -> LogScan:
         with closing(self._rocks.scan(self._state.start_offset)) as chunks:
@@ -144,6 +156,17 @@ class RocksLogStore:
     def _epoch_before(self, offset: int) -> int | None:
         with closing(self._rocks.scan(offset - 1)) as chunks:
             return epoch_at(chunks, offset - 1)
+
+    def batch_before(self, end_offset: int) -> tuple[int, int] | None:
+        """The batch that ends there; see the protocol."""
+        self._check()
+        if end_offset <= self._state.start_offset:
+            return None
+        try:
+            with closing(self._rocks.scan(end_offset - 1)) as chunks:
+                return batch_before(chunks, end_offset)
+        except FatalError as error:
+            raise self._commit.fail(error) from None
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
         """Write a chunk at the log end.
@@ -374,8 +397,14 @@ class RocksLogStore:
 
     def _raise_format(self) -> None:
         if self._identity.format_version < FORMAT_VERSION:
-            self._identity = replace(self._identity, format_version=FORMAT_VERSION)
-            write_identity(self._directory, self._identity)
+            self._set_identity(replace(self._identity, format_version=FORMAT_VERSION))
+
+    def _set_identity(self, identity: NodeIdentity) -> None:
+        try:
+            write_identity(self._directory, identity)
+        except StorageError as error:
+            raise self._commit.fail(error) from None
+        self._identity = identity
 
     def free_bytes(self) -> int:
         """What the file system still takes from an unprivileged process, as of the last call.

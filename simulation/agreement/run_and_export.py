@@ -58,7 +58,6 @@ class CommittedLog:
     """
 
     cluster_id = CLUSTER_ID
-    generation = 0
     start_offset = connections = 0
 
     def __init__(self, golden: GoldenLog) -> None:
@@ -66,6 +65,7 @@ class CommittedLog:
         self._bases = [logged.header.base_offset for logged in golden.batches]
         self.ends = [logged.end_offset for logged in golden.batches]
         self.high_watermark = golden.end
+        self.generation = golden.generation
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one at ``offset``, below the high watermark; at least one."""

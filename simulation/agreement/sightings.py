@@ -14,6 +14,7 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from raftlog.errors import FatalError
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.snapshot_file import SnapshotVerifier
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
@@ -64,11 +65,13 @@ class Witness(Checker):
         """Some, by the time when they came to be."""
         self._keep_each = 1
         self._snapshots_seen = 0
+        self._generation = NO_GENERATION
+        """The generation of the log that counts, once a broker knows it."""
 
     @override
     def sample(self) -> None:
         for host in self.world.controllers:
-            if host.service is None or host.core is None or host.service.node.generation:
+            if host.service is None or host.core is None or host.service.replica.lineage.recoveries:
                 continue
             # What it has applied, not what it shows: an image that nobody has asked for is not made
             # for this.
@@ -83,7 +86,9 @@ class Witness(Checker):
     @override
     def broker_moved(self, host: BrokerView) -> None:
         assert host.service is not None
-        if host.service.view.generation:
+        generation = host.service.view.generation
+        self._generation = self._generation or generation
+        if generation != self._generation:
             return
         tip = host.service.image
         self._saw(tip.offset, tip.epoch, tip.state_hash, Who(host.name, host.id, "image", False))
@@ -113,7 +118,7 @@ class Witness(Checker):
             # Not sound: the affair of those who check, and nothing that the cluster has said of its
             # state.
             return
-        if header.generation:
+        if len(header.generations) > 1:
             return
         assert verifier.state_hash is not None
         who = Who(host.name, host.id, "snapshot", True)

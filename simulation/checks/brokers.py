@@ -16,10 +16,11 @@ fenced broker.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from typing_extensions import override
 
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.golden import NOT_REGISTERED, Standing
@@ -31,7 +32,9 @@ from simulation.checks.node_log import Logged
 class _Seen:
     """What one process has shown so far, of one generation."""
 
-    generation: int = -1
+    generation: int = NO_GENERATION
+    generations: set[int] = field(default_factory=set)
+    """Those before that one."""
     applied: int = -1
     known_lao: int = -1
     controller_epoch: int = 0
@@ -58,10 +61,11 @@ class Brokers(Checker):
         seen = self._seen[host.name]
         applied, known_lao, epoch = view.tip.offset, view.known_lao, view.controller_epoch
         if view.generation != seen.generation:
-            if view.generation < seen.generation:
+            if view.generation in seen.generations:
                 raise CheckFailedError(
                     f"{host.name} goes back to generation {view.generation} of the log"
                 )
+            seen.generations.add(seen.generation)
             seen.generation, seen.applied, seen.known_lao = view.generation, -1, -1
         if applied < seen.applied or known_lao < seen.known_lao or epoch < seen.controller_epoch:
             raise CheckFailedError(

@@ -17,6 +17,7 @@ from raftlog.errors import FatalError
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType, decoded
 from raftlog.voter import Voter, VotersAt
 from simulation.checks.api import CheckFailedError
@@ -56,6 +57,10 @@ class GoldenLog:
         self.images: dict[int, Image] = {-1: Image()}
         """By offset, each a replay from 0. They share what they have in common."""
         self.voter_sets: list[VotersAt] = []
+        self.generation = NO_GENERATION
+        """The generation at the end; NO_GENERATION: its next leader chooses one."""
+        self.generations: list[int] = []
+        """All that the log has had, oldest first."""
         self.listeners: list[BatchListener] = []
         """Called for each batch that becomes committed."""
         self._configs: dict[tuple[int, str, str], tuple[list[int], list[str | None]]] = {}
@@ -69,6 +74,8 @@ class GoldenLog:
             RecordType.UNREGISTER_BROKER: self._unregistered,
             RecordType.TOPIC: self._topic_created,
             RecordType.REMOVE_TOPIC: self._topic_removed,
+            RecordType.LEADER_CHANGE: self._leader_changed,
+            RecordType.RECOVERY: self._recovered,
         }
 
     @property
@@ -116,6 +123,29 @@ class GoldenLog:
                 note(record.message, header.base_offset + index, header.epoch)
         for listener in self.listeners:
             listener(logged, records)
+
+    def _leader_changed(self, message: Any, offset: int, epoch: int) -> None:
+        if self.generation == NO_GENERATION:
+            if message.generation in (NO_GENERATION, *self.generations):
+                raise CheckFailedError(
+                    f"generations: the leader of epoch {epoch} begins generation"
+                    f" {message.generation} at {offset}, after {self.generations}"
+                )
+            self.generation = message.generation
+            self.generations.append(self.generation)
+        elif message.generation != self.generation:
+            raise CheckFailedError(
+                f"generations: the leader of epoch {epoch} says generation {message.generation} at"
+                f" {offset}, the log is of {self.generation}"
+            )
+
+    def _recovered(self, message: Any, offset: int, epoch: int) -> None:
+        if message.previous_generation != self.generation:
+            raise CheckFailedError(
+                f"generations: the recovery at {offset} ends generation"
+                f" {message.previous_generation}, the log is of {self.generation}"
+            )
+        self.generation = NO_GENERATION
 
     def behind(self, end_offset: int) -> list[Logged]:
         """The batches from there on."""

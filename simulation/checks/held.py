@@ -45,8 +45,8 @@ class Held(Checker):
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden
-        self._generation: int | None = 0
-        """Of the log; None: what it hears is of several."""
+        self._listening = True
+        """Whether what it hears is new; False: it is the log that was recovered."""
         self._names: dict[int, str] = {}
         """Lease id -> as it was granted: whose it is, or of which recipe."""
         self._locks: dict[str, tuple[str, int]] = {}
@@ -58,7 +58,10 @@ class Held(Checker):
         self._lease_of: dict[str, int] = {}
         self._holders: dict[str, AsyncLock] = {}
         """Host -> the lock that it has taken last."""
-        self._highest_token = (-1, -1)
+        self._used: dict[int, int] = {}
+        """Generations of the log in which what the lock guards was used, in this order -> the
+        highest fencing token.
+        """
         self._waiting: dict[str, int] = {}
         """Keys of those who wait at the double barrier, or have begun -> where they were made."""
         self._met: set[str] = set()
@@ -74,16 +77,16 @@ class Held(Checker):
         """First it hears the log that was recovered. Who held a lock may rely on it still, and
         tokens grow on.
         """
-        self._generation = None
-        self._holders, self._highest_token = before.taken_locks()
+        self._listening = False
+        self._holders, self._used = before.taken_locks()
 
-    def taken_locks(self) -> tuple[dict[str, AsyncLock], tuple[int, int]]:
-        """Host -> the lock that it has taken last; and the highest fencing token that was used."""
-        return self._holders, self._highest_token
+    def taken_locks(self) -> tuple[dict[str, AsyncLock], dict[int, int]]:
+        """Host -> the lock that it has taken last; and the highest fencing tokens used."""
+        return self._holders, self._used
 
-    def listen(self, generation: int) -> None:
-        """From here on what becomes committed is new, and of this generation."""
-        self._generation = generation
+    def listen(self) -> None:
+        """From here on what becomes committed is new."""
+        self._listening = True
 
     # --- leases ----------------------------------------------------------------------------------
 
@@ -180,18 +183,18 @@ class Held(Checker):
         self.guarded += 1
         host, generation, token = says.split()
         first = min(self._locks.values(), key=lambda one: one[1], default=("nobody", -1))
-        other = self._generation is not None and int(generation) != self._generation
+        other = self._listening and int(generation) != self._golden.generation
         if other or (host, int(token)) != first:
             raise CheckFailedError(
                 f"I31: what the lock guards is put at {offset} by {host}, of token {token} in"
                 f" generation {generation}; {first[0]} has it, with token {first[1]} in generation"
-                f" {self._generation}"
+                f" {self._golden.generation}"
             )
 
     @override
     def lock_taken(self, host: str, lock: AsyncLock) -> None:
         self.taken += 1
-        self.taken_after_recovery += bool(self._generation)
+        self.taken_after_recovery += len(self._golden.generations) > 1
         for other, held in self._holders.items():
             if held is not lock and host_context(other).run(lambda held=held: held.is_held):  # type: ignore[misc]
                 raise CheckFailedError(
@@ -203,10 +206,10 @@ class Held(Checker):
     @override
     def lock_used(self, host: str, lock: AsyncLock) -> None:
         self.used += 1
-        token = lock.generation, lock.token
-        if token < self._highest_token:
+        is_over = lock.generation in list(self._used)[:-1]
+        if is_over or lock.token < self._used.get(lock.generation, -1):
             raise CheckFailedError(
-                f"I31: {host} uses what the lock guards with token {token}, after"
-                f" {self._highest_token}"
+                f"I31: {host} uses what the lock guards with token {lock.token} of generation"
+                f" {lock.generation}, after {self._used}"
             )
-        self._highest_token = token
+        self._used[lock.generation] = lock.token

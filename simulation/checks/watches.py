@@ -63,9 +63,8 @@ class _Stream:
 class Watches(Checker):
     """I29."""
 
-    def __init__(self, ledger: Ledger, generation: int = 0) -> None:
-        """``generation``: of the log of this ledger."""
-        self._golden, self._generation = ledger.golden, generation
+    def __init__(self, ledger: Ledger) -> None:
+        self._golden = ledger.golden
         self._draft = ChangeRecorder(Image())
         self._changes: list[_True] = []
         self._streams: dict[str, _Stream] = {}
@@ -130,7 +129,7 @@ class Watches(Checker):
     @override
     def watch_begun(self, host: str, since: Token | None) -> None:
         stream = self._streams[host] = _Stream(None if since is None else since.generation)
-        if since is not None and since.generation == self._generation:
+        if since is not None and since.generation == self._golden.generation:
             self.resumed += 1
             self._move(stream, Position(since.offset, since.part or WHOLE))
 
@@ -187,8 +186,8 @@ class Watches(Checker):
                 f"I29: {host} watches generation {stream.generation} of the log, and is told of"
                 f" {token.offset} in generation {token.generation}"
             )
-        self.outlived += token.generation != self._generation
-        return token.generation == self._generation
+        self.outlived += token.generation != self._golden.generation
+        return token.generation == self._golden.generation
 
     def _move(self, stream: _Stream, position: Position) -> None:
         stream.position = position

@@ -24,12 +24,12 @@ MUTANTS = (
     ),
     Mutant(
         "joined-without-generation",
-        "a controller keeps the generation from the formatting of its disk, whatever the log says",
+        "a controller keeps the generation that its disk belongs to, whatever the log says",
         (
             Edit(
-                "controller.service.node:ControllerNode.generation",
-                "return self.replica.generation",
-                "return self.replica._store.identity.generation",
+                "raftlog.quorum.node_state:NodeState._note_generation",
+                "if self.generation not in (NO_GENERATION, self.bound_generation):",
+                "if self.bound_generation == NO_GENERATION:",
             ),
         ),
         RECOVERED,
@@ -40,9 +40,9 @@ MUTANTS = (
         "a recovery does not begin a new generation of the log",
         (
             Edit(
-                "raftlog.recovery.unsafe_recovery:begin_anew",
-                "generation = max(identity.generation + 1, least_generation)",
-                "generation = max(identity.generation, least_generation)",
+                "raftlog.replica.replica:Replica._became_leader",
+                "self.core.lineage.current or",
+                "(self.core.lineage.below(start) or [0])[-1] or",
             ),
         ),
         RECOVERED,

@@ -69,7 +69,7 @@ MUTANTS = (
         "a watch whose log is over ends with its place in it, named as one in the log that goes on",
         (
             Edit(
-                "broker.service.watches:Watches.generation_changed",
+                "broker.service.watches:Watches.log_replaced",
                 "resumable=False",
                 "resumable=True",
             ),

@@ -24,7 +24,7 @@ from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageErro
 from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.chunks import LogScan, epoch_at, read_span, scan_log
+from raftlog.storage.chunks import LogScan, batch_before, epoch_at, read_span, scan_log
 from raftlog.storage.group_commit import FlushDone
 from raftlog.storage.layout import LogState
 from raftlog.storage.log_start import (
@@ -241,6 +241,18 @@ class SimLogStore(SimStore):
         """Who this disk belongs to."""
         return self._disk.identity
 
+    def bind_generation(self, generation: int) -> None:
+        """Note durably which generation of the log the disk belongs to."""
+        self._check()
+        self._disk.identity = replace(self._disk.identity, generation=generation)
+
+    def batch_before(self, end_offset: int) -> tuple[int, int] | None:
+        """The batch that ends there."""
+        self._check()
+        if end_offset <= self._disk.state.start_offset:
+            return None
+        return batch_before(self._disk.live.scan(end_offset - 1), end_offset)
+
     def recover(self) -> RecoveredLog:
         """Check and describe what is stored, all of it durable."""
         self._check(recovered=False)
@@ -269,7 +281,14 @@ class SimLogStore(SimStore):
             raise self._commit.fail(self._disk.met(error)) from None
         self._commit.recovered(found.end_offset)
         self._recovered = True
-        return recovered(disk.vote, disk.state, found, tuple(sorted(disk.snapshots)), newest)
+        return recovered(
+            disk.vote,
+            disk.state,
+            found,
+            tuple(sorted(disk.snapshots)),
+            newest,
+            disk.identity.generation,
+        )
 
     def _newest_sound(self) -> tuple[SnapshotId, SnapshotHeader] | None:
         snapshots = self._disk.snapshots

@@ -37,7 +37,8 @@ class Quorum:
         self.network = network
         self.log = LogMaker()
         self.leader: str | None = None
-        self.generation = 0
+        self.generation = 1
+        self.previous_generations: tuple[int, ...] = ()
         self.lao = -1
         self.hold_lao = False
         self.read_lease_ms = 6_000
@@ -136,7 +137,7 @@ class Quorum:
             link.send(self.not_leading(pb.MetadataFetchResponse()))
             return
         error = None
-        if fetch.generation not in (-1, self.generation):
+        if fetch.generation not in (0, self.generation):
             error = common_pb2.Error(error_code=ErrorCode.INCONSISTENT_GENERATION)
         until = None if self.records_max is None else fetch.fetch_offset + self.records_max
         link.send(
@@ -145,6 +146,7 @@ class Quorum:
                 leader_id=HOSTS.index(self.leader) + 1,
                 controller_epoch=self.log.epoch,
                 generation=self.generation,
+                previous_generations=self.previous_generations,
                 high_watermark=self.log.end,
                 lowest_acknowledged_offset=self.lao,
                 records=b"" if error else self.log.since(fetch.fetch_offset, until),
@@ -226,7 +228,7 @@ class Node:
         quorum.log.topic(topic, ([1], 1))
         quorum.release()
         token = common_pb2.MetadataToken(
-            generation=0, epoch=quorum.log.epoch, offset=quorum.log.last
+            generation=quorum.generation, epoch=quorum.log.epoch, offset=quorum.log.last
         )
         return pb.ControllerResponse(
             create_topics=pb.CreateTopicsResponse(),
@@ -247,6 +249,7 @@ class Node:
             quorum.release()
         return pb.ControllerResponse(
             register_broker=pb.RegisterBrokerResponse(
+                generation=quorum.generation,
                 broker_id=request.broker_id,
                 broker_epoch=epoch,
                 broker_session_timeout_ms=quorum.registration_says_ms,

@@ -11,11 +11,13 @@ from broker_log import LogMaker
 from broker.metadata.follower import FollowerEvents, MetadataFollower
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
+from raftlog import batch
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.identity import ANONYMOUS
 from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2 as rec
 from simulation.twins.loop import run
 
@@ -82,15 +84,16 @@ class HandTransport:
 
 
 class Stage:
-    def __init__(self, *, max_bytes: int = 1 << 30) -> None:
+    def __init__(self, *, max_bytes: int = 1 << 30, generation: int = 0) -> None:
         self.transport, self.log = HandTransport(), LogMaker()
-        self.view = View(ME, max_bytes=max_bytes)
+        self.view = View(ME, max_bytes=max_bytes, generation=generation)
         self.epoch = -1
         self.moved: list[int] = []
         self.known: list[int] = []
         self.ends = False
         """The broker ends when it sees which generation the log is of."""
         self.generations: list[int] = []
+        self.diverged: list[int] = []
         self.failures: list[FatalError] = []
         self.follower = MetadataFollower(
             self.transport,  # type: ignore[arg-type]
@@ -100,6 +103,7 @@ class Stage:
                 lambda: self.moved.append(self.view.applied),
                 self._known,
                 lambda: self.generations.append(self.view.generation),
+                lambda: self.diverged.append(self.view.generation),
                 self.failures.append,
             ),
             cluster_id=CLUSTER,
@@ -128,6 +132,7 @@ class Stage:
         """Answer with what is committed, unless the test says otherwise."""
         committed: dict[str, Any] = {
             "controller_epoch": 1,
+            "generation": self.view.generation or 1,
             "cluster_id": CLUSTER,
             "leader_id": 1,
             "high_watermark": self.log.end,
@@ -163,7 +168,7 @@ def test_the_next_fetch_says_what_is_applied_and_told_and_leaves_at_once() -> No
             0,
             -1,
             -1,
-            -1,
+            0,
         )
         assert (first.cluster_id, first.replica_id, first.told_lowest_acknowledged_offset) == (
             CLUSTER,
@@ -328,18 +333,62 @@ def test_a_silent_controller_is_left() -> None:
     staged(test)
 
 
-def test_a_new_generation_drops_the_state() -> None:
+def test_follower_begins_anew_when_the_log_descends_from_the_one_applied() -> None:
     async def test(stage: Stage) -> None:
         stage.log.leader()
-        stage.reply(generation=1)
-        assert (stage.known, stage.generations) == ([1], []), "the first one is no change"
-        stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=2)
+        stage.reply(generation=9)
+        assert (stage.known, stage.generations) == ([9], []), "the first one is no change"
+        stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=2, previous_generations=[5, 9])
         assert (stage.view.applied, stage.view.generation, stage.generations) == (-1, 2, [2])
         assert (stage.link.sent[-1].fetch_offset, stage.link.sent[-1].generation) == (0, 2)
         stage.reply(generation=2)
         assert stage.view.applied == 0
-        stage.reply(generation=3, records=b"junk")
+        stage.reply(generation=3, previous_generations=[2], records=b"junk")
         assert (stage.view.applied, stage.generations) == (-1, [2, 3])
+
+    staged(test)
+
+
+def test_follower_applies_nothing_before_a_generation_is_committed() -> None:
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.reply(generation=0)
+        assert (stage.known, stage.view.applied, len(stage.link.sent)) == ([], -1, 2)
+
+    staged(test)
+
+
+def test_follower_begins_anew_when_the_log_lacks_what_it_applied() -> None:
+    async def test(stage: Stage) -> None:
+        assert not stage.link.sent[0].HasField("last_applied"), "nothing is applied"
+        stage.log.leader()
+        stage.log.config("1")
+        stage.reply()
+        stage.link.close()
+        await asyncio.sleep(0.5)
+        named = stage.link.sent[0].last_applied
+        header = list(batch.headers(stage.log.since(1)))[-1]
+        assert (named.base_offset, named.epoch) == (1, header.epoch)
+        assert named.crc == batch.crc_at(stage.log.since(1), 0)
+        end = quorum_pb2.EpochEndOffset(epoch=1, end_offset=1)
+        stage.reply(diverging_epoch=end, records=b"")
+        assert (stage.view.applied, stage.diverged, stage.generations) == (-1, [1], [])
+        assert "another log from offset 1 on" in stage.follower.contradiction
+        assert stage.link.sent[-1].fetch_offset == 0
+        stage.reply()
+        assert stage.view.applied == 1
+
+    staged(test)
+
+
+def test_follower_names_what_it_applied_again_in_each_controller_epoch() -> None:
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.reply(controller_epoch=4)
+        stage.reply(controller_epoch=4)
+        stage.reply(controller_epoch=5)
+        named = [one.HasField("last_applied") for one in stage.link.sent]
+        assert named == [False, True, False, True]
 
     staged(test)
 
@@ -358,37 +407,61 @@ def test_a_broker_that_ends_when_it_sees_the_generation_applies_nothing_more() -
     staged(test)
 
 
-def test_a_controller_with_an_older_generation_is_left() -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_follower_leaves_a_controller_whose_log_does_not_descend_from_its_own(known: bool) -> None:
+    """``known``: its own is that which it follows, else that of its directory."""
+
     async def test(stage: Stage) -> None:
         stage.log.leader()
-        stage.reply(generation=2)
-        stage.reply(generation=1)
-        assert (stage.view.applied, stage.view.generation) == (0, 2)
+        if known:
+            stage.reply(generation=2)
+        stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=1, previous_generations=[7])
+        assert (stage.view.applied, stage.view.generation) == (0 if known else -1, 2)
         await asyncio.sleep(0.1)
         assert stage.link.peer == "b:1"
-        stage.refuse(ErrorCode.INCONSISTENT_GENERATION, generation=2)
-        assert stage.generations == []
+        assert (stage.generations, stage.failures) == ([], [])
+
+    staged(test, generation=0 if known else 2)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_follower_passes_over_a_controller_of_another_cluster(refuses: bool) -> None:
+    async def test(stage: Stage) -> None:
+        stage.log.leader()
+        stage.reply()
+        if refuses:
+            stage.refuse(ErrorCode.INCONSISTENT_CLUSTER_ID)
+        else:
+            stage.reply(cluster_id="other")
+        await asyncio.sleep(0.1)
+        assert stage.link.peer == "b:1"
+        stage.reply()
+        assert (stage.view.applied, stage.failures) == (0, [])
 
     staged(test)
 
 
-def test_another_cluster_and_records_that_do_not_fit_are_fatal() -> None:
-    async def other_cluster(stage: Stage) -> None:
-        stage.reply(cluster_id="other")
-        assert "other" in str(stage.failures[0])
+def test_follower_fails_when_all_controllers_are_of_other_clusters() -> None:
+    async def test(stage: Stage) -> None:
+        for _ in range(3):
+            assert stage.failures == []
+            stage.reply(cluster_id=f"other than {stage.link.peer}")
+            await asyncio.sleep(1.0)
+        (failure,) = stage.failures
+        for address in ("a:1", "b:1", "c:1"):
+            assert f"{address}: it is of cluster 'other than {address}'" in str(failure)
 
-    async def refused(stage: Stage) -> None:
-        stage.refuse(ErrorCode.INCONSISTENT_CLUSTER_ID)
-        assert len(stage.failures) == 1
+    staged(test)
 
-    async def no_fit(stage: Stage) -> None:
+
+def test_records_that_do_not_fit_are_fatal() -> None:
+    async def test(stage: Stage) -> None:
         stage.log.append(rec.UnregisterBrokerRecord(broker_id=9))
         stage.reply()
         assert len(stage.failures) == 1
         assert not stage.link.open, "it follows no more"
 
-    for test in (other_cluster, refused, no_fit):
-        staged(test)
+    staged(test)
 
 
 def test_a_full_view_stops_the_stream_and_room_lets_it_go_on() -> None:

@@ -51,15 +51,16 @@ def test_an_id_is_noted_durably_and_once(tmp_path: Path) -> None:
     format_storage(tmp_path / "b", NodeIdentity(CLUSTER, NO_NODE_ID, "dir-1"))
     opened = open_directory(tmp_path / "b", cluster_id=CLUSTER, broker_id=NO_NODE_ID)
     assert opened.broker_id == NO_NODE_ID
-    claimed = opened.claim(1001)
+    opened.claim(1001)
     assert read_identity(tmp_path / "b") == NodeIdentity(CLUSTER, 1001, "dir-1")
-    assert (claimed.broker_id, claimed.process) == (1001, opened.process)
+    assert opened.broker_id == 1001
     written = (tmp_path / "b" / "meta.json").stat().st_mtime_ns
-    assert claimed.claim(1001) is claimed
+    opened.claim(1001)
     assert (tmp_path / "b" / "meta.json").stat().st_mtime_ns == written
+    opened.bind_generation(77)
     opened.close()
     again = open_directory(tmp_path / "b", cluster_id=CLUSTER, broker_id=NO_NODE_ID)
-    assert again.broker_id == 1001
+    assert again.identity == NodeIdentity(CLUSTER, 1001, "dir-1", 77)
     again.close()
     with pytest.raises(ConfigError, match=r"node\.id is 5, but"):
         open_directory(tmp_path / "b", cluster_id=CLUSTER, broker_id=5)

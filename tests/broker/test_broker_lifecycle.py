@@ -7,7 +7,6 @@ import pytest
 from broker_log import LogMaker
 
 from broker.registration.lifecycle import (
-    UNKNOWN_GENERATION,
     Exit,
     Heartbeat,
     Lifecycle,
@@ -77,7 +76,7 @@ class Life:
 
     def registered(self) -> Life:
         assert isinstance(self.poll(), Register)
-        self.it.registered(EPOCH, self.now)
+        self.it.registered(EPOCH, self.now, generation=4)
         assert isinstance(self.poll(), Heartbeat)
         return self
 
@@ -326,9 +325,8 @@ def test_a_registration_made_by_this_process_under_another_epoch_is_renewed() ->
 
 
 def test_another_generation_is_registered_in_anew() -> None:
-    """Controllers of an older build do not say in which one it was registered."""
     life = Life()
-    life.it.generation_seen(0, life.now)
+    life.it.generation_seen(4, life.now)
     life.active().advance()
     life.it.generation_seen(1, life.now)
     assert life.state() is State.INITIAL
@@ -342,12 +340,12 @@ def test_in_another_generation_the_same_registration_counts_only_from_where_it_w
     None
 ):
     life = Life()
-    life.it.generation_seen(0, life.now)
+    life.it.generation_seen(4, life.now)
     life.active().advance()
     life.it.generation_seen(1, life.now)
     life.ok()
     assert life.poll() == Register(EPOCH)
-    life.it.registered(EPOCH, life.now, metadata_offset=EPOCH + 50)
+    life.it.registered(EPOCH, life.now, metadata_offset=EPOCH + 50, generation=1)
     assert life.it.shown_from == EPOCH + 50
     assert isinstance(life.poll(), Heartbeat)
     life.ok()
@@ -370,14 +368,7 @@ def test_in_another_generation_the_same_registration_counts_only_from_where_it_w
 
 
 @pytest.mark.parametrize(
-    ("registered_in", "seen_first", "again"),
-    [
-        (0, 1, True),
-        (0, 0, False),
-        (1, 1, False),
-        (UNKNOWN_GENERATION, 0, False),
-        (UNKNOWN_GENERATION, 1, False),
-    ],
+    ("registered_in", "seen_first", "again"), [(4, 1, True), (4, 4, False), (1, 1, False)]
 )
 def test_a_registration_made_before_the_log_was_seen_is_void_in_another_generation(
     registered_in: int, seen_first: int, again: bool
@@ -394,18 +385,28 @@ def test_a_registration_made_before_the_log_was_seen_is_void_in_another_generati
     assert isinstance(life.advance(), Register if again else Heartbeat)
 
 
-@pytest.mark.parametrize(("registered_in", "again"), [(0, True), (1, False), (2, False)])
-def test_an_answer_of_a_log_that_was_taken_back_meanwhile_is_no_registration(
-    registered_in: int, again: bool
+@pytest.mark.parametrize(
+    ("registered_in", "previous", "again"), [(4, (), True), (7, (4,), False), (2, (4, 7), False)]
+)
+def test_registration_is_void_when_its_log_does_not_descend_from_the_one_followed(
+    registered_in: int, previous: tuple[int, ...], again: bool
 ) -> None:
     life = Life()
     assert isinstance(life.poll(), Register)
-    life.it.generation_seen(1, life.now)
-    life.it.registered(EPOCH, life.now, generation=registered_in)
-    assert isinstance(life.poll(), Register if again else Heartbeat)
+    life.it.generation_seen(7, life.now)
+    life.it.registered(EPOCH, life.now, generation=registered_in, previous_generations=previous)
+    assert isinstance(life.advance(), Register if again else Heartbeat)
     # The one that is ahead of what was fetched is in force when the log has come to it.
     life.it.generation_seen(2, life.now)
-    assert (life.it.epoch < 0) is (registered_in < 2)
+    assert (life.it.epoch < 0) is (registered_in != 2)
+
+
+def test_registration_is_renewed_when_the_log_lost_what_was_applied() -> None:
+    life = Life().active()
+    life.it.log_diverged(life.now)
+    assert life.state() is State.INITIAL
+    life.ok()
+    assert life.poll() == Register(EPOCH)
 
 
 def test_a_controller_that_does_not_say_what_it_decided_on_is_taken_by_the_epoch() -> None:

@@ -128,7 +128,7 @@ def test_a_write_through_one_broker_is_read_at_another() -> None:
         read = await reader.read(topics())
         assert names(read) == ["t"]
         assert read.token.offset >= response.write.token.offset
-        assert (read.token.generation, read.token.epoch) == (0, cluster.quorum.log.epoch)
+        assert (read.token.generation, read.token.epoch) == (1, cluster.quorum.log.epoch)
 
     on_cluster(test)
 
@@ -147,14 +147,14 @@ def test_repeatable_shows_lao_latest_the_tip_and_tokens_what_lies_between() -> N
         assert names(response) == []
         token = response.token
         assert (token.generation, token.offset, token.epoch) == (
-            0,
+            1,
             cluster.quorum.lao,
             cluster.quorum.log.epoch,
         )
         assert names(await cluster.client(broker).read(topics(), mode=pb.LATEST)) == ["a", "b", "c"]
         client = cluster.client(broker)
         client.see(
-            common_pb2.MetadataToken(generation=0, epoch=cluster.quorum.log.epoch, offset=at_b)
+            common_pb2.MetadataToken(generation=1, epoch=cluster.quorum.log.epoch, offset=at_b)
         )
         assert names(await client.read(topics())) == ["a", "b"]
 
@@ -477,7 +477,7 @@ def test_a_read_waits_for_its_token_and_says_so_at_the_deadline() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
         client = cluster.client(broker)
-        token = common_pb2.MetadataToken(generation=0, epoch=1, offset=cluster.quorum.log.end)
+        token = common_pb2.MetadataToken(generation=1, epoch=1, offset=cluster.quorum.log.end)
         client.see(token)
         read = asyncio.ensure_future(client.read(topics(), timeout_s=5))
         await asyncio.sleep(1)
@@ -486,7 +486,7 @@ def test_a_read_waits_for_its_token_and_says_so_at_the_deadline() -> None:
         cluster.quorum.release()
         assert names(await read) == ["t"]
 
-        client.see(common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000))
+        client.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
         begun = cluster.loop.time()
         error = await failure(client.read(topics(), timeout_s=2))
         assert (error.code, error.field) == (ErrorCode.REQUEST_TIMED_OUT, "read.at_least.offset")
@@ -503,7 +503,7 @@ def test_parked_reads_with_different_deadlines_end_in_time() -> None:
 
         async def wait(timeout_s: float) -> None:
             client = cluster.client(broker)
-            client.see(common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000))
+            client.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
             await failure(client.read(topics(), timeout_s=timeout_s))
             ended[timeout_s] = cluster.loop.time() - begun
 
@@ -593,11 +593,12 @@ def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused() -> Non
         await client.write(create("t"))
         await client.read(topics())
         waiting = cluster.client(broker)
-        waiting.see(common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000))
+        waiting.see(common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000))
         parked = asyncio.ensure_future(waiting.read(topics(), timeout_s=20))
         await asyncio.sleep(0.1)
         epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
-        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 1
+        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
+        cluster.quorum.previous_generations = (1,)
         cluster.quorum.elect("c1")
         assert (await failure(parked)).code is ErrorCode.INCONSISTENT_GENERATION
         await cluster.until(lambda: not broker.why_fenced())
@@ -606,7 +607,7 @@ def test_a_new_generation_is_followed_afresh_and_old_tokens_are_refused() -> Non
         client.forget()
         response = await client.read(topics())
         assert names(response) == []
-        assert response.token.generation == 1
+        assert response.token.generation == 2
 
     on_cluster(test)
 
@@ -639,10 +640,11 @@ def test_the_replicas_forget_the_image_of_another_generation_before_the_broker_i
         last = cluster.quorum.log.last
         await cluster.until(lambda: images.offsets[-1:] == [last])
         epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
-        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 1
+        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
+        cluster.quorum.previous_generations = (1,)
         cluster.quorum.elect("c1")
         await cluster.until(
-            lambda: broker.report.describe().generation == 1 and not broker.why_fenced()
+            lambda: broker.report.describe().generation == 2 and not broker.why_fenced()
         )
         assert images.offsets[images.offsets.index(last) + 1] == -1
 
@@ -710,7 +712,7 @@ def test_unary_calls_are_answered_like_those_of_a_stream() -> None:
 def test_closing_answers_what_is_parked() -> None:
     async def test(cluster: Cluster) -> None:
         (broker,) = await cluster.active(1)
-        token = common_pb2.MetadataToken(generation=0, epoch=1, offset=10_000)
+        token = common_pb2.MetadataToken(generation=1, epoch=1, offset=10_000)
         waiting = asyncio.ensure_future(
             answer(
                 broker.requests,

@@ -44,7 +44,7 @@ class Controllers:
             self.log.config(str(n), resource=f"r{n}" + "x" * 200)
         self.start = self.log.end
         image = self.log.image(self.log.last)
-        self.header = header_of(image, cluster_id=CLUSTER, generation=0)
+        self.header = header_of(image, cluster_id=CLUSTER, generations=())
         self.content = b"".join(pieces(image, self.header))
         self.leader = "a"
         self.asked: list[tuple[str, quorum_pb2.FetchSnapshotRequest]] = []
@@ -70,6 +70,7 @@ class Controllers:
             cluster_id=CLUSTER,
             leader_id=1,
             controller_epoch=1,
+            generation=1,
             high_watermark=self.log.end,
             lowest_acknowledged_offset=-1,
         )
@@ -127,6 +128,7 @@ class Stage:
             self.view,
             FollowerEvents(
                 lambda: self.moved.append(self.view.applied),
+                lambda: None,
                 lambda: None,
                 lambda: None,
                 self.failures.append,

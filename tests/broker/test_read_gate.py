@@ -121,11 +121,30 @@ def test_fenced_takes_nothing_new_but_finishes_what_it_has() -> None:
 
 def test_another_generation_is_refused_with_the_field() -> None:
     broker = Broker()
+    for hears_controller, code in (
+        (False, ErrorCode.BROKER_NOT_AVAILABLE),
+        (True, ErrorCode.INCONSISTENT_GENERATION),
+    ):
+        broker.view.hears_controller = hears_controller
+        with pytest.raises(ApiError) as error:
+            broker.ask("r", options(3, generation=1))
+        assert (error.value.code, error.value.field) == (code, "read.at_least.generation")
+
+
+@pytest.mark.parametrize(("epoch", "refused"), [(0, False), (1, False), (2, True)])
+def test_token_of_another_epoch_at_its_offset_is_refused(epoch: int, refused: bool) -> None:
+    broker = Broker()
+    broker.apply(11)
+    asked = options(5)
+    asked.at_least.epoch = epoch
+    if not refused:
+        broker.ask("r", asked)
+        return
     with pytest.raises(ApiError) as error:
-        broker.ask("r", options(3, generation=1))
+        broker.ask("r", asked)
     assert (error.value.code, error.value.field) == (
         ErrorCode.INCONSISTENT_GENERATION,
-        "read.at_least.generation",
+        "read.at_least.epoch",
     )
 
 

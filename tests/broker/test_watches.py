@@ -75,7 +75,7 @@ def test_a_watch_tells_what_changes_from_now_on() -> None:
         assert (one.path, one.before, one.after) == (
             "configs/topic/orders/retention.ms", '"before"', '"1"'
         )  # fmt: skip
-        assert (one.offset, one.token) == (offset, Token(0, cluster.quorum.log.epoch, offset))
+        assert (one.offset, one.token) == (offset, Token(1, cluster.quorum.log.epoch, offset))
         assert (two.before, two.after, watch.token) == ('"1"', '"2"', two.token)
         watch.close()
         with pytest.raises(StopAsyncIteration):
@@ -171,7 +171,7 @@ def test_compacted_is_said_once_no_broker_has_it() -> None:
         kept = await cluster.broker(1)
         poor = await cluster.broker(2, watch=settings)
         await cluster.until(lambda: not kept.why_fenced() and not poor.why_fenced())
-        since = Token(0, 1, cluster.quorum.log.last)
+        since = Token(1, cluster.quorum.log.epoch, cluster.quorum.log.last)
         offsets = []
         for number in range(500):
             offsets.append(config(cluster, str(number)))
@@ -219,13 +219,14 @@ def test_a_restored_log_ends_every_watch() -> None:
         watch = watcher(cluster, *brokers)
         await watch.started()
         epoch, cluster.quorum.log = cluster.quorum.log.epoch, type(cluster.quorum.log)()
-        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 1
+        cluster.quorum.log.epoch, cluster.quorum.generation = epoch, 2
+        cluster.quorum.previous_generations = (1,)
         cluster.quorum.elect("c1")
         with pytest.raises(ApiError, match="INCONSISTENT_GENERATION"):
             async for _ in watch:
                 pass
         await cluster.until(lambda: not brokers[0].why_fenced())
-        old = watcher(cluster, *brokers, since=Token(0, 1, 3))
+        old = watcher(cluster, *brokers, since=Token(1, 1, 3))
         assert (await failure(old)).code is ErrorCode.INCONSISTENT_GENERATION
 
     on_cluster(test)
@@ -258,7 +259,7 @@ WRONG: tuple[tuple[dict[str, Any], ErrorCode, str], ...] = (
     ({"selectors": ["brokers/5/x*"]}, ErrorCode.INVALID_REQUEST, "selectors[0]"),
     ({"selectors": ["topics/" + "x" * 3000]}, ErrorCode.INVALID_REQUEST, "selectors[0]"),
     ({"selectors": ["topics"] * 101}, ErrorCode.INVALID_REQUEST, "selectors"),
-    ({"since": Token(0, 1, 2), "initial": True}, ErrorCode.NONE, ""),
+    ({"since": Token(1, 2, 2), "initial": True}, ErrorCode.NONE, ""),
     ({"progress_ms": 5}, ErrorCode.INVALID_REQUEST, "progress_interval_ms"),
     ({"cluster_id": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID, "cluster_id"),
 )

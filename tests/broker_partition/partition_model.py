@@ -915,6 +915,7 @@ class World:
             CLUSTER_ID,
             replica_lag_time_max_ms=2000,
             max_partitions_per_message=self.rng.choice((1, 100)),
+            log_segment_delete_delay_ms=0,
         )
         node.core = Partitions(settings, node.disk.recover(), self.now)
 

@@ -127,6 +127,7 @@ class Stand:
         self.hold_flushes = hold_flushes
         self.flushes: list[int] = []
         self.image = image or first_image()
+        settings = {"log_segment_delete_delay_ms": 0, **settings}
         self.core = Partitions(PartitionSettings(ME, CLUSTER_ID, **settings), found, now)
         self.got: list[ev.Effect] = []
         self._numbers = itertools.count(1)

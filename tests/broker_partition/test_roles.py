@@ -143,6 +143,30 @@ def test_a_deleted_topics_data_goes_and_so_do_those_who_wait_for_it() -> None:
     assert stand.core.counters()["LeaderCount"] == 0
 
 
+def test_replica_that_the_image_does_not_assign_is_deleted_after_the_delay() -> None:
+    stand = Stand(recovered(10), log_segment_delete_delay_ms=1000)
+    stand.remove_topic()
+    assert list(stand.core.keys()) == []
+    stand.after(0.9)
+    assert of_kind(stand.got, ev.Delete) == []
+    stand.after(0.2)
+    assert of_kind(stand.got, ev.Delete) == [ev.Delete(KEY)]
+    assert of_kind(stand.got, ev.Flush)
+
+
+def test_replica_keeps_its_records_when_it_is_assigned_again_within_the_delay() -> None:
+    image = first_image(partition(leader=2))
+    stand = Stand(recovered(10), image=image, log_segment_delete_delay_ms=1000)
+    stand.do(ev.LinkOpened(2))
+    stand.change(replicas=(2, 3), isr=(2, 3), leader_epoch=6)
+    stand.change(replicas=(2, 3, 1), adding_replicas=(1,))
+    stand.do(ev.LinkOpened(2))
+    fetch = of_kind(stand.got, ev.SendReplicaFetch)[-1].request
+    assert [one.fetch_offset for one in fetch.partitions] == [10]
+    stand.after(2.0)
+    assert of_kind(stand.got, ev.Delete) == []
+
+
 def test_a_replica_that_is_moved_away_goes_and_begins_at_nothing_when_it_comes_back() -> None:
     stand = Stand(recovered(10), image=first_image(partition(leader=2)))
     stand.do(ev.LinkOpened(2))

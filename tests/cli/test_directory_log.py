@@ -53,7 +53,7 @@ class FakeReader:
             snapshot_id = SnapshotId(end, image.epoch)
             self.snapshots += (snapshot_id,)
             self.content[snapshot_id] = b"".join(
-                pieces(image, header_of(image, cluster_id="c", generation=0))
+                pieces(image, header_of(image, cluster_id="c", generations=()))
             )
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:

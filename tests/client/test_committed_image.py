@@ -26,7 +26,7 @@ class Log:
         """Where each reading began."""
 
     async def info(self) -> LogInfo:
-        return LogInfo("c", 0, self.end, 0)
+        return LogInfo("c", (8,), self.end, 0)
 
     async def chunks(self, offset: int, until: int) -> AsyncIterator[bytes]:
         self.begun_at.append(offset)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 from client_world import (
@@ -94,6 +95,54 @@ def test_a_wrong_hint_leads_back_to_the_round_robin(hint: str) -> None:
         await client.call(create(), timeout_s=10)
         assert world.loop.time() - begun < 1.0
         assert len(a.asked) <= 2
+        client.close()
+
+    simulate(test)
+
+
+def other_cluster(request: Any) -> Any:
+    error = common_pb2.Error(
+        error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, error_message="this is cluster x"
+    )
+    return controller_pb2.ControllerResponse(error=error)
+
+
+def test_call_goes_elsewhere_when_a_controller_is_of_another_cluster() -> None:
+    async def test(world: World) -> None:
+        foreign = await world.controller("a", other_cluster)
+        await world.controller("b", leader)
+        client = world.controller_client("a", "b")
+        begun = world.loop.time()
+        await client.call(create())
+        assert world.loop.time() - begun < 0.5
+        assert len(foreign.asked) == 1
+        client.close()
+
+    simulate(test)
+
+
+def test_call_ends_at_once_when_all_controllers_are_of_another_cluster() -> None:
+    async def test(world: World) -> None:
+        for host in ("a", "b"):
+            await world.controller(host, other_cluster)
+        client = world.controller_client("a", "b")
+        begun = world.loop.time()
+        with pytest.raises(ApiError, match="this is cluster x"):
+            await client.call(create(), timeout_s=10)
+        assert world.loop.time() - begun < 0.5
+        client.close()
+
+    simulate(test)
+
+
+def test_call_times_out_when_one_controller_is_of_another_cluster_and_the_other_is_down() -> None:
+    async def test(world: World) -> None:
+        await world.controller("a", other_cluster)
+        world.network.transport_for("dead")
+        client = world.controller_client("a", "dead")
+        with pytest.raises(ApiError, match=r"a:1 .is of another cluster") as caught:
+            await client.call(create(), timeout_s=2)
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
         client.close()
 
     simulate(test)

@@ -16,7 +16,7 @@ from cluster_kit import PATIENCE_S, raftlog, says, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, nothing_is_lost
 
 from raftlog.cli.local import LocalCluster, Node
-from raftlog.metadata.leader_epochs import EPOCHS_PER_GENERATION
+from raftlog.metadata.leader_epochs import EPOCHS_PER_RECOVERY
 
 PARTITIONS = 3
 
@@ -134,7 +134,7 @@ def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path
         shown = raftlog(
             "topics", "describe", TOPIC, "--json", "--bootstrap-server", cluster.bootstrap_servers
         )
-        assert all(row["leader_epoch"] >= EPOCHS_PER_GENERATION for row in shown.json["partitions"])
+        assert all(row["leader_epoch"] >= EPOCHS_PER_RECOVERY for row in shown.json["partitions"])
     finally:
         cluster.stop_all(timeout_s=5)
 

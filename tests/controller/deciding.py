@@ -96,6 +96,7 @@ class Cell:
         quorum: Look | None = None,
         shared_node_ids: bool = True,
         generation: int = 0,
+        recoveries: int = 0,
     ) -> None:
         """``shared_node_ids``: let brokers have the node ids of controllers: both are numbered from
         1 here.
@@ -109,7 +110,14 @@ class Cell:
         self.pending, self.lao = self.log.pending, self.log.lao
         self._fold([record(pb.LeaderChangeRecord(leader_id=1, voters=[1], granting_voters=[1]))])
         state = ControllerState(
-            self.log, self.settings, CLUSTER_ID, random.Random(epoch), now, generation
+            self.log,
+            self.settings,
+            CLUSTER_ID,
+            random.Random(epoch),
+            now,
+            generation,
+            (),
+            recoveries,
         )
         self.decider = Decider(state, self.log.report, 1, quorum)
         if shared_node_ids:

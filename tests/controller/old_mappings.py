@@ -162,7 +162,7 @@ def decoded(data: bytes) -> list[Record]:
 
 
 def snapshot_of(image: Image) -> bytes:
-    return b"".join(pieces(image, header_of(image, cluster_id="c", generation=0)))
+    return b"".join(pieces(image, header_of(image, cluster_id="c", generations=())))
 
 
 def packed(data: bytes) -> str:

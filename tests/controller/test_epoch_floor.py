@@ -14,7 +14,7 @@ from controller.settings import ControllerSettings
 from controller.state.epoch_floor import MAX_RAISED, RETRY_S
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
-from raftlog.metadata.leader_epochs import EPOCHS_PER_GENERATION, MAX_GENERATION, first_leader_epoch
+from raftlog.metadata.leader_epochs import EPOCHS_PER_RECOVERY, MAX_RECOVERIES, first_leader_epoch
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -31,8 +31,8 @@ def taken_back(partitions: int = 3, *, level: int = 0) -> Image:
     return cell.pending.snapshot()
 
 
-def successor(image: Image, generation: int) -> Cell:
-    return Cell(brokers=0, image=image, epoch=1000, generation=generation)
+def successor(image: Image, recoveries: int) -> Cell:
+    return Cell(brokers=0, image=image, epoch=1000, recoveries=recoveries)
 
 
 def leader_epochs(cell: Cell) -> set[int]:
@@ -46,7 +46,7 @@ def test_the_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_ge
     before = taken_back()
     for generation in (1, 2, 7):
         cell = successor(before, generation)
-        assert leader_epochs(cell) == {generation * EPOCHS_PER_GENERATION}
+        assert leader_epochs(cell) == {generation * EPOCHS_PER_RECOVERY}
         image = cell.pending.snapshot()
         assert {
             (broker.fenced, broker.in_controlled_shutdown) for broker in image.brokers.values()
@@ -60,7 +60,7 @@ def test_the_first_thing_is_to_fence_all_and_raise_all_leader_epochs_into_the_ge
             "once in a generation"
         )
         assert leader_epochs(successor(image, generation + 1)) == {
-            (generation + 1) * EPOCHS_PER_GENERATION
+            (generation + 1) * EPOCHS_PER_RECOVERY
         }
 
 
@@ -109,7 +109,7 @@ def test_who_is_first_back_with_its_disk_leads_whoever_stays_away(order: tuple[i
         assert (isr_of(cell).leader, sorted(isr_of(cell).isr)) == (-1, [1, 2, 3])
     unfenced(cell, first)
     assert (isr_of(cell).leader, isr_of(cell).isr) == (first, (first,))
-    assert isr_of(cell).leader_epoch == EPOCHS_PER_GENERATION + 1
+    assert isr_of(cell).leader_epoch == EPOCHS_PER_RECOVERY + 1
     unfenced(cell, second)
     assert isr_of(cell).isr == (first,), "it catches up, and its leader proposes it"
 
@@ -179,16 +179,16 @@ def test_what_is_created_begins_in_the_range_and_elections_count_on_from_there()
     new = [
         p.leader_epoch
         for p in cell.pending.snapshot().partitions.values()
-        if p.leader_epoch == EPOCHS_PER_GENERATION
+        if p.leader_epoch == EPOCHS_PER_RECOVERY
     ]
     assert len(new) == 4
     cell.send(rpc.UnregisterBrokerRequest(broker_id=1))
-    assert leader_epochs(cell) == {EPOCHS_PER_GENERATION + elections for elections in (0, 1, 2)}
+    assert leader_epochs(cell) == {EPOCHS_PER_RECOVERY + elections for elections in (0, 1, 2)}
 
 
 def test_no_request_moves_a_leadership_before_all_is_raised() -> None:
     """A partition would get the next epoch of the history before."""
-    cell = Cell(brokers=0, image=taken_back(1), epoch=1000, generation=1, bootstrap=False)
+    cell = Cell(brokers=0, image=taken_back(1), epoch=1000, recoveries=1, bootstrap=False)
     partition = isr_of(cell)
     leader, epoch = partition.leader, cell.pending.brokers[partition.leader].epoch
     other = next(one for one in partition.replicas if one != leader)
@@ -217,7 +217,7 @@ def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_wa
     None
 ):
     cell = Cell(
-        brokers=0, image=taken_back(2 * MAX_RAISED + 1), epoch=1000, generation=1, bootstrap=False
+        brokers=0, image=taken_back(2 * MAX_RAISED + 1), epoch=1000, recoveries=1, bootstrap=False
     )
     again = cell.decide(registration(1))
     assert (again.records, again.body, again.decide_again_at) == ([], None, cell.now + 0.02)
@@ -240,7 +240,7 @@ def test_nobody_is_registered_before_all_is_raised_and_each_is_told_what_that_wa
 
 def test_what_is_gone_or_was_raised_meanwhile_is_passed_over() -> None:
     cell = Cell(
-        brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, generation=1, bootstrap=False
+        brokers=0, image=taken_back(MAX_RAISED + 2), epoch=1000, recoveries=1, bootstrap=False
     )
     for _ in range(2):
         first = cell.decider.due.begin_generation()
@@ -260,18 +260,18 @@ def test_below_level_5_nothing_is_raised_until_the_level_is() -> None:
     )
     cell.propose(Write([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=5))]))
     cell.due()
-    assert leader_epochs(cell) == {EPOCHS_PER_GENERATION}
+    assert leader_epochs(cell) == {EPOCHS_PER_RECOVERY}
 
 
-@pytest.mark.parametrize("generation", [MAX_GENERATION, MAX_GENERATION + 1, 2**40])
+@pytest.mark.parametrize("generation", [MAX_RECOVERIES, MAX_RECOVERIES + 1, 2**40])
 def test_the_last_ranges_fit_into_an_epoch(generation: int) -> None:
-    assert first_leader_epoch(generation) == first_leader_epoch(MAX_GENERATION)
-    assert first_leader_epoch(MAX_GENERATION) + EPOCHS_PER_GENERATION == 2**31
+    assert first_leader_epoch(generation) == first_leader_epoch(MAX_RECOVERIES)
+    assert first_leader_epoch(MAX_RECOVERIES) + EPOCHS_PER_RECOVERY == 2**31
     message = pb.PartitionChangeRecord(leader_epoch=first_leader_epoch(generation))
     assert pb.PartitionChangeRecord.FromString(message.SerializeToString()) == message
 
 
 def test_ranges_never_meet() -> None:
-    starts = [first_leader_epoch(generation) for generation in range(MAX_GENERATION + 1)]
+    starts = [first_leader_epoch(generation) for generation in range(MAX_RECOVERIES + 1)]
     assert starts[0] == 0
-    assert {after - before for before, after in pairwise(starts)} == {EPOCHS_PER_GENERATION}
+    assert {after - before for before, after in pairwise(starts)} == {EPOCHS_PER_RECOVERY}

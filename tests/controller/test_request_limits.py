@@ -90,7 +90,9 @@ class Stage:
             assert rows.take().num_rows == len(decision.records)
             cell.propose(decision)
             image = cell.pending.snapshot()
-            pieces = snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0))
+            pieces = snapshot.pieces(
+                image, snapshot.header_of(image, cluster_id="c", generations=())
+            )
             assert snapshot.load(pieces)[1].state_hash == image.state_hash
         return decision
 

@@ -17,6 +17,7 @@ from controller.settings import ControllerSettings
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_generation import GenerationAt, Lineage
 from raftlog.metadata.log_hash import unknown
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import BATCH_BYTES, header_of, pieces
@@ -105,6 +106,7 @@ class FakeReplica:
 
     def __init__(self) -> None:
         self.snapshots = FakeSnapshots()
+        self.lineage = Lineage([GenerationAt(0, 7), GenerationAt(5, 0), GenerationAt(8, 2)])
         self.log_start_offset = 0
         self.used = 0
         self.now_ms = 0
@@ -138,7 +140,6 @@ class Stage:
             SETTINGS,
             cast(Any, self.replica),
             cluster_id="c",
-            generation=lambda: 2,
             now=0.0,
         )
 
@@ -289,7 +290,7 @@ def large(offset: int) -> bytes:
     ]
     builder.apply_batch([record(m) for m in messages], base_offset=0, epoch=1, timestamp_ms=1)
     made = builder.snapshot()
-    return b"".join(pieces(made, header_of(made, cluster_id="c", generation=0)))
+    return b"".join(pieces(made, header_of(made, cluster_id="c", generations=())))
 
 
 def test_loading_takes_a_batch_a_step() -> None:

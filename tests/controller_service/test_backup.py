@@ -112,7 +112,7 @@ def an_image() -> Image:
 
 
 def header(image: Image) -> SnapshotHeader:
-    return header_of(image, cluster_id="c", generation=1)
+    return header_of(image, cluster_id="c", generations=(1,))
 
 
 def test_a_backup_is_never_overwritten(tmp_path: Path) -> None:

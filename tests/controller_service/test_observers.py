@@ -44,7 +44,9 @@ class FakeLink:
 @dataclass
 class FakeSource:
     cluster_id: str = "c"
-    generation: int = 0
+    committed_generation: int = 5
+    previous_generations: tuple[int, ...] = (3, 4)
+    diverges: tuple[int, int] | None = None
     controller_epoch: int = 4
     committed_end: int = 10
     leader_id: int = 1
@@ -76,6 +78,9 @@ class FakeSource:
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
         self.reports.append(fetch.replica_id)
 
+    def divergence(self, end_offset: int, applied: pb.AppliedBatch) -> tuple[int, int] | None:
+        return self.diverges
+
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
         return broker_id in self.registered and broker_epoch == 3
 
@@ -86,7 +91,7 @@ def fetch(offset: int, **fields: Any) -> pb.MetadataFetchRequest:
         "high_watermark": 10,
         "max_wait_ms": 500,
         "max_bytes": 1 << 20,
-        "generation": 0,
+        "generation": 5,
         **fields,
     }
     return pb.MetadataFetchRequest(fetch_offset=offset, **values)

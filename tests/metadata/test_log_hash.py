@@ -90,7 +90,7 @@ def test_it_begins_with_the_batch_that_raises_the_level_whatever_is_below() -> N
 def test_a_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> None:
     known = extended(EMPTY, b"".join(LOG))
     for kind, begin in (("restore", 6), ("unsafe recovery", 0)):
-        what = pb.RecoveryRecord(kind=kind, generation=1)
+        what = pb.RecoveryRecord(kind=kind)
         chunk = beginning_chunk(what, (), base_offset=6, epoch=2, timestamp_ms=9)
         found = extended(known, chunk)
         assert (found.begin_offset, found.end_offset, found.is_known) == (begin, 8, True)
@@ -99,7 +99,7 @@ def test_a_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> No
 
 def test_a_snapshot_carries_it_at_level_8_and_its_bytes_are_as_before_below() -> None:
     image = Image(offset=5, epoch=1, timestamp_ms=7)
-    header = header_of(image, cluster_id="c", generation=0)
+    header = header_of(image, cluster_id="c", generations=())
     plain = b"".join(pieces(image, header))
     below = LogHash(0, 6, b"d" * 32, 7)
     assert b"".join(pieces(image, header, below)) == plain

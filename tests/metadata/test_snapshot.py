@@ -29,7 +29,9 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def content_of(image: Image) -> bytes:
-    return b"".join(snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=3)))
+    return b"".join(
+        snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generations=(3,)))
+    )
 
 
 def indexes(image: Image) -> tuple:
@@ -56,7 +58,7 @@ def test_a_snapshot_and_the_log_behind_it_are_the_whole_log(
     content = content_of(image)
     header, loaded = snapshot.load(content[at : at + piece] for at in range(0, len(content), piece))
     assert header == SnapshotHeader(
-        "c", 3, image.offset + 1, image.epoch, image.timestamp_ms, (), 1
+        "c", (3,), image.offset + 1, image.epoch, image.timestamp_ms, (), 1
     )
     assert same(loaded, image)
     builder = ImageBuilder(loaded)
@@ -146,7 +148,7 @@ def test_no_field_of_an_image_gets_lost(name: str) -> None:
 
 def test_the_header_says_what_a_replica_needs() -> None:
     header, _ = snapshot.load([content_of(everything())])
-    assert header == SnapshotHeader("c", 3, 19, 7, 99, (Voter(1, "c1:1", "d"),), 2)
+    assert header == SnapshotHeader("c", (3,), 19, 7, 99, (Voter(1, "c1:1", "d"),), 2)
 
 
 def large(topics: int = 30, partitions: int = 200) -> Image:
@@ -249,7 +251,7 @@ def test_the_writer_works_in_small_steps() -> None:
         patch.setattr(snapshot, "KINDS", kinds)
         steps, sizes = [], []
         for piece in snapshot.pieces(
-            image, snapshot.header_of(image, cluster_id="c", generation=0)
+            image, snapshot.header_of(image, cluster_id="c", generations=())
         ):
             steps.append((done["hashed"], done["keys"]))
             sizes.append(len(piece))
@@ -266,12 +268,12 @@ def test_an_image_that_is_not_what_its_hash_says_is_never_written() -> None:
     written: list[bytes] = []
     with pytest.raises(FatalError, match="its entities"):
         written.extend(
-            snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generation=0))
+            snapshot.pieces(image, snapshot.header_of(image, cluster_id="c", generations=()))
         )
 
 
 def test_a_header_of_another_image_is_refused() -> None:
-    header = snapshot.header_of(everything(), cluster_id="c", generation=0)
+    header = snapshot.header_of(everything(), cluster_id="c", generations=())
     with pytest.raises(ValueError, match="header for 19"):
         list(snapshot.pieces(Image(), header))
 
@@ -294,7 +296,7 @@ def test_a_cut_snapshot_is_found(data: st.DataObject) -> None:
 
 
 def made(*entities: tuple[str, list[object]], state_hash: int = 0) -> bytes:
-    header = SnapshotHeader("c", 0, 5, 1, 1)
+    header = SnapshotHeader("c", (), 5, 1, 1)
     parts, offset = [encode_header(header)], 1
     for kind, contents in entities:
         message = pb.SnapshotEntitiesRecord(

@@ -129,14 +129,14 @@ def backup(root: Path) -> None:
     mark("begins")
     image = _image()
     mark("writing", number=image.offset)
-    write_backup(root / "backup", image, header_of(image, cluster_id="old", generation=3))
+    write_backup(root / "backup", image, header_of(image, cluster_id="old", generations=(3,)))
     mark("written", number=image.offset)
 
 
 def prepare_restore_backup(root: Path) -> None:
     image = _image()
     (root / "backup").write_bytes(
-        b"".join(pieces(image, header_of(image, cluster_id="old", generation=3)))
+        b"".join(pieces(image, header_of(image, cluster_id="old", generations=(3,))))
     )
 
 

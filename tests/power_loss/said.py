@@ -50,7 +50,7 @@ def batches_of(chunk: bytes, base_offset: int) -> list[list[Any]]:
 
 def snapshot_of(snapshot_id: SnapshotId, *, size: int = 3000) -> bytes:
     """A sound one."""
-    header = SnapshotHeader("c1", 0, snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
+    header = SnapshotHeader("c1", (), snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
     body = batch.encode(
         [RecordData(1008, 0, b"x" * size)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000
     )

@@ -44,11 +44,15 @@ def make_leader(node: SimNode) -> None:
     for pre_vote in (True, False):
         if not pre_vote:
             node.persist()
-        send = next(e for e in reversed(node.effects) if hasattr(e, "request") and e.peer_id == 2)
-        response = pb.VoteResponse(
-            leader_id=-1, leader_epoch=node.up.epoch, vote_granted=True, pre_vote=pre_vote
-        )
-        node.step(ResponseReceived(2, send.correlation_id, response))
+        # Without directory ids all voters found the quorum.
+        for peer in (2,) if node.config.voters[0].directory_id else (2, 3):
+            send = next(
+                e for e in reversed(node.effects) if hasattr(e, "request") and e.peer_id == peer
+            )
+            response = pb.VoteResponse(
+                leader_id=-1, leader_epoch=node.up.epoch, vote_granted=True, pre_vote=pre_vote
+            )
+            node.step(ResponseReceived(peer, send.correlation_id, response))
     assert node.up.role == "leader"
     node.persist()
     node.flush()

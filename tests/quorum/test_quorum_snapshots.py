@@ -369,7 +369,8 @@ def test_log_state_behind_a_snapshot() -> None:
     assert log.divergence(11, 4) == (3, 10)
     assert log.divergence(10, 3) is None
     assert log.divergence(12, 5) is None
-    log.reset(SnapshotId(20, 6))
+    log.reset(SnapshotId(20, 6), (8, 9))
+    assert (log.lineage.current, log.lineage.recoveries) == (9, 1)
     assert log.last_epoch == 6
     assert not log.is_up_to_date(5, 30)
     assert log.is_up_to_date(6, 20)

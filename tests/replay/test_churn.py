@@ -96,7 +96,7 @@ def test_growth(result: ChurnResult) -> None:
 @pytest.mark.nightly
 def test_a_snapshot_has_the_size_that_is_said(result: ChurnResult) -> None:
     image = STORY.draft.snapshot()
-    content = b"".join(pieces(image, header_of(image, cluster_id=STORY.cluster_id, generation=0)))
+    content = b"".join(pieces(image, header_of(image, cluster_id=STORY.cluster_id, generations=())))
     # Each kind of entity begins a batch of its own, and these are few entities.
     batches = 8
     assert 0 <= len(content) - result.snapshot_bytes < 100 * batches

@@ -526,7 +526,7 @@ def allowed() -> AuditedLog:
     _lao(log)
     _clients(log)
     log.epoch += 7
-    log.append(pb.RecoveryRecord(kind="unsafe recovery", generation=1), control=True)
+    log.append(pb.RecoveryRecord(kind="unsafe recovery"), control=True)
     log.append(pb.VotersRecord(), control=True)
     log.elect(1)
     return log
@@ -731,7 +731,7 @@ def no_right(log: AuditedLog) -> Found:
 @offence
 def other_voters(log: AuditedLog) -> Found:
     """Two for two, and one whose directory is another; a recovery by hand may name any."""
-    log.append(pb.RecoveryRecord(kind="unsafe recovery", generation=1), control=True)
+    log.append(pb.RecoveryRecord(kind="unsafe recovery"), control=True)
     voters(log, {1: "", 2: "b", 3: "c"})
     voters(log, {1: "a", 2: "b", 3: "c", 4: "d"})
     voters(log, {2: "b", 3: "c", 4: "d"})
@@ -739,7 +739,7 @@ def other_voters(log: AuditedLog) -> Found:
     formatted = voters(log, {2: "b", 3: "new", 5: "e"})
     log.append(pb.NoOpRecord())
     wholesale = voters(log, {7: "g", 8: "h", 9: "i"})
-    log.append(pb.RecoveryRecord(kind="unsafe recovery", generation=2), control=True)
+    log.append(pb.RecoveryRecord(kind="unsafe recovery"), control=True)
     voters(log, {1: "a"})
     return [
         ("VOTERS_REPLACED_WHOLESALE", offset, None) for offset in (swapped, formatted, wholesale)

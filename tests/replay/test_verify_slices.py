@@ -176,7 +176,7 @@ def forged(directory: Path, one: Checkpoint, edit: Edit, **header: Any) -> Check
 def written(
     directory: Path, one: Checkpoint, image: Image, log_hash: Any, **header: Any
 ) -> Checkpoint:
-    says = header_of(image, cluster_id=CLUSTER_ID, generation=0)
+    says = header_of(image, cluster_id=CLUSTER_ID, generations=())
     data = b"".join(pieces(image, says, log_hash))
     (directory / one.file).write_bytes(data)
     return replace(

@@ -10,6 +10,7 @@ from test_shell_rules import Shell
 
 from raftlog import batch
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_generation import NO_GENERATION, GenerationAt
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.quorum import events as ev
@@ -26,7 +27,9 @@ ID = SnapshotId(40, 3)
 def content(
     snapshot_id: SnapshotId = ID, cluster_id: str = "c", voters: tuple[Voter, ...] = VOTERS
 ) -> bytes:
-    header = SnapshotHeader(cluster_id, 3, snapshot_id.end_offset, snapshot_id.epoch, 5000, voters)
+    header = SnapshotHeader(
+        cluster_id, (3,), snapshot_id.end_offset, snapshot_id.epoch, 5000, voters
+    )
     return encode_header(header) + encode_footer(header, 1, 0)
 
 
@@ -69,36 +72,29 @@ async def test_a_sound_snapshot_takes_the_place_of_the_log_and_its_voters_are_to
     stage.fetch(content())
     assert stage.replica.log_end_offset == 3, "not before it is durable"
     await asyncio.sleep(1)
-    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
+    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS, (3,))
     replica = stage.replica
     assert (replica.log_start_offset, replica.log_end_offset, replica.snapshots.ids) == (
         40,
         40,
         (ID,),
     )
-    assert (replica._log.last_timestamp_ms, replica.generation) == (5000, 3)
+    assert replica._log.last_timestamp_ms == 5000
     stage.append(1)
     assert len(replica.read(40, 41, 100)) > 0
 
 
 @simulated
-async def test_a_recovery_in_the_log_of_its_leader_begins_another_generation_here() -> None:
-    """The disk of one that joins later was formatted without it."""
+async def test_a_recovery_in_the_log_of_its_leader_ends_the_generation_here() -> None:
     replica = Stage().replica
-    assert replica.generation == 0
-    chunk = beginning_chunk(
-        pb.RecoveryRecord(generation=2), VOTERS, base_offset=0, epoch=1, timestamp_ms=1
-    )
+    chunk = beginning_chunk(pb.RecoveryRecord(), VOTERS, base_offset=0, epoch=1, timestamp_ms=1)
     steps: list[ev.Event] = []
     replica._step = steps.append  # type: ignore[method-assign, assignment]
     replica.answered(2, 7, quorum_pb2.FetchResponse(records=chunk))
     [event] = steps
     assert isinstance(event, ev.ResponseReceived)
     assert event.span is not None
-    assert event.span.generation == 2
-    assert replica.generation == 0, "not before it is appended"
-    replica._append(ev.Append(event.span))
-    assert replica.generation == 2
+    assert event.span.generations == (GenerationAt(0, NO_GENERATION),)
 
 
 @simulated
@@ -119,7 +115,7 @@ async def test_one_that_is_not_sound_changes_nothing_and_is_said_to_be_bad() -> 
     )
     stage.fetch(content())
     await asyncio.sleep(1)
-    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
+    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS, (3,))
 
 
 @pytest.mark.parametrize(
@@ -150,12 +146,12 @@ async def test_one_that_is_whole_but_not_for_this_node_is_refused_and_stops_nobo
     )
     stage.fetch(content())
     await asyncio.sleep(1)
-    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS)
+    assert stage.events[-1] == ev.SnapshotStored(ID, VOTERS, (3,))
 
 
 def own(offset: int) -> tuple[SnapshotHeader, Any]:
     image = Image(offset, 1, 1)
-    header = header_of(image, cluster_id="c", generation=0)
+    header = header_of(image, cluster_id="c", generations=())
     return header, pieces(image, header)
 
 

@@ -19,7 +19,7 @@ from raftlog.replica.snapshots import FETCHED_WITHIN_S, ReplicaSnapshots
 from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
-HEADER = SnapshotHeader("c", 0, 8, 3, 1)
+HEADER = SnapshotHeader("c", (), 8, 3, 1)
 ID = SnapshotId(8, 3)
 
 

@@ -105,7 +105,7 @@ def test_at_the_level_other_words_change_no_decision() -> None:
 @pytest.mark.usefixtures("_reworded")
 def test_a_snapshot_keeps_the_cause() -> None:
     for image in Story(LATEST_METADATA_VERSION).claimed_at:
-        header, loaded = load(pieces(image, header_of(image, cluster_id="c", generation=0)))
+        header, loaded = load(pieces(image, header_of(image, cluster_id="c", generations=())))
         assert (header.end_offset, loaded.state_hash) == (image.offset + 1, image.state_hash)
         assert [said_cause(loaded.brokers[id_]) for id_ in (2, 3)] == [
             Cause.ACTIVE_WITHOUT_HEARTBEATS,
@@ -154,7 +154,7 @@ def test_a_snapshot_with_a_cause_that_is_none_is_corrupt(said: int) -> None:
     draft.replace("broker", (1,), broker, draft.brokers[1])
     image = draft.snapshot()
     with pytest.raises(CorruptLogError):
-        load(pieces(image, header_of(image, cluster_id="c", generation=0)))
+        load(pieces(image, header_of(image, cluster_id="c", generations=())))
 
 
 def test_a_broker_without_a_cause_has_the_bytes_of_before() -> None:

@@ -299,13 +299,13 @@ def _value_changed(directory: Path, _: Manifest, one: Checkpoint) -> Checkpoint:
 
 def _another_clusters(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
     image = load_checkpoint(open_place(directory), manifest.owner, one)
-    header = header_of(image, cluster_id="another", generation=0)
+    header = header_of(image, cluster_id="another", generations=())
     return _rehashed(directory / one.file, b"".join(pieces(image, header)), one)
 
 
 def _another_generations(directory: Path, manifest: Manifest, one: Checkpoint) -> Checkpoint:
     image = load_checkpoint(open_place(directory), manifest.owner, one)
-    header = header_of(image, cluster_id=CLUSTER_ID, generation=1)
+    header = header_of(image, cluster_id=CLUSTER_ID, generations=(1,))
     return _rehashed(directory / one.file, b"".join(pieces(image, header)), one)
 
 

@@ -30,7 +30,7 @@ KEPT = 150
 
 def snapshot_of(snapshot_id: SnapshotId) -> bytes:
     """A sound snapshot."""
-    header = SnapshotHeader("c1", 0, snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
+    header = SnapshotHeader("c1", (), snapshot_id.end_offset, snapshot_id.epoch, 7_000, (), 2)
     body = batch.encode(
         [RecordData(1008, 0, b"x" * 3000)] * 3, base_offset=1, epoch=1, timestamp_ms=7_000
     )

@@ -53,7 +53,7 @@ async def test_what_a_store_writes_is_private(tmp_path: Path) -> None:
         await write_vote(store, VoteState(1))
         store.append(make_chunk(0, 1), 0, 1)
         await flush(store)
-        header = SnapshotHeader("c1", 0, 1, 1, 1)
+        header = SnapshotHeader("c1", (), 1, 1, 1)
         made = SnapshotId(1, 1)
         store.store_snapshot(made, 0, encode_header(header) + encode_footer(header, 1, 0))
         store.close()

@@ -63,7 +63,7 @@ END = IMAGE.offset + 1
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
     path = tmp_path / "backup.checkpoint"
-    header = header_of(IMAGE, cluster_id="old", generation=3)
+    header = header_of(IMAGE, cluster_id="old", generations=(3,))
     path.write_bytes(b"".join(pieces(IMAGE, header)))
     return path
 
@@ -89,7 +89,9 @@ async def test_all_nodes_restored_from_one_file_have_the_same_log(
         directory = tmp_path / f"n{node_id}"
         done = restored(directory, backup, node_id)
         assert (done.epoch, done.end_offset, done.state_hash) == (7, END + 2, IMAGE.state_hash)
-        assert read_identity(directory) == NodeIdentity("new", node_id, f"x{node_id}", 4, 2)
+        assert read_identity(directory) == NodeIdentity(
+            "new", node_id, f"x{node_id}", format_version=2
+        )
         store, found = await opened(directory)
         one = SnapshotId(END, 6)
         assert (found.start_offset, found.start_epoch, found.end_offset) == (END, 6, END + 2)
@@ -104,9 +106,9 @@ async def test_all_nodes_restored_from_one_file_have_the_same_log(
         assert found.last_timestamp_ms == 4_000
         content = store.read_snapshot(one, 0, 1 << 30)
         header, image = load([content])
-        assert (header.cluster_id, header.generation, header.voters, header.metadata_version) == (
+        assert (header.cluster_id, header.generations, header.voters, header.metadata_version) == (
             "new",
-            4,
+            (3,),
             (),
             2,
         )
@@ -123,7 +125,7 @@ async def test_all_nodes_restored_from_one_file_have_the_same_log(
     assert builder.snapshot().voters is None
     (what, _) = (batch.records(log, header)[0] for header in batch.headers(log, expect_offset=END))
     message = pb.RecoveryRecord.FromString(what.body)
-    assert (message.kind, message.generation, message.previous_cluster_id) == ("restore", 4, "old")
+    assert (message.kind, message.previous_cluster_id) == ("restore", "old")
     assert (message.previous_generation, message.previous_epoch) == (3, 6)
     assert list(message.previous_voters) == to_entries(VOTERS)
 

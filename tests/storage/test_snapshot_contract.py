@@ -49,7 +49,7 @@ def machine(
 
 
 def content(snapshot_id: SnapshotId, voters: tuple[Voter, ...] = ()) -> bytes:
-    header = SnapshotHeader("c1", 0, snapshot_id.end_offset, snapshot_id.epoch, 7_000, voters, 2)
+    header = SnapshotHeader("c1", (), snapshot_id.end_offset, snapshot_id.epoch, 7_000, voters, 2)
     body = batch.encode(
         [RecordData(1008, 0, b"x" * 500)] * 9, base_offset=1, epoch=1, timestamp_ms=7_000
     )

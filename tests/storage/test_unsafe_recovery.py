@@ -12,13 +12,18 @@ from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
 
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.metadata.leader_epochs import MAX_GENERATION
+from raftlog.metadata.leader_epochs import MAX_RECOVERIES
+from raftlog.metadata.log_generation import GenerationAt, Lineage
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.metadata.voters_log import to_entries
 from raftlog.quorum.admission import MAX_EPOCH
-from raftlog.recovery import unsafe_recovery
-from raftlog.recovery.first_chunk import beginning_chunk
-from raftlog.recovery.unsafe_recovery import EPOCHS_SKIPPED, examine, recover_unsafely
+from raftlog.recovery.unsafe_recovery import (
+    EPOCHS_SKIPPED,
+    begin_anew,
+    examine,
+    recover_unsafely,
+    survivor_of,
+)
 from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
 from raftlog.storage.meta_file import format_storage, read_identity
@@ -68,13 +73,8 @@ async def test_the_directory_has_itself_for_a_quorum_and_says_so(tmp_path: Path)
     _, before = opened(directory)
     done = await recover_unsafely(directory, endpoint="", reason="fire", now_ms=NOW_MS)
     own = VOTERS[0]
-    assert (done.generation, done.epoch, done.voter, done.end_offset) == (
-        1,
-        7 + EPOCHS_SKIPPED,
-        own,
-        8,
-    )
-    assert read_identity(directory) == replace(IDENTITY, generation=1)
+    assert (done.epoch, done.voter, done.end_offset) == (7 + EPOCHS_SKIPPED, own, 8)
+    assert read_identity(directory) == IDENTITY
     found, content = opened(directory)
     assert found.vote == VoteState(epoch=done.epoch)
     assert found.voters == (VotersAt(0, VOTERS), VotersAt(7, (own,)))
@@ -86,9 +86,7 @@ async def test_the_directory_has_itself_for_a_quorum_and_says_so(tmp_path: Path)
     assert (what.type, voters.type) == (RecordType.RECOVERY, RecordType.VOTERS)
     assert parse(what) == pb.RecoveryRecord(
         kind="unsafe recovery",
-        generation=1,
         previous_cluster_id="c1",
-        previous_generation=0,
         previous_epoch=7,
         previous_voters=to_entries(VOTERS),
         reason="fire",
@@ -105,36 +103,55 @@ async def test_the_new_epoch_is_above_the_log_too_and_time_does_not_go_back(tmp_
     assert all(header.timestamp_ms <= 1_000 for header in batch.headers(content))
 
 
-async def test_recovered_twice_it_is_another_generation(tmp_path: Path) -> None:
+async def led(directory: Path, generation: int) -> None:
+    """A leader has begun its epoch, in this generation."""
+    store = open_rocks(directory)
+    found = store.recover()
+    end, epoch = found.end_offset, found.vote.epoch
+    message = pb.LeaderChangeRecord(leader_id=1, generation=generation)
+    chunk = batch.encode(
+        [record(message).data], base_offset=end, epoch=epoch, timestamp_ms=NOW_MS, control=True
+    )
+    store.append(chunk, end, end + 1)
+    await flush(store)
+    store.close()
+
+
+async def test_recovery_ends_the_generation_and_names_it(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     await survivor(directory)
-    for generation in (1, 2):
-        done = await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
-        assert done.generation == generation
-    assert opened(directory)[0].vote.epoch == 7 + 2 * EPOCHS_SKIPPED
-
-
-async def test_a_second_directory_gets_a_generation_above_that_of_the_first(tmp_path: Path) -> None:
-    for name, least, generation in (("one", 0, 1), ("two", 2, 2), ("three", 1, 1)):
-        await survivor(tmp_path / name)
-        done = await recover_unsafely(
-            tmp_path / name, endpoint="", reason="", now_ms=NOW_MS, least_generation=least
-        )
-        assert done.generation == read_identity(tmp_path / name).generation == generation
-
-
-async def test_a_generation_without_leader_epochs_of_its_own_is_refused(tmp_path: Path) -> None:
-    await survivor(tmp_path / "data")
-    for least in (MAX_GENERATION + 1, 2**40):
-        with pytest.raises(ConfigError, match=f"no leader epochs left for generation {least}"):
-            await recover_unsafely(
-                tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS, least_generation=least
-            )
-    assert read_identity(tmp_path / "data") == IDENTITY
-    done = await recover_unsafely(
-        tmp_path / "data", endpoint="", reason="", now_ms=NOW_MS, least_generation=MAX_GENERATION
+    await led(directory, 55)
+    done = await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
+    assert (done.before.lineage.current, done.before.lineage.recoveries) == (55, 0)
+    again = await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
+    assert (again.before.lineage.current, again.before.lineage.recoveries) == (0, 1), (
+        "nobody led in between"
     )
-    assert done.generation == MAX_GENERATION
+    found, content = opened(directory)
+    assert found.vote.epoch == 7 + 2 * EPOCHS_SKIPPED
+    assert found.generations == (GenerationAt(6, 55), GenerationAt(7, 0), GenerationAt(9, 0))
+    named = [
+        parse(one).previous_generation
+        for header in batch.headers(content)
+        if header.control
+        for one in batch.records(content, header)
+        if one.type == RecordType.RECOVERY
+    ]
+    assert named == [55, 0]
+
+
+async def test_recovery_is_refused_without_leader_epochs_for_it(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    await survivor(directory)
+    await led(directory, 55)
+    store = open_rocks(directory)
+    found = store.recover()
+    lineage = Lineage(GenerationAt(-1, number) for number in range(1, MAX_RECOVERIES + 2))
+    before = replace(survivor_of(IDENTITY, found, VOTERS), lineage=lineage)
+    with pytest.raises(ConfigError, match="no leader epochs left"):
+        await begin_anew(store, before, endpoint="", reason="", now_ms=NOW_MS)
+    store.close()
+    assert opened(directory)[0] == found
 
 
 async def test_examining_changes_nothing(tmp_path: Path) -> None:
@@ -201,7 +218,7 @@ async def test_no_epoch_is_left(tmp_path: Path) -> None:
     assert read_identity(tmp_path / "data") == IDENTITY
 
 
-@pytest.mark.parametrize("step", ["identity", "vote", "append"])
+@pytest.mark.parametrize("step", ["vote", "append"])
 async def test_cut_short_it_leads_nothing_and_is_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -212,7 +229,6 @@ async def test_cut_short_it_leads_nothing_and_is_done_again(
         raise StorageError("cut short")
 
     owner, name = {
-        "identity": (unsafe_recovery, "write_identity"),
         "vote": (VoteFile, "write"),
         "append": (RocksLog, "put"),
     }[step]
@@ -227,7 +243,6 @@ async def test_cut_short_it_leads_nothing_and_is_done_again(
     done = await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
     found, _ = opened(directory)
     assert found.voters[-1] == VotersAt(7, (VOTERS[0],))
-    assert read_identity(directory).generation == done.generation > 0
     assert found.vote.epoch == done.epoch
 
 
@@ -241,27 +256,3 @@ async def test_damage_is_refused_not_recovered(tmp_path: Path) -> None:
     with pytest.raises(CorruptLogError):
         await recover_unsafely(directory, endpoint="", reason="", now_ms=NOW_MS)
     assert read_identity(directory) == IDENTITY
-
-
-async def test_a_directory_that_joined_after_a_recovery_begins_a_generation_above_that_one(
-    tmp_path: Path,
-) -> None:
-    """It was formatted without one.
-
-    Else two histories would be of the same generation, and brokers could not tell them apart.
-    """
-    directory = tmp_path / "data"
-    format_storage(directory, IDENTITY)
-    store = open_rocks(directory)
-    store.recover()
-    what = pb.RecoveryRecord(kind="unsafe recovery", generation=3)
-    chunk = beginning_chunk(what, VOTERS, base_offset=0, epoch=5, timestamp_ms=9)
-    store.append(chunk, 0, 2)
-    await flush(store)
-    await write_vote(store, VoteState(epoch=5, voted_id=2))
-    store.close()
-    assert read_identity(directory).generation == 0
-    assert opened(directory)[0].generation == 3
-    assert (await examine(directory)).identity.generation == 3
-    done = await recover_unsafely(directory, endpoint="", reason="again", now_ms=NOW_MS)
-    assert done.generation == read_identity(directory).generation == 4

@@ -42,6 +42,13 @@ def register_broker(
             f" {request.cluster_id[:80]!r}",
             "cluster_id",
         )
+    if request.generation not in (0, state.generation, *state.previous_generations):
+        raise refuse(
+            ErrorCode.INCONSISTENT_GENERATION,
+            f"this log is of generation {state.generation} and does not descend from generation"
+            f" {request.generation}, which the broker's directory belongs to",
+            "generation",
+        )
     _check_fields(request)
     if state.epoch_floor.is_due(state.log.pending):
         # Whoever is registered may take roles from an image like this one.
@@ -355,4 +362,5 @@ def _response(
         id_reason="" if choice is None else choice.why,
         metadata_offset=max(epoch, state.log.pending.offset),
         generation=state.generation,
+        previous_generations=state.previous_generations,
     )

@@ -122,7 +122,7 @@ def test_dropping_the_log_above_the_high_watermark_is_refused() -> None:
 
 
 def _snapshot(trace: Trace, image: Image) -> None:
-    data = b"".join(pieces(image, header_of(image, cluster_id="cluster", generation=0)))
+    data = b"".join(pieces(image, header_of(image, cluster_id="cluster", generations=())))
     snapshots = trace.host("c1").service.replica.snapshots
     snapshots.read = lambda _id, position, max_bytes: data[position : position + max_bytes]
 
@@ -152,7 +152,7 @@ def test_a_snapshot_with_another_voter_set_is_refused() -> None:
     image = trace.ledger.golden.image()
     _snapshot(trace, image)
     trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
-    header = replace(header_of(image, cluster_id="cluster", generation=0), voters=(voter(1),))
+    header = replace(header_of(image, cluster_id="cluster", generations=()), voters=(voter(1),))
     data = b"".join(pieces(image, header))
     trace.host("c1").service.replica.snapshots.read = lambda _id, position, max_bytes: data[
         position : position + max_bytes

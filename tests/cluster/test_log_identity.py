@@ -1,0 +1,182 @@
+"""Directories that were formatted anew, put back, or are of another cluster: nobody takes another log
+for the one it knows. Real processes and files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, raftlog, until
+
+from raftlog import connect
+from raftlog.cli.local import LocalCluster
+
+KEPT = 20
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    found = LocalCluster(tmp_path / "cluster", controllers=3, brokers=2)
+    found.generate()
+    try:
+        found.start_controllers()
+        found.wait_leader(PATIENCE_S)
+        found.start_brokers()
+        found.wait_ready([node.name for node in found.nodes], PATIENCE_S)
+        yield found
+    finally:
+        found.stop_all(timeout_s=5)
+
+
+def write(cluster: LocalCluster, prefix: str, count: int) -> None:
+    async def work() -> None:
+        async with controllers_of(cluster) as client:
+            load = Load(client, prefix=prefix)
+            await load.more(count)
+            await load.stop()
+
+    asyncio.run(work())
+
+
+def kill(cluster: LocalCluster, *names: str) -> None:
+    for name in names:
+        cluster.kill(name, signal.SIGKILL)
+    assert all(cluster.wait_gone(name) for name in names)
+
+
+def produced(cluster: LocalCluster) -> None:
+    with connect(cluster.bootstrap_servers, timeout_s=PATIENCE_S) as client:
+        client.topics.create("kept", partitions=2, replication_factor=2, acks="visible")
+        for number in range(KEPT):
+            client.produce("kept", f"value {number}".encode())
+
+
+def _says_lost(cluster: LocalCluster, name: str) -> bool:
+    return "committed records are lost" in cluster.ready(name)[1]
+
+
+def _is_told_to(cluster: LocalCluster, offset: int) -> bool:
+    progress = asyncio.run(committed_image(cluster)).progress
+    return progress is not None and progress.high_watermark > offset
+
+
+def consumed(cluster: LocalCluster) -> int:
+    with connect(cluster.bootstrap_servers, timeout_s=PATIENCE_S) as client:
+        found = client.topics.describe("kept")
+        assert all(partition.leader is not None for partition in found.partitions)
+    ran = raftlog(
+        *("consume", "kept", "--from-beginning", "--max-messages", KEPT, "--json"),
+        *("--bootstrap-server", cluster.bootstrap_servers),
+    )
+    return len(ran.out.splitlines())
+
+
+def test_majority_with_new_disks_elects_nobody_and_nothing_is_deleted(
+    cluster: LocalCluster,
+) -> None:
+    produced(cluster)
+    names = [node.name for node in cluster.controllers]
+    kill(cluster, *names)
+    for name in names[:2]:
+        shutil.rmtree(cluster.data_path(name))
+        done = raftlog("storage", "format", "-c", cluster.config_path(name))
+        assert done.code == 0, done.err
+        cluster.start(name)
+    began = time.monotonic()
+    while time.monotonic() - began < 4.0:
+        assert cluster.leader_id() is None
+        time.sleep(0.1)
+    brokers = [node.name for node in cluster.brokers]
+    for name in brokers:
+        logged = cluster.log_path(name).read_text()
+        assert "replica deleted" not in logged
+        assert "replica set aside" not in logged
+    # The third has the log, whose voters are on other disks than these: it is led on by hand.
+    survivor = names[2]
+    endpoint = cluster.node(survivor).endpoint
+    done = raftlog(
+        *("storage", "recover", cluster.data_path(survivor), "--unsafe", "--yes"),
+        *("--endpoint", endpoint),
+    )
+    assert done.code == 0, done.err
+    cluster.start(survivor)
+    cluster.wait_ready([survivor, *brokers], PATIENCE_S)
+    assert consumed(cluster) == KEPT
+
+
+def test_directory_that_was_put_back_is_noticed_by_brokers_and_controllers(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    write(cluster, "early", 10)
+    leader = cluster.wait_leader(PATIENCE_S).name
+    lagging, old = [node.name for node in cluster.controllers if node.name != leader]
+    # One voter lags, another one's directory is copied: both lack what is written now.
+    kill(cluster, old, lagging)
+    shutil.copytree(cluster.data_path(old), tmp_path / "copy")
+    cluster.start(old)
+    cluster.wait_leader(PATIENCE_S)
+    write(cluster, "late", 30)
+    with connect(cluster.bootstrap_servers, timeout_s=PATIENCE_S) as client:
+        token = client.configs.alter(
+            "client-metrics", "last", set={"interval.ms": 123_456}, acks="visible"
+        ).token
+    assert token is not None
+    # Now and then the log itself says what is committed.
+    until(partial(_is_told_to, cluster, token.offset), "a progress record covers what is lost")
+    kill(cluster, leader, old)
+    shutil.rmtree(cluster.data_path(old))
+    shutil.copytree(tmp_path / "copy", cluster.data_path(old))
+    cluster.start(old)
+    cluster.start(lagging)
+    cluster.wait_leader(PATIENCE_S)
+    write(cluster, "other", 60)
+    brokers = [node.name for node in cluster.brokers]
+    for name in brokers:
+        until(partial(_says_lost, cluster, name), f"{name} says what is lost")
+    cluster.wait_ready(brokers, PATIENCE_S)
+    said = raftlog(
+        "doctor", "--json", "--bootstrap-controller", cluster.bootstrap_controllers, timeout_s=60
+    )
+    assert "LOG_CONTRADICTED" in said.out
+    # No broker shows what is in no log, and a token of what was lost is refused.
+    for name in brokers:
+        ran = raftlog(
+            *("configs", "describe", "client-metrics", "last", "--json"),
+            *("--bootstrap-server", cluster.node(name).endpoint),
+        )
+        assert ran.code == 0, ran.err
+        assert "123456" not in ran.out
+    cluster.start(leader)
+    # It drops what the new leader does not have, or sees that its own epoch is led a second time.
+    until(
+        lambda: "committed records" in cluster.ready(leader)[1], "the third says what it has lost"
+    )
+
+
+def test_brokers_live_on_beside_a_controller_of_another_cluster(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    leader = cluster.wait_leader(PATIENCE_S).name
+    other = next(node.name for node in cluster.controllers if node.name != leader)
+    kill(cluster, other)
+    config = cluster.config_path(other)
+    text = config.read_text().replace(cluster.cluster_id, "another")
+    config.write_text(text)
+    shutil.rmtree(cluster.data_path(other))
+    assert raftlog("storage", "format", "-c", config).code == 0
+    cluster.start(other)
+    brokers = [node.name for node in cluster.brokers]
+    for _ in range(2):
+        kill(cluster, leader)
+        cluster.start(leader)
+        cluster.wait_leader(PATIENCE_S)
+        write(cluster, f"again-{time.monotonic_ns()}", 5)
+        cluster.wait_ready(brokers, PATIENCE_S)
+    assert all(cluster.pid(name) is not None for name in brokers)

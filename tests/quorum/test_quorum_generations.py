@@ -1,0 +1,183 @@
+"""A directory that belongs to one generation of the log follows no log that does not descend from
+it, and only all voters found a quorum.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from quorum_harness import CLUSTER, Cluster, Disk, effects_of, span_of, voter
+from test_quorum_replication import caught_up, fetch, leader_of_three
+
+from raftlog.errors import ErrorCode
+from raftlog.metadata.log_generation import GenerationAt, Lineage, new_generation
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.core import QuorumCore
+from raftlog.quorum.events import (
+    Append,
+    BindGeneration,
+    Proposed,
+    Refused,
+    Reply,
+    RequestReceived,
+    ResponseReceived,
+    SendFetch,
+    Tick,
+    Truncate,
+)
+from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+MINE, OTHER = 11, 22
+
+
+def node_of(generation: int, *, epoch: int = 3, log: tuple[tuple[int, int], ...] = ()) -> Any:
+    """Node 1 follows node 2; its directory belongs to ``generation``."""
+    config = QuorumConfig(CLUSTER, 1, "dir1", tuple(voter(name) for name in "123"))
+    end = 10 if log else 0
+    recovered = RecoveredLog(
+        VoteState(epoch, -1, "", 2),
+        0,
+        end,
+        log,
+        generations=(GenerationAt(0, generation),) if log else (),
+        bound_generation=generation,
+    )
+    return QuorumCore(config, recovered, random.Random(1), 100.0)
+
+
+def test_lineage_names_ancestors_and_forgets_what_is_truncated() -> None:
+    lineage = Lineage([GenerationAt(0, 5), GenerationAt(7, 5), GenerationAt(9, 0)])
+    assert (lineage.current, lineage.recoveries, lineage.below(9)) == (0, 1, (5,))
+    lineage.append([GenerationAt(11, 8)])
+    assert (lineage.current, lineage.recoveries) == (8, 1)
+    assert (lineage.at(9), lineage.at(10), lineage.at(12)) == (5, 0, 8)
+    assert 5 in lineage
+    assert 0 not in Lineage([GenerationAt(0, 5)])
+    lineage.truncate(9)
+    assert (lineage.current, lineage.recoveries, lineage.below(100)) == (5, 0, (5,))
+    lineage.reset((1, 2))
+    lineage.truncate(0)
+    assert (lineage.current, lineage.recoveries) == (2, 1), "no truncation reaches a snapshot"
+
+
+def test_new_generation_differs_with_every_part_of_its_origin() -> None:
+    origin = ("cluster", "directory", 3, 17, 1_700_000_000_000)
+    others = [(*origin[:at], f"{origin[at]}1", *origin[at + 1 :]) for at in range(len(origin))]
+    found = {new_generation(*origin), *(new_generation(*other) for other in others)}
+    assert len(found) == 6
+    assert all(0 < one < 2**53 for one in found)
+    assert new_generation(*origin) == new_generation(*origin)
+
+
+def test_directory_is_bound_when_a_generation_is_committed() -> None:
+    node = leader_of_three()
+    assert effects_of(node, BindGeneration) == []
+    node.step(Tick())
+    span = replace_generations(span_of([(1, 5)], 1), (GenerationAt(1, MINE),))
+    node.step(Proposed(1, span))
+    node.flush()
+    assert node.up.generation == 0, "appended, not committed"
+    caught_up(node)
+    assert (node.up.high_watermark, node.up.generation) == (2, MINE)
+    assert effects_of(node, BindGeneration) == [BindGeneration(MINE)]
+
+
+def replace_generations(span: Any, generations: tuple[GenerationAt, ...]) -> Any:
+    return msgspec.structs.replace(span, generations=generations)
+
+
+@pytest.mark.parametrize(("generation", "served"), [(0, True), (MINE, True), (OTHER, False)])
+def test_leader_serves_only_logs_that_its_own_descends_from(generation: int, served: bool) -> None:
+    node = leader_of_three()
+    node.up.lineage.append([GenerationAt(0, MINE), GenerationAt(1, 0), GenerationAt(2, 33)])
+    (reply,) = fetch(node, generation=generation, max_wait_ms=0)
+    expected = ErrorCode.NONE if served else ErrorCode.INCONSISTENT_GENERATION
+    assert reply.response.error_code == expected
+    assert [one.field for one in effects_of(node, Refused)] == ([] if served else ["generation"])
+
+
+def test_follower_keeps_its_log_when_the_leader_has_another_one() -> None:
+    core = node_of(MINE, log=((3, 0),))
+    effects = core.step(Tick(), 100.0)
+    (send,) = [one for one in effects if isinstance(one, SendFetch)]
+    assert send.request.generation == MINE
+    response = pb.FetchResponse(
+        error_code=ErrorCode.INCONSISTENT_GENERATION, leader_id=2, leader_epoch=3, high_watermark=-1
+    )
+    effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.1)
+    assert not [one for one in effects if isinstance(one, Truncate | Append)]
+    assert core.log_end_offset == 10
+    assert f"does not descend from generation {MINE}" in core.log_conflict
+    (refused,) = [one for one in effects if isinstance(one, Refused)]
+    assert (refused.field, refused.contradiction) == ("generation", True)
+
+
+@pytest.mark.parametrize(
+    ("bound", "theirs", "granted"),
+    [(0, OTHER, True), (MINE, 0, True), (MINE, MINE, True), (MINE, OTHER, False)],
+)
+def test_voter_refuses_a_candidate_of_another_log(bound: int, theirs: int, granted: bool) -> None:
+    config = QuorumConfig(CLUSTER, 1, "dir1", tuple(voter(name) for name in "123"))
+    recovered = RecoveredLog(VoteState(3), 0, 0, (), bound_generation=bound)
+    core = QuorumCore(config, recovered, random.Random(1), 100.0)
+    request = pb.VoteRequest(
+        cluster_id=CLUSTER,
+        voter_id=1,
+        voter_directory_id="dir1",
+        replica_id=2,
+        replica_directory_id="dir2",
+        replica_epoch=4,
+        last_offset_epoch=3,
+        last_offset=50,
+        generation=theirs,
+    )
+    effects = core.step(RequestReceived(request, "asker"), 100.1)
+    (reply,) = [one for one in effects if isinstance(one, Reply)]
+    assert reply.response.vote_granted is granted
+    if not granted:
+        assert reply.response.error_code == ErrorCode.INCONSISTENT_GENERATION
+
+
+@pytest.mark.parametrize(
+    ("known_directories", "alive", "elects"),
+    [(False, (1, 2), False), (False, (1, 2, 3), True), (True, (1, 2), True)],
+)
+def test_configured_set_founds_a_quorum_with_the_votes_of_all(
+    known_directories: bool, alive: tuple[int, ...], elects: bool
+) -> None:
+    """``known_directories``: the set says on which disks its voters are."""
+    cluster = Cluster(3, start=False, known_directories=known_directories)
+    for node_id in alive:
+        cluster[node_id].start()
+    cluster.connect_all()
+    cluster.run(20.0)
+    assert bool(cluster.leaders()) is elects
+
+
+def test_two_voters_with_new_disks_elect_nobody_beside_one_with_records() -> None:
+    """[They found the quorum anew, and the records of the third are gone.]"""
+    cluster = Cluster(3, known_directories=False, connected=True)
+    leader = cluster.elect()
+    cluster.propose(3)
+    cluster.run(2.0)
+    survivor = next(node for node in cluster.alive if node is not leader)
+    kept = list(survivor.log)
+    assert len(kept) == 4
+    others = [node for node in cluster.alive if node is not survivor]
+    for node in list(cluster.alive):
+        cluster.crash(node.id, keep=1000)
+    for node in others:
+        node.disk = Disk()
+        node.config = replace(node.config, directory_id=f"new{node.id}")
+        cluster.restart(node.id)
+    cluster.run(20.0)
+    assert cluster.leaders() == []
+    cluster.restart(survivor.id)
+    cluster.run(20.0)
+    assert cluster.leaders() == [survivor]
+    assert all(node.log[: len(kept)] == kept for node in cluster.alive)
