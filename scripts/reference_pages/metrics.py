@@ -73,6 +73,7 @@ def of_a_controller() -> Sequence[Metric]:
         ),
         request_figures=RequestFigures(lambda: 0.0),
         queue_depths=dict,
+        log_contradiction="",
         snapshots=SimpleNamespace(figures=lambda _: SnapshotFigures(0, 0, 0, 0, 0)),
         node=SimpleNamespace(
             decider=object(),
@@ -101,7 +102,7 @@ def of_a_broker() -> Sequence[Metric]:
         space=SimpleNamespace(free_bytes=0, low=False),
     )
     service = SimpleNamespace(
-        report=SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse),
+        report=SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse, log_contradiction=""),
         data=data,
         requests=SimpleNamespace(figures=RequestFigures(lambda: 0.0), queue_depths=dict),
         watches=SimpleNamespace(

@@ -155,6 +155,54 @@ def test_there_is_data(world: World) -> None:
     assert source.reports == [7, 7]
 
 
+def applied(offset: int, epoch: int = 4) -> pb.AppliedBatch:
+    return pb.AppliedBatch(base_offset=offset, epoch=epoch, crc=1, state_hash=2)
+
+
+def test_observer_is_told_where_the_logs_part(world: World) -> None:
+    source, observers, link = world
+    source.diverges = (3, 6)
+    observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=4)])
+    [answer] = link.sent
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 6)
+    assert (answer.records, answer.generation) == (b"", 5)
+    assert source.reports == [7], "what it has applied is not of this log"
+    assert "the logs part at offset 6: committed records are lost" in observers.contradiction
+
+
+def test_observer_is_told_of_another_state_at_its_offset(world: World) -> None:
+    source, observers, link = world
+    source.diverges = (4, 8)
+    observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=4)])
+    assert link.sent[0].diverging_epoch.end_offset == 8
+    assert "the log is the same, and the state is not" in observers.contradiction
+
+
+def test_older_leader_compares_nothing(world: World) -> None:
+    """It may lack what a later one has committed."""
+    source, observers, link = world
+    source.diverges = (3, 6)
+    observers.received(link, [fetch(8, last_applied=applied(7), controller_epoch=5)])
+    assert not link.sent[0].HasField("diverging_epoch")
+    assert observers.contradiction == ""
+
+
+def test_observer_of_another_generation_is_told_of_the_ancestors(world: World) -> None:
+    _, observers, link = world
+    observers.received(link, [fetch(8, generation=4), fetch(8, generation=9)])
+    [answer] = link.sent
+    assert answer.error.error_code == ErrorCode.INCONSISTENT_GENERATION
+    assert (answer.generation, list(answer.previous_generations)) == (5, [3, 4])
+
+
+def test_observer_that_knows_no_generation_is_told_all(world: World) -> None:
+    _, observers, link = world
+    observers.received(link, [fetch(8, generation=0)])
+    assert list(link.sent[0].previous_generations) == [3, 4]
+    observers.received(link, [fetch(8)])
+    assert list(link.sent[1].previous_generations) == []
+
+
 def test_nothing_new_is_parked_until_a_commit_or_lao(world: World) -> None:
     source, observers, link = world
     observers.received(link, [fetch(10)])

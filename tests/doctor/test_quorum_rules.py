@@ -13,8 +13,9 @@ from clusters import AT_MS, CLUSTER, brokers, codes, described, endpoint, only, 
 
 from raftlog.doctor import diagnosis
 from raftlog.doctor.diagnosis import Verdict, diagnose, verdict
-from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
+from raftlog.doctor.evidence import About, Evidence, NodeSeen, Reach
 from raftlog.doctor.finding import Severity
+from raftlog.wire.node.v1 import node_pb2
 
 R, S = Reach.REFUSES, Reach.SILENT
 
@@ -180,6 +181,16 @@ def test_different_bytes_below_the_same_offset_are_told() -> None:
     assert "nodes 1 and 2 against node 3" in found.cause
     assert diagnose(logs(b"a" * 32)) == []
     assert diagnose(logs(b"")) == [], "a build that does not tell"
+
+
+def test_log_that_a_node_contradicts_is_told() -> None:
+    said = "controller 1 has another log from offset 21 on"
+    node = node_pb2.DescribeNodeResponse(
+        cluster_id=CLUSTER, node_id=4, role="broker", log_contradiction=said
+    )
+    found = only(dataclasses.replace(quorum(3), broker_nodes=(About("broker 4", node),)))
+    assert (found.code, found.severity) == ("LOG_CONTRADICTED", Severity.DOWN)
+    assert found.cause == f"Broker 4 says: {said}."
 
 
 def test_different_states_of_the_same_records_are_told() -> None:

@@ -115,7 +115,9 @@ def test_a_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
     limited = {name for type_, name in TEXTS if type_ is pb.FetchRequest}
     assert limited == {"replica_directory_id"}
     fields = pb.FetchRequest.DESCRIPTOR.fields
-    assert not any(field.is_repeated or field.message_type for field in fields)
+    assert not any(field.is_repeated for field in fields)
+    assert {field.message_type for field in fields} <= {None, pb.LogBatch.DESCRIPTOR}
+    assert not {name for type_, name in TEXTS if type_ is pb.LogBatch}, "numbers alone"
     reached: list[Any] = []
     visitors = Visitors()
     acceptor = PeerAcceptor(

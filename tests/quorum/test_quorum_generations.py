@@ -25,6 +25,7 @@ from raftlog.quorum.events import (
     Reply,
     RequestReceived,
     ResponseReceived,
+    Send,
     SendFetch,
     Tick,
     Truncate,
@@ -115,6 +116,47 @@ def test_follower_keeps_its_log_when_the_leader_has_another_one() -> None:
     assert f"does not descend from generation {MINE}" in core.log_conflict
     (refused,) = [one for one in effects if isinstance(one, Refused)]
     assert (refused.field, refused.contradiction) == ("generation", True)
+
+
+def test_leader_answers_where_the_last_batch_of_a_follower_is_another_one() -> None:
+    node = leader_of_three()
+    node.propose([50, 51])
+    node.flush()
+    batch = pb.LogBatch(base_offset=1, crc=7)
+    (reply,) = caught_up(node, last_batch=batch)
+    found = reply.response.diverging_epoch
+    assert (found.epoch, found.end_offset) == (1, 1)
+    assert node.up.high_watermark == -1, "it acknowledges nothing"
+
+
+def test_follower_has_its_log_compared_in_each_epoch_until_the_leader_has_it() -> None:
+    core = node_of(MINE, log=((3, 0),))
+    (send,) = [one for one in core.step(Tick(), 100.0) if isinstance(one, SendFetch)]
+    assert send.compare
+    end = pb.EpochEndOffset(epoch=3, end_offset=4)
+    response = pb.FetchResponse(leader_id=2, leader_epoch=3, high_watermark=2, diverging_epoch=end)
+    effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.1)
+    assert [one.end_offset for one in effects if isinstance(one, Truncate)] == [4]
+    (send,) = [one for one in effects if isinstance(one, SendFetch)]
+    assert send.compare
+    response = pb.FetchResponse(leader_id=2, leader_epoch=3, high_watermark=2)
+    effects = core.step(ResponseReceived(2, send.correlation_id, response, None), 100.3)
+    (send,) = [one for one in effects if isinstance(one, SendFetch)]
+    assert not send.compare
+
+
+def test_second_leader_of_an_epoch_that_this_node_led_is_told_as_a_conflict() -> None:
+    node = leader_of_three()
+    response = pb.BeginQuorumEpochResponse(leader_id=3, leader_epoch=1, voter_id=2)
+    begins = [
+        one
+        for one in node.effects
+        if isinstance(one, Send) and isinstance(one.request, pb.BeginQuorumEpochRequest)
+    ]
+    send = next(one for one in begins if one.peer_id == 2)
+    node.step(ResponseReceived(2, send.correlation_id, response))
+    assert node.up.role == "leader"
+    assert "two leaders in epoch 1: 1 and 3" in node.up.log_conflict
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from unittest.mock import Mock
 import pytest
 from simulated import simulated
 
+from raftlog import batch
 from raftlog.errors import StorageError
 from raftlog.identity import ANONYMOUS
+from raftlog.metadata.records import record
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
@@ -23,6 +25,7 @@ from raftlog.replica.visitors import Visitors
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from raftlog.wire.records.v1 import records_pb2
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import run
 
@@ -369,8 +372,6 @@ def test_what_is_no_request_is_counted_and_dropped() -> None:
 
 @simulated
 async def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
-    from raftlog import batch
-
     shell = Shell()
     replica = shell.replica
     first = batch.encode([batch.RecordData(20, 0, b"a")], base_offset=0, epoch=1, timestamp_ms=1)
@@ -382,6 +383,47 @@ async def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
     replica._append(events.Append(span))
     assert replica.read(0, 2, 1 << 20) == first
     assert replica.read(1, 2, 1 << 20) == second
+
+
+def batches(*contents: tuple[int, bytes]) -> list[bytes]:
+    return [
+        batch.encode([batch.RecordData(20, 0, body)], base_offset=at, epoch=1, timestamp_ms=1)
+        for at, body in contents
+    ]
+
+
+@simulated
+async def test_fetch_tells_the_core_only_of_a_last_batch_that_is_another_one() -> None:
+    shell = Shell()
+    replica = shell.replica
+    mine, others = batches((0, b"a"), (1, b"b")), batches((0, b"a"), (1, b"c"))
+    for at, chunk in enumerate(mine):
+        replica._append(events.Append(events.LogSpan(at, at + 1, ((1, at),), chunk)))
+    steps: list[events.Event] = []
+    replica._step = steps.append  # type: ignore[method-assign, assignment]
+    for content in (mine[1], others[1]):
+        last = pb.LogBatch(base_offset=1, crc=batch.crc_at(content, 0))
+        replica._requested(pb.FetchRequest(fetch_offset=2, last_batch=last), cast(Any, FakeLink()))
+    told = [cast(events.RequestReceived, one).request.HasField("last_batch") for one in steps]
+    assert told == [False, True]
+
+
+@simulated
+async def test_truncation_says_loudly_what_the_log_called_committed() -> None:
+    shell = Shell()
+    replica = shell.replica
+    progress = record(records_pb2.ProgressRecord(high_watermark=2)).data
+    chunks = [
+        *batches((0, b"a"), (1, b"b")),
+        batch.encode([progress], base_offset=2, epoch=1, timestamp_ms=1),
+    ]
+    for at, chunk in enumerate(chunks):
+        replica._append(events.Append(events.LogSpan(at, at + 1, ((1, at),), chunk)))
+    replica._truncate(events.Truncate(2))
+    assert replica.dropped_committed == "", "the log said nothing of what it drops"
+    replica._append(events.Append(events.LogSpan(2, 3, ((1, 2),), chunks[2])))
+    replica._truncate(events.Truncate(1))
+    assert "the log said that offset 1 was committed" in replica.dropped_committed
 
 
 @simulated
