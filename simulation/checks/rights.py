@@ -49,6 +49,8 @@ LEVEL = 7
 CONFIGS_OF_GROUPS = 32
 ALTER_CLUSTER: Right = (ALTER, CLUSTER, OF_CLUSTER)
 NODE = "User:node-"
+CONTROLLER = "controller-"
+"""How a controller names itself that states no other principal."""
 OF_NODES = frozenset(
     {
         RecordType.REGISTER_BROKER,
@@ -169,7 +171,7 @@ class Rights(Checker):
 
     def _check_record(self, logged: Logged, record: Record, offset: int) -> None:
         principal, before = logged.header.principal, logged.header.base_offset - 1
-        if principal.startswith(NODE):
+        if principal.startswith((NODE, CONTROLLER)):
             if record.type not in OF_NODES:
                 raise CheckFailedError(
                     f"I27: {principal} has written {RecordType(record.type).name} at {offset}"
