@@ -43,7 +43,7 @@ class Token:
         """The token of its text. Raises ValueError."""
         found = _TOKEN.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text[:80]!r} is no token: it looks like 0-3-1042")
+            raise ValueError(f"{text[:80]!r} is no token: it looks like 5263904417582931-3-1042")
         return cls(*(int(number) for number in found.groups(default="0")))
 
 
@@ -69,9 +69,16 @@ class LogOffset(int):
         return LogOffset, (int(self), self.generation)
 
 
+OF_NO_LOG = -1
+"""A generation that no log has: of offsets of two logs."""
+
+
 def generation_of(*offsets: object) -> int | None:
-    """Of the log that they are of; None: unknown. If they differ the older one, which is over."""
-    return min((one.generation for one in offsets if isinstance(one, LogOffset)), default=None)
+    """Return the generation of the log that they are of; None: unknown; OF_NO_LOG: they differ."""
+    generations = {one.generation for one in offsets if isinstance(one, LogOffset)}
+    if len(generations) > 1:
+        return OF_NO_LOG
+    return generations.pop() if generations else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class Writer:
     """
 
     world: World
-    acknowledged: list[tuple[str, str, int]] = field(default_factory=list)
+    acknowledged: list[tuple[str, str, common_pb2.MetadataToken]] = field(default_factory=list)
     """(name, value, offset)."""
     unknown: int = 0
     refused: int = 0
@@ -201,13 +201,13 @@ class Writer:
             now = time.monotonic()
             self.since_reset_s = max(self.since_reset_s, now - last)
             last, self.epoch = now, response.controller_epoch
-            self.acknowledged.append((name, value, response.write.token.offset))
+            self.acknowledged.append((name, value, response.write.token))
             await asyncio.sleep(0.002)
 
     async def missing(self, broker_id: int) -> list[str]:
         """Acknowledged writes that a broker does not show."""
         client = self.world.client(self.world.node_of(broker_id))
-        client.see(common_pb2.MetadataToken(offset=self.acknowledged[-1][2]))
+        client.see(self.acknowledged[-1][2])
         missing: list[str] = []
         try:
             for start in range(0, len(self.acknowledged), 500):

@@ -160,7 +160,8 @@ class AsyncClient:
 
     async def see(self, token: Token | str) -> None:
         """Let the reads from now on show this position or a later one: another client's write.
-        ``token``: or its text.
+        ``token``: or its text. Raises InconsistentGenerationError if this client has seen another
+        log.
         """
         token = Token.parse(str(token))
         self._opened().brokers.see(token_to_wire(token))

@@ -35,8 +35,8 @@ class Holder(InQueue):
 
     @property
     def generation(self) -> int:
-        """Of the log that the token is of: after an unsafe recovery or a restore tokens begin lower
-        again, under a higher generation.
+        """The generation of the log that the token is of. Tokens of two generations, as after an
+        unsafe recovery or a restore, cannot be compared.
         """
         return self._place.generation
 
