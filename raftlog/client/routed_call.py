@@ -56,11 +56,11 @@ class RoutedCall(msgspec.Struct, eq=False):
                 router.succeeded(self._route())
             return
         elsewhere = self.router.refused(self._route(), refusal)
-        if not refusal.foreign:
+        if not (refusal.foreign and elsewhere):
             self.last = response
         may_retry = elsewhere and (refusal.definite or self.idempotent) and not self.future.done()
         if not (may_retry and self.router.retry(self)):
-            self._end_refused()
+            self.expired("no controller of this cluster answered; the request was not executed")
 
     def expired(self, message: str) -> None:
         """The deadline came while it waited for a link: say what the last server said, if one was

@@ -74,19 +74,20 @@ def test_a_write_moves_the_token_so_that_it_is_read_back() -> None:
     simulate(test)
 
 
-def test_tokens_only_grow_and_a_newer_generation_replaces_them() -> None:
+def test_tokens_only_grow_and_one_of_another_generation_is_refused() -> None:
     async def test(world: World) -> None:
         client = world.broker_client("a")
-        for generation, offset, expected in [
-            (0, 5, (0, 5)),
-            (0, 3, (0, 5)),
-            (1, 2, (1, 2)),
-            (0, 9, (1, 2)),
-        ]:
-            client.see(common_pb2.MetadataToken(generation=generation, epoch=1, offset=offset))
-            assert (client.token.generation, client.token.offset) == expected
+        for offset, expected in [(5, 5), (3, 5), (6, 6)]:
+            client.see(common_pb2.MetadataToken(generation=7, epoch=1, offset=offset))
+            assert client.token.offset == expected
+        for generation in (6, 8):
+            with pytest.raises(ApiError) as error:
+                client.see(common_pb2.MetadataToken(generation=generation, epoch=1, offset=9))
+            assert error.value.code is ErrorCode.INCONSISTENT_GENERATION
+            assert (client.token.generation, client.token.offset) == (7, 6)
         client.forget()
-        assert client.token is None
+        client.see(common_pb2.MetadataToken(generation=6, epoch=1, offset=2))
+        assert (client.token.generation, client.token.offset) == (6, 2)
         client.close()
 
     simulate(test)

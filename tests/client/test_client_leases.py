@@ -18,6 +18,7 @@ from test_async_client import client_of
 import raftlog
 from raftlog import errors
 from raftlog.errors import ErrorCode
+from raftlog.outcome import OF_NO_LOG
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -240,11 +241,11 @@ def test_what_the_library_gave_is_of_its_log_when_it_comes_back() -> None:
                 (sent,) = broker.writes[-1].alter_key_values.alterations
                 assert sent.HasField("expected_generation") is knows, change
                 assert sent.expected_generation == (GENERATION if knows else 0)
-            # Of two generations one is over.
+            # Offsets of two generations are together of none.
             old = raftlog.LogOffset(7, 1)
             await client.kv.alter(raftlog.Put("k", lease_id=lease.id, expected=old))
             (sent,) = broker.writes[-1].alter_key_values.alterations
-            assert sent.expected_generation == 1
+            assert sent.expected_generation == OF_NO_LOG
             await client.kv.delete("k", expected=stored, generation=2)
             (sent,) = broker.writes[-1].alter_key_values.alterations
             assert sent.expected_generation == 2

@@ -260,11 +260,11 @@ class Trace:
             if f"c{voter}" in self._hosts and self.host(f"c{voter}").core is not None:
                 self.vote(f"c{voter}", epoch, host.id)
         self.step(name, ev.BecameLeader(epoch, votes))
-        self.append(name, epoch, pb.LeaderChangeRecord(leader_id=host.id))
+        self.append(name, epoch, pb.LeaderChangeRecord(leader_id=host.id, generation=1))
 
     def begin(self) -> None:
         """c1 leads epoch 1, and all three have its first record, which is committed."""
-        self.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+        self.append("c1", 1, pb.LeaderChangeRecord(leader_id=1, generation=1))
         self.step("c1", ev.BecameLeader(1, (1, 2)))
         for name in ("c2", "c3"):
             self.replicate("c1", name)

@@ -48,7 +48,9 @@ class Quorum(Trace):
         self.append(
             name,
             epoch,
-            first if first is not None else pb.LeaderChangeRecord(leader_id=self.host(name).id),
+            first
+            if first is not None
+            else pb.LeaderChangeRecord(leader_id=self.host(name).id, generation=1),
         )
 
     def fetches(self, *names: str) -> None:
@@ -128,7 +130,7 @@ def test_an_epoch_that_begins_elsewhere_than_where_the_leader_was_elected_is_ref
     trace.step("c1", ev.BecameLeader(3, (1, 2)))
     trace.truncate("c1", 0)
     with refused("begins epoch 3 with a batch at 0"):
-        trace.append("c1", 3, pb.LeaderChangeRecord(leader_id=1))
+        trace.append("c1", 3, pb.LeaderChangeRecord(leader_id=1, generation=1))
 
 
 # --- check-quorum -------------------------------------------------------------------------------

@@ -687,5 +687,5 @@ def test_majorities_of_neighbouring_sets_meet_and_of_others_do_not() -> None:
 
 def test_records_of_the_leader_are_not_taken_for_voter_sets() -> None:
     trace = _led(VoterSets)
-    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1))
+    trace.append("c1", 1, pb.LeaderChangeRecord(leader_id=1, generation=1))
     assert trace.last.changes == 0
