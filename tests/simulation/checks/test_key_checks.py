@@ -173,9 +173,17 @@ def test_two_that_rely_on_one_lock() -> None:
 def test_a_token_that_goes_back() -> None:
     trace = led(Held)
     for token in (5, 5, 7):
-        trace.tell("lock_used", "k", SimpleNamespace(generation=0, token=token))
-    with pytest.raises(CheckFailedError, match=r"I31: k1 uses.*token \(0, 5\), after \(0, 7\)"):
-        trace.tell("lock_used", "k1", SimpleNamespace(generation=0, token=5))
+        trace.tell("lock_used", "k", SimpleNamespace(generation=1, token=token))
+    with pytest.raises(CheckFailedError, match=r"I31: k1 uses.*token 5 .*, after .1: 7."):
+        trace.tell("lock_used", "k1", SimpleNamespace(generation=1, token=5))
+
+
+def test_token_of_a_generation_that_is_over() -> None:
+    trace = led(Held)
+    for generation, token in ((1, 7), (3, 2)):
+        trace.tell("lock_used", "k", SimpleNamespace(generation=generation, token=token))
+    with pytest.raises(CheckFailedError, match=r"I31: k1 uses.*generation 1, after"):
+        trace.tell("lock_used", "k1", SimpleNamespace(generation=1, token=8))
 
 
 def test_a_lease_of_somebody_else_that_is_kept_alive() -> None:
@@ -196,14 +204,14 @@ def test_what_a_lock_guards_is_put_by_its_holder() -> None:
         trace.committed(1, pb.KeyValueRecord(key=f"locks/turn/{host}", value=host.encode()))
         for host in ("k1", "k2")
     ]
-    guarded(trace, "k1", 0, tokens[0])
+    guarded(trace, "k1", 1, tokens[0])
     trace.committed(1, pb.KeyValueRecord(key="locks/turn/k1"))
-    guarded(trace, "k2", 0, tokens[1])
+    guarded(trace, "k2", 1, tokens[1])
     assert trace.last.guarded == 2
     with pytest.raises(
         CheckFailedError, match=r"I31: what the lock guards is put .* by k1.*k2 has"
     ):
-        guarded(trace, "k1", 0, tokens[0])
+        guarded(trace, "k1", 1, tokens[0])
 
 
 def test_the_guard_of_a_log_that_is_over() -> None:
@@ -213,7 +221,7 @@ def test_the_guard_of_a_log_that_is_over() -> None:
     trace.last.begin_after(Held(Ledger()))
     token = trace.committed(1, key)
     guarded(trace, "k1", 0, token)
-    trace.last.listen(1)
+    trace.last.listen()
     guarded(trace, "k1", 1, token)
     with pytest.raises(CheckFailedError, match=r"I31: .*generation 0; k1 has it.*generation 1"):
         guarded(trace, "k1", 0, token)
