@@ -26,7 +26,7 @@ MUTANTS = (
         (
             Edit(
                 "broker.metadata.read_gate:ReadGate._wanted",
-                "return queue, options.at_least.offset",
+                "return queue, token.offset",
                 "return queue, UNKNOWN",
             ),
         ),

@@ -155,7 +155,7 @@ MUTANTS = (
         (
             Edit(
                 "raftlog.quorum.node_state:NodeState.install_snapshot",
-                "self.log.reset(snapshot_id)",
+                "self.log.reset(snapshot_id, generations)",
                 "pass",
             ),
         ),

@@ -349,8 +349,8 @@ def test_what_takes_longer_to_fetch_than_the_next_snapshot_takes_to_come_is_fetc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While writes go on: a broker that begins, and a controller that comes back."""
-    monkeypatch.setattr(snapshot_fetch, "PIECE_BYTES", 50)
-    monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 50)
+    monkeypatch.setattr(snapshot_fetch, "PIECE_BYTES", 16)
+    monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 16)
 
     async def main() -> None:
         world = World()

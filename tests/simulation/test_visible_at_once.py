@@ -35,23 +35,25 @@ def _quiet() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def numbered(client_id: int, acks: common_pb2.Acks) -> pb.ControllerRequest:
+def numbered(client_id: int, generation: int, acks: common_pb2.Acks) -> pb.ControllerRequest:
     config = pb.AlterableConfig(name="num.io.threads", value="9")
     resource = pb.AlterConfigsResource(resource_type=4, resource_name="", configs=[config])
     return controller_request(
         pb.IncrementalAlterConfigsRequest(resources=[resource]),
         acks=acks,
-        client=common_pb2.ClientIdentity(client_id=client_id, sequence=1),
+        client=common_pb2.ClientIdentity(
+            client_id=client_id, sequence=1, generation=generation
+        ),
     )
 
 
 async def retried(operator: ControllerClient) -> float:
     opened = await operator.call(pb.OpenClientRequest(name="c"))
-    client_id = opened.open_client.client_id
-    await operator.call(numbered(client_id, common_pb2.ACKS_COMMITTED))
+    client = opened.open_client.client_id, opened.write.token.generation
+    await operator.call(numbered(*client, common_pb2.ACKS_COMMITTED))
     await asyncio.sleep(IDLE_S)
     begun = asyncio.get_running_loop().time()
-    again = await operator.call(numbered(client_id, common_pb2.ACKS_VISIBLE), timeout_s=10.0)
+    again = await operator.call(numbered(*client, common_pb2.ACKS_VISIBLE), timeout_s=10.0)
     assert again.write.duplicate
     assert again.write.reached == common_pb2.ACKS_VISIBLE
     return asyncio.get_running_loop().time() - begun
