@@ -82,10 +82,9 @@ class AsyncLease:
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until it is lost or revoked; False: the time was over first."""
-        if self.is_held:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._lost.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._lost.wait()
         return not self.is_held
 
     async def revoke(self, *, timeout_s: float | None = None) -> None:

@@ -15,7 +15,7 @@ from broker.settings import WatchSettings
 from raftlog.client import watch as watch_module
 from raftlog.client.watch import Watch
 from raftlog.client.watch_streams import WatchStreams
-from raftlog.errors import ErrorCode
+from raftlog.errors import ErrorCode, RaftlogError
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from simulation.twins.loop import run
@@ -296,3 +296,27 @@ def test_a_silent_broker_is_given_up_whatever_the_rounding_of_time(silence_s: fl
 
     for begin in begins:
         run(main(), start_time=begin, max_steps=1000)
+
+
+def test_closing_a_watch_ends_those_that_wait_for_it_and_keeps_its_token() -> None:
+    async def test(cluster: Cluster) -> None:
+        (broker,) = await cluster.active(1)
+        program = Program(cluster, broker)
+        watch = await program.watch("configs")
+        config(cluster, "a")
+        config(cluster, "b")
+        await asyncio.sleep(1.0)
+        assert await values(watch, 1) == ['"a"']
+        read = watch.token
+        watch.close()
+        assert watch.token == read, "what was not read is not passed over"
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
+        unborn = Watch(cluster.network.transport_for("p"), ["nobody:1"], rng=random.Random(1))
+        starting = asyncio.ensure_future(unborn.started())
+        await asyncio.sleep(0.1)
+        unborn.close()
+        with pytest.raises(RaftlogError, match="closed before a broker had answered"):
+            await asyncio.wait_for(starting, 1.0)
+
+    on_cluster(test)

@@ -389,3 +389,19 @@ def test_through_brokers_the_identity_is_the_clients_and_each_forward_is_one_att
         client.close()
 
     simulate(test)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_closing_a_session_ends_a_write_between_two_attempts(unknown: bool) -> None:
+    refusal = refuses(ErrorCode.THROTTLING_QUOTA_EXCEEDED, unknown=unknown)
+
+    @against(refusal)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        writing = asyncio.ensure_future(failure(session.write(create(), timeout_s=60)))
+        await asyncio.sleep(2.0)
+        await session.close()
+        error = await asyncio.wait_for(writing, 1.0)
+        assert (error.code, error.outcome_unknown) == (
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            unknown,
+        )

@@ -433,10 +433,12 @@ def test_closing_a_client_ends_every_wait(cluster: LocalCluster) -> None:
 def test_records_are_in_order_when_next_and_poll_are_mixed(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
         client.topics.create("mixed", partitions=1, acks="visible")
-        for number in range(6):
+        for number in range(3):
             client.produce("mixed", str(number))
         with client.consume("mixed", offset="earliest") as records:
             read = [next(records)]
+            for number in range(3, 6):
+                client.produce("mixed", str(number))
             while len(read) < 6:
                 read += records.poll(timeout_s=5.0)
                 if len(read) < 6:

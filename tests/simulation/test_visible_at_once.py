@@ -41,9 +41,7 @@ def numbered(client_id: int, generation: int, acks: common_pb2.Acks) -> pb.Contr
     return controller_request(
         pb.IncrementalAlterConfigsRequest(resources=[resource]),
         acks=acks,
-        client=common_pb2.ClientIdentity(
-            client_id=client_id, sequence=1, generation=generation
-        ),
+        client=common_pb2.ClientIdentity(client_id=client_id, sequence=1, generation=generation),
     )
 
 
