@@ -36,7 +36,10 @@ NODE_TIMEOUT_S = 2.0
 LOG_TIMEOUT_S = 5.0
 MAX_CHANGES, MAX_WRITES = 100_000, 1_000_000
 """The newest of a period; a story of more would be read by nobody."""
-_UNTOLD = frozenset({"applied", "progress", "client", "client_result", "export_cursor"})
+_UNTOLD = frozenset(
+    {"applied", "progress", "client", "client_result", "export_cursor", "kv", "lease"}
+)
+"""What no line of a story is made of."""
 
 
 def of_cluster(
@@ -143,6 +146,7 @@ def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogTold:
     recorder: ChangeRecorder | None = None
     changes: deque[Changed] = deque(maxlen=MAX_CHANGES)
     writes: deque[int] = deque(maxlen=MAX_WRITES)
+    total = 0
     for chunk in chunks(source, end, begin=builder.offset + 1):
         headers = list(batch.headers(chunk, verify=False))
         if recorder is None:
@@ -153,9 +157,13 @@ def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogTold:
         for one in changes_of_chunk(recorder, chunk, lambda kind: kind not in _UNTOLD):
             if first_ms <= one.timestamp_ms <= last_ms:
                 changes.append(one)
+                total += 1
         writes += [
             one.timestamp_ms
             for one in headers
             if one.principal and first_ms <= one.timestamp_ms <= last_ms
         ]
-    return LogTold(tuple(changes), tuple(writes), late=begins_late(source))
+    late = [begins_late(source)]
+    if total > len(changes):
+        late.append(f"of {total} changes in the period the newest {len(changes)} are told")
+    return LogTold(tuple(changes), tuple(writes), late="; ".join(filter(None, late)))

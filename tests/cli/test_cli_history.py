@@ -10,6 +10,7 @@ import pytest
 import typer
 from command_lines import Raftlog
 
+from raftlog.cli import explain_evidence
 from raftlog.cli.local import LocalCluster
 from raftlog.cli.times import FOR_EVER_MS, Period, parse_span_ms, parse_when_ms
 
@@ -104,6 +105,19 @@ def test_cluster_tells_the_time_when_the_clock_here_is_wrong(
         told = " ".join(raftlog("explain", "--all", *how).out.split())
         assert f"changed topic {name}: created" in told
         assert "controller-1 started for the first time" in told
+
+
+def test_story_says_how_many_changes_it_leaves_out_and_keys_push_none_out(
+    raftlog: Raftlog, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ("--bootstrap-server", cluster.bootstrap_servers)
+    log = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    assert raftlog("topics", "create", "cut", *at).code == 0
+    assert raftlog("kv", "put", "cut/a", "1", *at).code == 0
+    monkeypatch.setattr(explain_evidence, "MAX_CHANGES", 2)
+    told = " ".join(raftlog("explain", "--since", "1h", *log).out.split())
+    assert "changes in the period the newest 2 are told" in told
+    assert "changed topic cut: created" in told
 
 
 def test_refusal_is_said_once_and_no_empty_table_before_it(
