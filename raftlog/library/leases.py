@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from raftlog.errors import ApiError, ErrorCode
-from raftlog.library.core import Core
+from raftlog.errors import ApiError, ClientClosedError, ErrorCode
+from raftlog.library.core import CLIENT_CLOSED, Core
 from raftlog.library.enums import AcksLike
 from raftlog.library.namespace import Namespace
 from raftlog.logger import get_logger
@@ -98,6 +98,8 @@ class AsyncLease:
                 raise
 
     async def __aenter__(self) -> Self:
+        if self._core.closed.is_set():
+            raise ClientClosedError(CLIENT_CLOSED)
         return self
 
     async def __aexit__(

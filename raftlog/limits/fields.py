@@ -55,12 +55,17 @@ VALUE_MAX_BYTES = 16 << 10
 """Of a key of the key-value store: it holds who has a lock and what a setting is, no files."""
 KEY_MAX_CHARS = 249
 _KEY_SEGMENT = r"[A-Za-z0-9._:@=+,-]+"
+_KEY_SEGMENTS = "ASCII letters, digits and . _ - : @ = + , with single slashes between them"
 KEY = Allowed(
     KEY_MAX_CHARS,
-    re.compile(rf"({_KEY_SEGMENT}(/{_KEY_SEGMENT})*)?"),
-    "key: segments of ASCII letters, digits and . _ - : @ = + , with single slashes between them",
+    re.compile(rf"{_KEY_SEGMENT}(/{_KEY_SEGMENT})*"),
+    f"key: segments of {_KEY_SEGMENTS}",
 )
-KEY_PREFIX = Allowed(KEY_MAX_CHARS, re.compile(r"[A-Za-z0-9._:@=+,/-]*"), "beginning of a key")
+KEY_PREFIX = Allowed(
+    KEY_MAX_CHARS,
+    re.compile(rf"({_KEY_SEGMENT}(/{_KEY_SEGMENT})*/?)?"),
+    f"beginning of a key: segments of {_KEY_SEGMENTS}",
+)
 SELECTOR = Text(2_000)
 """A path of an entity: two names, percent-encoded, and what stands before them."""
 MANY = Items(100_000)

@@ -42,10 +42,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """At most so many characters, all of an allow-list.
-
-    Empty is allowed; where it is not, the handler says so.
-    """
+    """At most so many characters, which match a pattern."""
 
     max_chars: int
     pattern: re.Pattern[str]

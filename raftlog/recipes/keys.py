@@ -26,9 +26,9 @@ def key_of(what: str, name: str) -> str:
     from raftlog.limits.fields import KEY
 
     directory = f"{what.replace(' ', '_')}s/"
-    wrong = "it has a comma" if "," in name else KEY.error(place_key(f"{directory}{name}/", 0))
-    if wrong or not name:
-        raise ValueError(f"{name!r:.80} is no name of a {what}: {wrong or 'it is empty'}")
+    wrong = "it is empty" if not name else "it has a comma" if "," in name else ""
+    if wrong := wrong or KEY.error(place_key(f"{directory}{name}/", 0)):
+        raise ValueError(f"{name!r:.80} is no name of a {what}: {wrong}")
     return directory + name.replace("/", ",")
 
 

@@ -239,6 +239,33 @@ def test_values_say_what_is_not_known() -> None:
     simulate(test)
 
 
+@pytest.mark.parametrize(("late_s", "known"), [(0.3, True), (0.7, False)])
+def test_outcome_that_arrives_shortly_after_the_deadline_is_reported(
+    late_s: float, known: bool
+) -> None:
+    async def test(world: World) -> None:
+        broker = Scripted()
+        server = await world.broker("a", broker)
+        async with client_of(world) as client:
+            await client.topics.create("opens the session")
+            held: list[pb.BrokerRequest] = []
+            server.answer = held.append
+            call = asyncio.ensure_future(client.topics.create("t", timeout_s=1.0))
+            await asyncio.sleep(1.0 + late_s)
+            server.answer = broker
+            for request in held:
+                response = broker(request)
+                assert response is not None
+                response.correlation_id = request.correlation_id
+                server.links[0].send(response)
+            if known:
+                assert (await call).offset > 0
+            else:
+                assert isinstance(await failure(call), errors.UnknownOutcomeError)
+
+    simulate(test)
+
+
 def test_a_closed_client_says_so() -> None:
     async def test(world: World) -> None:
         await world.broker("a", Scripted())

@@ -107,6 +107,19 @@ def test_one_that_has_ended_is_lost_with_the_answer() -> None:
     simulate(test)
 
 
+def test_lease_of_a_closed_client_cannot_be_entered() -> None:
+    async def test(world: World) -> None:
+        await world.broker("a", Keeper())
+        async with client_of(world) as client:
+            lease = await client.leases.grant(10.0)
+        for closed in (client, lease):
+            with pytest.raises(errors.ClientClosedError):
+                async with closed:
+                    pass
+
+    simulate(test)
+
+
 def test_its_time_counts_from_when_the_request_was_sent() -> None:
     async def test(world: World) -> None:
         broker = Keeper()

@@ -346,6 +346,8 @@ def test_what_is_no_part_of_a_key_is_no_name() -> None:
         for name in ("", "a b", "ü", "/a", "a/", "a//b", "a,b", "x" * 10_000):
             with pytest.raises(ValueError, match=r"is no name of a (lock|election|.*barrier): "):
                 make(name)
+        with pytest.raises(ValueError, match="it is empty"):
+            make("")
         for name in ("a", "a/b", "job:1@host"):
             make(name)
 

@@ -119,8 +119,6 @@ def no_lease(lease_id: int, field: str) -> ApiError:
 
 
 def _check_fields(one: rpc.KeyValueAlteration, field: str) -> None:
-    if not one.key:
-        raise refuse(ErrorCode.INVALID_REQUEST, "a key has a name", f"{field}.key")
     if one.operation not in _OPERATIONS:
         raise refuse(
             ErrorCode.INVALID_REQUEST,
