@@ -22,6 +22,7 @@ from controller.decision import (
     Write,
     check_item_count,
     check_record_bytes,
+    cluster_error,
     refuse,
 )
 from controller.decisions.acls import create_acls, delete_acls, describe_acls
@@ -169,17 +170,13 @@ class Decider:
         ``kind``: its body's name, if it is known already.
         """
         self.due.touched += 1
-        state, cluster_id = self.state, request.cluster_id
+        state = self.state
         if not kind:
             kind = request.WhichOneof("body") or ""
         handler = self._handlers.get(kind)
         try:
-            if cluster_id and cluster_id != state.cluster_id:
-                raise refuse(
-                    ErrorCode.INCONSISTENT_CLUSTER_ID,
-                    f"this is cluster {state.cluster_id!r}, the request is for {cluster_id[:80]!r}",
-                    "cluster_id",
-                )
+            if (other := cluster_error(state.cluster_id, request.cluster_id)) is not None:
+                raise other
             if handler is None:
                 raise refuse(
                     ErrorCode.INVALID_REQUEST,
@@ -228,9 +225,7 @@ class Decider:
         The first that may not is decided by ``decide``, which says what is wrong.
         """
         state = self.state
-        if state.authorization is not None or (
-            writes.cluster_id and writes.cluster_id != state.cluster_id
-        ):
+        if state.authorization is not None or cluster_error(state.cluster_id, writes.cluster_id):
             return 0
         if writes.principal != self._checked_principal and (client := writes.client()) is not None:
             try:

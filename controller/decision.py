@@ -140,6 +140,14 @@ def check_item_count(count: int, limit: int, field: str) -> None:
         )
 
 
+def cluster_error(cluster_id: str, asked: str) -> ApiError | None:
+    """Return why a request for a cluster is not for this one; None: it is, or names none."""
+    if asked in ("", cluster_id):
+        return None
+    message = f"this is cluster {cluster_id!r}, the request is for {asked[:80]!r}"
+    return ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, message, field="cluster_id")
+
+
 def check_record_bytes(records: list[Record], field: str) -> None:
     """Raise MESSAGE_TOO_LARGE for a request that would write more than MAX_BATCH_BYTES: it would
     delay all requests behind it.

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from controller.decision import cluster_error
 from controller.service.answers import Answers
 from controller.service.broker_probes import BrokerProbes
 from controller.service.farewell import Farewell
@@ -53,7 +54,9 @@ class Reception:
             refused = None
         for request in messages:
             if refused is not None:
-                self._answers.refuse(link, request, refused)
+                # A client that has another cluster's addresses learns it from any of them.
+                other = cluster_error(self._node.cluster_id, request.cluster_id)
+                self._answers.refuse(link, request, other or refused)
                 continue
             body = KIND if type(request) is ConfigWrites else request.WhichOneof("body")
             if body is None:
