@@ -80,6 +80,26 @@ def test_all_is_committed_and_at_the_target_before_the_leader_lets_go(
     assert "node 2 has the log up to" in transfer.why_not(seen)
 
 
+@pytest.mark.parametrize(
+    ("fetched_ms_ago", "end", "named_s", "awaited"),
+    [
+        (20, 9, 0.06, True),
+        (20, 8, 0.06, False),
+        (-1, 9, 0.06, False),
+        # It fetched in the same moment, and up to a millisecond before: its age is rounded down.
+        (60, 9, 0.06, False),
+        (60, 9, 0.060_000_000_000_000_005, False),
+        (60, 9, 0.060_5, False),
+        (60, 9, 0.061, True),
+    ],
+)
+def test_target_awaits_leadership_once_it_has_fetched_since_it_was_named(
+    fetched_ms_ago: int, end: int, named_s: float, awaited: bool
+) -> None:
+    seen = quorum(replica(2, end, fetched=fetched_ms_ago), replica(3))
+    assert Transfer(2, "", 0.0).is_awaited(seen, named_s) is awaited
+
+
 def test_a_target_that_was_removed_meanwhile_gets_nothing() -> None:
     assert not Transfer(4, "", 0.0).may_resign(quorum(replica(2)))
     assert "no voter" in Transfer(4, "", 0.0).why_not(quorum(replica(2)))

@@ -23,6 +23,7 @@ from raftlog.metadata.snapshot_file import SnapshotHeader
 
 LONG = "x" * 30_000
 """So long that a backup takes several fetches."""
+BEFORE = 400
 
 
 def reader_of(world: World, first: int = 0) -> LogReader:
@@ -54,7 +55,7 @@ async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
 ) -> None:
     world = World()
     await world.active()
-    for i in range(50):
+    for i in range(BEFORE):
         await world.client.call(alter(f"before{i}", LONG))
     stop = asyncio.Event()
     written = 0
@@ -80,11 +81,13 @@ async def test_a_backup_while_writes_go_on_is_the_clusters_state_at_its_offset(
     )
     header, image = load([file.read_bytes()])
     expected = state_at(world, header.end_offset)
-    assert (header.cluster_id, header.generation) == ("c", 0)
+    generation = world.nodes[0].service.node.committed_generation
+    assert (header.cluster_id, header.generation) == ("c", generation)
+    assert generation > 0
     assert (header.end_offset, header.epoch) == (expected.offset + 1, expected.epoch)
     assert header == summary.header
     assert image.state_hash == expected.state_hash == summary.state_hash
-    assert image.configs[(16, "before49")] == {"match": LONG}
+    assert image.configs[(16, f"before{BEFORE - 1}")] == {"match": LONG}
     assert os.listdir(tmp_path) == ["backup.checkpoint"]
     assert file.stat().st_size == summary.bytes
     assert not world.network.handler_failures

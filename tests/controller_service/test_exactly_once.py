@@ -140,7 +140,7 @@ async def test_attempt_1_is_delayed_attempt_2_is_invalid_the_state_changes_attem
 @simulated
 async def test_a_closed_client_and_another_generation_are_refused() -> None:
     world = World()
-    await world.active()
+    node = await world.active()
     session = world.client.session()
     await session.write(alter("a", "0"))
     request = pb.ControllerRequest(incremental_alter_configs=alter("a", "1"))
@@ -154,7 +154,7 @@ async def test_a_closed_client_and_another_generation_are_refused() -> None:
         ErrorCode.INCONSISTENT_GENERATION,
         "client.generation",
     )
-    request.client.generation = 0
+    request.client.generation = node.service.node.committed_generation
     await session.close()
     closed = await world.client.send(request)
     assert (closed.error.error_code, closed.error.outcome_unknown) == (

@@ -49,7 +49,8 @@ class Transfer:
         target = self._target(seen)
         return (
             target is not None
-            and 0 <= target.last_fetch_age_ms < named_s * 1000
+            # Ages are whole milliseconds, rounded down.
+            and 0 <= target.last_fetch_age_ms <= named_s * 1000 - 1
             and target.log_end_offset >= seen.high_watermark
         )
 
