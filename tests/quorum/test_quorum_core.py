@@ -57,6 +57,9 @@ def requests(draw: st.DrawFn) -> Any:
         elif descriptor.name == "preferred_candidates":
             ids = draw(st.lists(st.integers(-1, 4), max_size=4))
             values[descriptor.name] = [pb.PreferredCandidate(candidate_id=i) for i in ids]
+        elif descriptor.name == "last_batch":
+            crc = draw(st.integers(0, 2**32 - 1))
+            values[descriptor.name] = pb.LogBatch(base_offset=draw(INT64), crc=crc)
         else:
             values[descriptor.name] = draw(field_values(descriptor))
     return kind(**values)

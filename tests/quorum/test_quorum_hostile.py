@@ -316,6 +316,9 @@ def put(message: Any, descriptor: Any, value: Any, rng: random.Random) -> None:
         part.leader_epoch = rng.choice((1, 2, 3, 4, *INT32))
         part.voter_id = rng.choice((1, 2, 3, *INT32))
         part.last_heard_age_ms = rng.choice(INT64)
+    elif descriptor.name == "last_batch":
+        part = message.last_batch
+        part.base_offset, part.crc = rng.choice((*range(9), *INT64)), rng.choice((0, 2**32 - 1))
     else:
         part = getattr(message, descriptor.name)
         # Half of them such as a leader could send: then they reach what it may do to the log.
