@@ -15,15 +15,17 @@ START = "raftlog controller run -c FILE"
 
 def unanswering(seen: Evidence) -> Iterator[tuple[NodeSeen, int]]:
     """Voters that were asked and do not answer, and when the leader last heard of each; -1: never,
-    or nobody leads.
+    or nobody leads. A voter whose port refuses connections from here and from the leader has
+    ended, however lately it was heard.
     """
     leader = seen.leader
-    states = leader.voters if leader is not None else ()
-    ages = {voter.replica_id: voter.last_fetch_age_ms for voter in states}
+    states = {voter.replica_id: voter for voter in (leader.voters if leader is not None else ())}
     for voter, node in seen.voters():
         leads = leader is not None and voter.replica_id == leader.node_id
         if node is not None and node.description is None and not leads:
-            yield node, ages.get(voter.replica_id, -1)
+            told = states.get(voter.replica_id)
+            ended = node.reach is Reach.REFUSES and told and told.unreachable_reason
+            yield node, -1 if told is None or ended else told.last_fetch_age_ms
 
 
 def heard(age_ms: int) -> bool:

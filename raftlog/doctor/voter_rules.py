@@ -27,11 +27,13 @@ def missing_voters(seen: Evidence) -> Iterator[Finding]:
         return
     for node, age_ms in unanswering(seen):
         if heard(age_ms) and not node.fails_for_tls:
+            slow = node.reach is Reach.SILENT
+            how = f"has not answered within {node.waited_ms} ms" if slow else node.reach
             yield Finding(
                 "NODE_SLOW",
                 Severity.NOTICE,
-                f"Node {node.node_id} has not answered within {node.waited_ms} ms, but fetches"
-                f" from the leader (last {span(age_ms)} ago).",
+                f"Node {node.node_id} {how}, but fetches from the leader"
+                f" (last {span(age_ms)} ago).",
                 "None: it replicates.",
                 "If this stays, look at its load, and at the network from here.",
                 f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
