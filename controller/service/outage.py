@@ -17,6 +17,7 @@ log = structlog.get_logger(__name__)
 FIRST_S = 1.0
 """An election takes less; what lasts longer is worth a line."""
 AGAIN_S = 30.0
+FOUNDING = " to found a quorum: a configured voter set begins with the votes of all"
 
 
 class OutageWatch:
@@ -70,7 +71,7 @@ def outage_text(seen: QuorumDescription, node_id: int, peers: Sequence[PeerReach
     voters = [voter.node_id for voter in seen.voter_set]
     if not voters:
         return f"no leader is known in epoch {seen.epoch}: this node knows no voters yet"
-    needed = len(voters) // 2 + 1
+    needed = seen.votes_needed or len(voters) // 2 + 1
     by_id = {peer.node_id: peer for peer in peers}
     missing = [by_id.get(one, PeerReach(one, "not dialed yet")) for one in voters if one != node_id]
     missing = [peer for peer in missing if not peer.is_reached]
@@ -81,6 +82,8 @@ def outage_text(seen: QuorumDescription, node_id: int, peers: Sequence[PeerReach
     )
     if reached < needed:
         text += f", {needed} are needed"
+        if needed > len(voters) // 2 + 1:
+            text += FOUNDING
     else:
         text += ", which is enough for an election"
     if missing:

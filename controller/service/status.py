@@ -85,6 +85,7 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
         log_hash_begin_offset=log_hash.begin_offset if log_hash.is_known else 0,
         log_hash=log_hash.digest if log_hash.is_known else b"",
         clock_ahead_ms=service.replica.clock_ahead_ms,
+        votes_needed=seen.votes_needed,
     )
 
 

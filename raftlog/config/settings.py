@@ -125,7 +125,8 @@ class Settings:
     controller_quorum_voters: Voters = _key(
         (),
         'The initial voters, ["1@host:port", ...], the same on every controller. Use an odd number:'
-        " three survive the loss of one, five of two. Empty if `storage format` names the voters."
+        " three survive the loss of one, five of two. All of them must be up once before a new"
+        " quorum has a leader. Empty if `storage format` names the voters."
         " Once the log contains a voter set, that one counts; but a voter that does not answer"
         " where the log has it is looked for here, too.",
     )

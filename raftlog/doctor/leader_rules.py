@@ -58,7 +58,8 @@ def no_leader(seen: Evidence) -> Iterator[Finding]:
         for voter, node in voters
         if node is not None and node.description and voter.replica_id not in seen.replaced
     ]
-    needed = len(voters) // 2 + 1
+    majority = len(voters) // 2 + 1
+    needed = min((one.votes_needed for one in seen.answers if one.votes_needed), default=majority)
     if not voters:
         yield Finding(
             "NO_VOTERS",
@@ -76,13 +77,21 @@ def no_leader(seen: Evidence) -> Iterator[Finding]:
         short = needed - len(alive)
         some = "one" if short == 1 else str(short)
         whom = nodes(missing) if short == len(missing) else f"{some} of {nodes(missing)}"
+        founds = needed > majority
         yield Finding(
             "NO_QUORUM",
             Severity.DOWN,
-            f"No leader: {count}, {needed} are needed{'; ' + lost if lost else ''}.",
+            f"No leader: {count}, {needed} are needed{' to found a quorum' if founds else ''}"
+            f"{'; ' + lost if lost else ''}.",
             _NO_WRITES,
-            f"Start {whom}{ended_first(seen, missing)}. If their disks are gone for good:"
-            " docs/operations.md, A quorum lost for good.",
+            f"Start {whom}{ended_first(seen, missing)}."
+            + (
+                " All configured voters must be up once before a new quorum writes anything:"
+                " docs/operations.md, Formatting."
+                if founds
+                else " If their disks are gone for good: docs/operations.md, A quorum lost for"
+                " good."
+            ),
             START,
         )
         return

@@ -105,6 +105,11 @@ class Lineage:
         below = [entry.generation for entry in self._entries if entry.offset < end_offset]
         return below[-1] if below else NO_GENERATION
 
+    @property
+    def ended(self) -> bool:
+        """True after a recovery or restore, until a leader has chosen the next generation."""
+        return bool(self._entries) and self.current == NO_GENERATION
+
     def __contains__(self, generation: object) -> bool:
         return any(entry.generation == generation for entry in self._entries)
 

@@ -41,7 +41,7 @@ class QuorumDescription:
 
     ``hears_leader``: the leader of this epoch has answered a Fetch lately, so this node would deny
     a pre-vote; false on the leader itself. ``parked_fetches``: those that wait for news on the
-    leader.
+    leader. ``votes_needed``: those that elect this node.
     """
 
     role: str
@@ -59,6 +59,7 @@ class QuorumDescription:
     voters_offset: int = -1
     hears_leader: bool = False
     parked_fetches: int = 0
+    votes_needed: int = 0
 
 
 def describe(node: Node, now: float) -> QuorumDescription:
@@ -94,6 +95,7 @@ def describe(node: Node, now: float) -> QuorumDescription:
         voters_offset=node.history.offset,
         hears_leader=role.hears_leader,
         parked_fetches=parked_fetches,
+        votes_needed=node.votes_needed,
     )
 
 

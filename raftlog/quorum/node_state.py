@@ -429,10 +429,11 @@ class NodeState:
         A configured set does not say on which disks its voters are. [Two of three controllers get
         new disks and are formatted with the configuration of old. With a majority they elect one
         of them before the third is heard, and found the quorum anew: its records are gone.] A
-        voter that has records votes for no empty log, so all votes prove that there are none.
+        voter that has records votes for no empty log, so all votes prove that there are none. The
+        same holds for a restored log until its first leader has chosen a generation.
         """
-        configured = self.log.end == 0 and self.history.offset == -1
-        if configured and any(not voter.directory_id for voter in self.voters.all):
+        founds = self.log.end == 0 or self.log.lineage.ended
+        if founds and any(not voter.directory_id for voter in self.voters.all):
             return len(self.voters)
         return self.voters.majority
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +44,15 @@ def described(role: str, voters: tuple[Voter, ...] = VOTERS) -> QuorumDescriptio
 )
 def test_the_sentence(peers: list[PeerReach], text: str) -> None:
     assert outage_text(described("prospective"), 2, peers) == text
+
+
+def test_founding_a_quorum_needs_all_voters_as_the_sentence_says() -> None:
+    """[2 of 3 could be reached, "which is enough for an election", and none was ever held]"""
+    seen = replace(described("prospective"), votes_needed=3)
+    assert outage_text(seen, 2, [PeerReach(1), PeerReach(3, "no route", 500)]) == (
+        "no leader is known in epoch 36: 2 of 3 voters can be reached, 3 are needed to found a"
+        " quorum: a configured voter set begins with the votes of all; node 3 for 0.5 s: no route"
+    )
 
 
 def test_a_node_without_voters() -> None:

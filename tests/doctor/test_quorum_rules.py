@@ -54,6 +54,24 @@ def test_a_majority_without_a_leader_elects_one() -> None:
         assert "epoch 7" in found.cause
 
 
+def test_founding_a_quorum_needs_all_voters() -> None:
+    """[two of three new controllers were up: "an election is under way, a second at most"]"""
+    new = {one: {"votes_needed": 3} for one in (1, 2, 3)}
+    found = only(quorum(3, 0, {3: R}, says=new))
+    assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
+    assert found.cause == (
+        "No leader: 2 of 3 voters answer, 3 are needed to found a quorum; node 3 refuses"
+        " connections."
+    )
+    assert found.remedy == (
+        "Start node 3. All configured voters must be up once before a new quorum writes anything:"
+        " docs/operations.md, Formatting."
+    )
+    # A voter with records needs a majority alone.
+    assert only(quorum(3, 0, {3: R}, says={**new, 1: {"votes_needed": 2}})).code == "ELECTION"
+    assert only(quorum(3, 0, says=new)).code == "ELECTION"
+
+
 def test_voters_that_do_not_reach_each_other_are_named_with_the_addresses_dialed() -> None:
     """[all three had got new addresses: the doctor spoke of an election]"""
     dialed = "old-{}:9093: Connection refused"
@@ -152,6 +170,18 @@ def test_a_voter_that_the_leader_hears_is_slow_and_not_down() -> None:
     found = only(quorum(3, 1, {3: S}))
     assert (found.code, found.severity) == ("NODE_SLOW", Severity.NOTICE)
     assert verdict([found]) is Verdict.HEALTHY
+
+
+def test_voter_that_refuses_connections_is_down_however_lately_the_leader_heard_it() -> None:
+    """[HEALTHY for 2 s after a kill -9, and "has not answered within 1000 ms" of a port that
+    refused]
+    """
+    lost = {"unreachable_ms": 300, "unreachable_reason": "Connection refused"}
+    assert codes(quorum(3, 1, {3: R}, voters={3: lost})) == ["VOTER_DOWN"]
+    # As the leader reaches it, it listens, elsewhere.
+    elsewhere = only(quorum(3, 1, {3: R}))
+    assert elsewhere.code == "NODE_SLOW"
+    assert elsewhere.cause.startswith("Node 3 refuses connections, but fetches from the leader")
 
 
 def test_a_voter_behind() -> None:

@@ -15,7 +15,7 @@ from test_quorum_replication import caught_up, fetch, leader_of_three
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.log_generation import GenerationAt, Lineage, new_generation
-from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import (
     Append,
@@ -34,6 +34,11 @@ from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MINE, OTHER = 11, 22
+
+
+def without_directory(name: str) -> Voter:
+    """A voter as ``controller.quorum.voters`` names it."""
+    return replace(voter(name), directory_id="")
 
 
 def node_of(generation: int, *, epoch: int = 3, log: tuple[tuple[int, int], ...] = ()) -> Any:
@@ -199,6 +204,20 @@ def test_configured_set_founds_a_quorum_with_the_votes_of_all(
     cluster.connect_all()
     cluster.run(20.0)
     assert bool(cluster.leaders()) is elects
+
+
+@pytest.mark.parametrize(("generations", "elects"), [((11, 0), False), ((11, 0, 12), True)])
+def test_restored_log_of_configured_voters_needs_the_votes_of_all_for_its_first_leader(
+    generations: tuple[int, ...], elects: bool
+) -> None:
+    """[One of three was not started yet, and another one has got a new disk: the two elect the
+    first, and what was acknowledged by the others is gone.] 0: a restore ended the one before.
+    """
+    config = QuorumConfig(CLUSTER, 1, "dir1", tuple(map(without_directory, "123")))
+    log = tuple(GenerationAt(5 + at, one) for at, one in enumerate(generations))
+    recovered = RecoveredLog(VoteState(3), 5, 10, ((3, 5),), start_epoch=2, generations=log)
+    core = QuorumCore(config, recovered, random.Random(1), 100.0)
+    assert (core._node.votes_needed < 3) is elects
 
 
 def test_two_voters_with_new_disks_elect_nobody_beside_one_with_records() -> None:
