@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
-    "cramjam": ("kafka",),
     "cryptography": ("certs", "server"),
     "fsspec": ("remote",),
     "grpc_health": ("server",),

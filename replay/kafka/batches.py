@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 
+from raftlog.quorum_time import MAX_MS
 from replay.kafka.errors import KafkaLogError, MalformedRecordError
 from replay.kafka.primitives import Reader
 
@@ -24,15 +25,14 @@ HEADER_BYTES = _HEAD.size + _REST.size
 _COMPRESSION, _CONTROL = 0x07, 0x20
 MAX_BATCH_BYTES = 16 << 20
 """More than any batch of a metadata log: Kafka bounds them by 8 MiB."""
-_MAX_EXPANDED_BYTES = 32 << 20
-_FIRST_EXPANDED_BYTES = 64 << 10
+_NO_TIMESTAMP = -1
+_CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
 
 class RawRecord(NamedTuple):
     """A record of a batch, not decoded."""
 
     offset: int
-    timestamp_ms: int
     key: bytes
     value: bytes
 
@@ -57,7 +57,6 @@ class Frame(NamedTuple):
     epoch: int
     max_timestamp_ms: int
     attributes: int
-    base_timestamp_ms: int
     record_count: int
     crc32c: int
     bytes: bytes
@@ -92,9 +91,7 @@ def frames(data: bytes, *, position: int = 0, at: int = 0) -> Iterator[tuple[int
 
 def _frame(data: bytes, position: int) -> Frame:
     base_offset, _ = _HEAD.unpack_from(data)
-    epoch, magic, crc, attributes, delta, base_ms, max_ms, _, _, _, count = _REST.unpack_from(
-        data, _HEAD.size
-    )
+    epoch, magic, crc, attributes, delta, _, max_ms, *_, count = _REST.unpack_from(data, _HEAD.size)
     if magic != 2:
         raise KafkaLogError(f"{_where(base_offset, position)} has magic {magic}, not 2")
     if google_crc32c.value(data[_CRC_FROM:]) != crc:
@@ -104,9 +101,16 @@ def _frame(data: bytes, position: int) -> Frame:
             f"{_where(base_offset, position)} is said to have {count} records and {delta + 1}"
             " offsets"
         )
-    return Frame(
-        base_offset, base_offset + delta, epoch, max_ms, attributes, base_ms, count, crc, data
-    )
+    if epoch < 0:
+        raise KafkaLogError(f"{_where(base_offset, position)} is said to be of epoch {epoch}")
+    require_time(max_ms, _where(base_offset, position))
+    return Frame(base_offset, base_offset + delta, epoch, max_ms, attributes, count, crc, data)
+
+
+def require_time(timestamp_ms: int, where: str) -> None:
+    """Raise KafkaLogError unless a time is Kafka's for none or in the years 1970 to 9999."""
+    if not _NO_TIMESTAMP <= timestamp_ms <= MAX_MS:
+        raise KafkaLogError(f"{where} has the timestamp {timestamp_ms} ms: no clock says that")
 
 
 def is_head_of(data: bytes, base_offset: int, epoch: int, crc32c: int) -> bool:
@@ -123,11 +127,15 @@ def _where(base_offset: int, position: int) -> str:
 
 def opened(frame: Frame, position: int) -> KafkaBatch:
     """A batch with its records. ``position``: in its file. Raises KafkaLogError."""
+    where = _where(frame.base_offset, position)
+    if codec := frame.attributes & _COMPRESSION:
+        raise KafkaLogError(
+            f"{where} is compressed with {_CODECS.get(codec, f'codec {codec}')}: Kafka never"
+            " compresses its metadata log"
+        )
     try:
-        content = _expanded(frame.bytes[_HEAD.size + _REST.size :], frame.attributes & _COMPRESSION)
-        records = _records(content, frame.record_count, frame.base_offset, frame.base_timestamp_ms)
+        records = _records(frame.bytes[HEADER_BYTES:], frame.record_count, frame.base_offset)
     except MalformedRecordError as error:
-        where = _where(frame.base_offset, position)
         raise KafkaLogError(f"{where} is malformed: {error}") from None
     return KafkaBatch(
         frame.base_offset,
@@ -140,18 +148,20 @@ def opened(frame: Frame, position: int) -> KafkaBatch:
     )
 
 
-def _records(content: bytes, count: int, base_offset: int, base_ms: int) -> tuple[RawRecord, ...]:
+def _records(content: bytes, count: int, base_offset: int) -> tuple[RawRecord, ...]:
     reader = Reader(content)
-    records = tuple([_record(reader, base_offset, base_ms) for _ in range(count)])
+    records = tuple([_record(reader, base_offset) for _ in range(count)])
     if reader.left:
         raise MalformedRecordError(f"{reader.left} bytes are left behind its records")
     return records
 
 
-def _record(reader: Reader, base_offset: int, base_ms: int) -> RawRecord:
+def _record(reader: Reader, base_offset: int) -> RawRecord:
     behind = reader.begin(reader.varlong())
     reader.take(1)
-    timestamp_ms, offset = base_ms + reader.varlong(), base_offset + reader.varlong()
+    # Its timestamp: a batch of raftlog's has one.
+    reader.varlong()
+    offset = base_offset + reader.varlong()
     key, value = _sized(reader), _sized(reader)
     for _ in range(reader.varlong()):
         _sized(reader)
@@ -159,72 +169,9 @@ def _record(reader: Reader, base_offset: int, base_ms: int) -> RawRecord:
     if reader.left:
         raise MalformedRecordError(f"{reader.left} bytes are left behind the record at {offset}")
     reader.end = behind
-    return RawRecord(offset, timestamp_ms, key, value)
+    return RawRecord(offset, key, value)
 
 
 def _sized(reader: Reader) -> bytes:
     length = reader.varlong()
     return b"" if length < 0 else reader.take(length)
-
-
-def _expanded(data: bytes, compression: int) -> bytes:
-    """The records of a batch, whatever it is compressed with (gzip 1, snappy 2, lz4 3, zstd 4)."""
-    if not compression:
-        return data
-    try:
-        import cramjam
-    except ImportError:
-        raise KafkaLogError(
-            "a batch is compressed: install what reads it, `pip install 'raftlog[kafka]'`"
-        ) from None
-    codecs: dict[int, Any] = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}
-    try:
-        if compression == 2:
-            content = _snappy(cramjam.snappy, data)
-        elif compression in codecs:
-            content = _decompressed(codecs[compression], data, cramjam.DecompressionError)
-        else:
-            raise MalformedRecordError(f"it has the unknown compression {compression}")
-    except cramjam.DecompressionError as error:
-        raise MalformedRecordError(
-            f"it cannot be decompressed into {_MAX_EXPANDED_BYTES >> 20} MiB: {error}"
-        ) from None
-    return content
-
-
-def _decompressed(codec: Any, data: bytes, failed: type[Exception]) -> bytes:
-    """Into a buffer of a size that nothing in the data decides, so that a few bytes can't ask for
-    all memory.
-    """
-    size = max(_FIRST_EXPANDED_BYTES, len(data))
-    while True:
-        size = min(8 * size, _MAX_EXPANDED_BYTES)
-        buffer = bytearray(size)
-        try:
-            return bytes(memoryview(buffer)[: codec.decompress_into(data, buffer)])
-        except failed:
-            if size == _MAX_EXPANDED_BYTES:
-                raise
-
-
-_XERIAL = b"\x82SNAPPY\0"
-
-
-def _snappy(snappy: Any, data: bytes) -> bytes:
-    """Raw snappy, or the blocks that Kafka's Java clients frame in their own way."""
-    if not data.startswith(_XERIAL):
-        return _raw_snappy(snappy, data, _MAX_EXPANDED_BYTES)
-    reader, parts, left = Reader(data, 16), list[bytes](), _MAX_EXPANDED_BYTES
-    while reader.left:
-        block = reader.take(int.from_bytes(reader.take(4), "big"))
-        parts.append(_raw_snappy(snappy, block, left))
-        left -= len(parts[-1])
-    return b"".join(parts)
-
-
-def _raw_snappy(snappy: Any, data: bytes, most: int) -> bytes:
-    """A block, which says how large it is."""
-    size = snappy.decompress_raw_len(data)
-    if size > most:
-        raise MalformedRecordError(f"it is said to have {size} bytes decompressed")
-    return bytes(snappy.decompress_raw(data))

@@ -15,7 +15,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.imported import PARTITION_DETAIL
 from raftlog.plural import counted
 from replay.entities import entities
-from replay.kafka.batches import batches
+from replay.kafka.batches import batches, require_time
 from replay.kafka.conversion import Conversion, Converted, StateHeader, decoded
 from replay.kafka.copies import Checkpoint
 from replay.kafka.errors import KafkaLogError, unreadable
@@ -50,7 +50,8 @@ def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
     if len(found) < 2 or found[0].name != _HEADER or found[-1].name != _FOOTER:
         raise KafkaLogError(f"{checkpoint.path} is not a whole snapshot")
     timestamp_ms = found[0].fields["last_contained_log_timestamp"]
-    header = StateHeader(checkpoint.end_offset, checkpoint.epoch, timestamp_ms)
+    require_time(timestamp_ms, str(checkpoint.path))
+    header = StateHeader(checkpoint.end_offset, checkpoint.epoch, max(timestamp_ms, 0))
     return found[1:-1], header
 
 

@@ -110,7 +110,7 @@ class Conversion:
         self.voters: list[int] = []
         """The last that the log names."""
         self._open: _Open | None = None
-        self._last_ms = 0
+        self._last_ms = self._last_epoch = 0
 
     @property
     def open_transaction(self) -> int | None:
@@ -144,7 +144,7 @@ class Conversion:
             raise KafkaLogError(
                 f"a snapshot that ends at offset {header.end_offset} holds {len(messages)} records"
             )
-        self._last_ms = header.timestamp_ms
+        self._last_ms, self._last_epoch = header.timestamp_ms, header.epoch
         return _batch_of(messages, base_offset, header.epoch, header.timestamp_ms)
 
     def _runs(self, source: KafkaBatch, records: Sequence[KafkaRecord]) -> Iterator[_Run]:
@@ -188,6 +188,12 @@ class Conversion:
             yield run
 
     def _encode(self, base_offset: int, messages: list[Any], source: KafkaBatch) -> Converted:
+        if source.epoch < self._last_epoch:
+            raise KafkaLogError(
+                f"the batch at offset {source.base_offset} is of epoch {source.epoch}, below epoch"
+                f" {self._last_epoch} before it"
+            )
+        self._last_epoch = source.epoch
         ordered = messages
         if len(messages) > 1:
             ordered = _in_order(messages)

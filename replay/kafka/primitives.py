@@ -54,33 +54,33 @@ class Reader:
         return MalformedRecordError(f"{count} bytes are said to follow, {self.left} are there")
 
     def unsigned_varint(self) -> int:
-        """An unsigned varint of up to five bytes."""
+        """An unsigned varint of up to 32 bits."""
         position = self.position
         # One byte, as most have: this is where the time goes.
         if position < self.end and (byte := self._data[position]) < 0x80:
             self.position = position + 1
             return byte
-        return self._varint(28, "five")
+        return self._varint(32)
 
     def varlong(self) -> int:
-        """A signed (zigzag) varint of up to ten bytes."""
+        """A signed (zigzag) varint of up to 64 bits."""
         position = self.position
         if position < self.end and (byte := self._data[position]) < 0x80:
             self.position = position + 1
             return (byte >> 1) ^ -(byte & 1)
-        value = self._varint(63, "ten")
+        value = self._varint(64)
         return (value >> 1) ^ -(value & 1)
 
-    def _varint(self, last_shift: int, limit: str) -> int:
-        value = shift = 0
-        while True:
-            if shift > last_shift:
-                raise MalformedRecordError(f"a varint has more than {limit} bytes")
+    def _varint(self, bits: int) -> int:
+        value = 0
+        for shift in range(0, bits, 7):
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
+            if value >> bits:
+                break
             if byte < 0x80:
                 return value
-            shift += 7
+        raise MalformedRecordError(f"a varint has more than {bits} bits")
 
     def unpack(self, layout: struct.Struct) -> Any:
         """One value of a fixed size."""

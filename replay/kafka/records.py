@@ -11,6 +11,7 @@ from replay.kafka.primitives import Reader
 from replay.kafka.schema import Decoded, Field, Schema, decoder
 
 _FRAME_VERSION = 1
+_INT16_MAX = 32_767
 _ENDPOINTS = (
     Field("name", "string"),
     Field("host", "string"),
@@ -210,6 +211,11 @@ def metadata_record(value: bytes) -> KafkaRecord:
     frame, api_key, version = (reader.unsigned_varint() for _ in range(3))
     if frame != _FRAME_VERSION:
         raise MalformedRecordError(f"a record has the unknown frame version {frame}")
+    for name, number in (("apiKey", api_key), ("version", version)):
+        if number > _INT16_MAX:
+            raise MalformedRecordError(
+                f"a record has the {name} {number}: {_INT16_MAX} is the highest"
+            )
     return _decoded(METADATA.get(api_key), api_key, version, reader)
 
 

@@ -102,7 +102,6 @@ def batch(
     epoch: int = 1,
     timestamp_ms: int = 1000,
     compression: int = 0,
-    compress: Any = bytes,
 ) -> bytes:
     """A record batch; records with a key make it a control batch."""
     is_control = isinstance(records[0], tuple)
@@ -114,7 +113,7 @@ def batch(
             b"\0" + varint(0) + varint(delta) + sized_key + varint(len(value)) + value + varint(0)
         )
         parts.append(varint(len(body)) + body)
-    content = compress(b"".join(parts))
+    content = b"".join(parts)
     count = len(records)
     attributes = compression | (0x20 if is_control else 0)
     rest = (
@@ -139,9 +138,11 @@ def write_node(
     return inside
 
 
-def write_checkpoint(inside: Path, end_offset: int, *records: bytes, epoch: int = 1) -> Path:
+def write_checkpoint(
+    inside: Path, end_offset: int, *records: bytes, epoch: int = 1, timestamp_ms: int = 1000
+) -> Path:
     """A snapshot of the state at an offset (exclusive), beside a node's segments."""
-    header = control("SnapshotHeaderRecord", last_contained_log_timestamp=1000)
+    header = control("SnapshotHeaderRecord", last_contained_log_timestamp=timestamp_ms)
     parts = [batch(0, [header]), batch(1, records)] if records else [batch(0, [header])]
     parts.append(batch(1 + len(records), [control("SnapshotFooterRecord")]))
     path = inside / f"{end_offset:020d}-{epoch:010d}.checkpoint"

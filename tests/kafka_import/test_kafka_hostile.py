@@ -2,73 +2,53 @@
 
 from __future__ import annotations
 
-import resource
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import cramjam
 import kafka_writer as kafka
 import pytest
 
+from raftlog.quorum_time import MAX_MS
 from replay.errors import ReplayError
-from replay.kafka.batches import batches
 from replay.kafka.copies import Copy, find_copies
 from replay.kafka.errors import KafkaLogError
 from replay.kafka.importing import Imported, Importer
 
 NOOP = kafka.metadata("NoOpRecord")
 LOG = "00000000000000000000.log"
-GIB = 1 << 30
 
 
-def bomb(codec: Any) -> bytes:
-    """Half a gibibyte of zeros, made piece by piece: the test must not need it at once."""
-    made = codec.Compressor()
-    for _ in range(512):
-        made.compress(bytes(1 << 20))
-    return bytes(made.finish())
+def test_compressed_batch_is_named_with_file_position_and_codec(tmp_path: Path) -> None:
+    """A few kilobytes that would expand to gibibytes: what stands before them is imported."""
+    good = kafka.batch(0, [NOOP])
+    node = kafka.write_node(tmp_path / "node", good + kafka.batch(1, [bytes(3000)], compression=4))
+    with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
+        imported = importer.run()
+    assert imported.end_offset == 1
+    assert imported.damages == [
+        f"{node / LOG}: at byte {len(good)}: the batch at offset 1 is compressed with zstd: Kafka"
+        " never compresses its metadata log"
+    ]
+    assert not imported.sound
 
 
-def snappy_block(size: int) -> bytes:
-    """A block that says to have so many bytes."""
-    return kafka.unsigned_varint(size) + b"\0" * 20
-
-
-@pytest.mark.parametrize(
-    ("compression", "compress"),
-    [
-        (1, lambda _: bomb(cramjam.gzip)),
-        (3, lambda _: bomb(cramjam.lz4)),
-        (4, lambda _: bomb(cramjam.zstd)),
-        (2, lambda _: snappy_block(4 * GIB - 1)),
-        (2, lambda _: b"\x82SNAPPY\0" + bytes(8) + struct.pack(">i", 25) + snappy_block(GIB)),
-    ],
-    ids=["gzip", "lz4", "zstd", "snappy", "xerial"],
-)
-def test_a_batch_that_expands_without_end_is_refused_in_bounded_memory(
-    compression: int, compress: Any
-) -> None:
-    data = kafka.batch(0, [NOOP], compression=compression, compress=compress)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(KafkaLogError, match="at byte 0: the batch at offset 0 is malformed"):
-        list(batches(data))
-    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown_kib < 200 << 10
-
-
-@pytest.mark.parametrize("compression", [1, 3, 4])
-def test_what_expands_a_thousandfold_within_the_bound_is_read(compression: int) -> None:
-    codec = {1: cramjam.gzip, 3: cramjam.lz4, 4: cramjam.zstd}[compression]
-    large = kafka.config("key", "x" * 5_000_000)
-    data = kafka.batch(
-        0, [large], compression=compression, compress=lambda one: bytes(codec.compress(one))
+def test_log_whose_epochs_go_back_is_refused(tmp_path: Path) -> None:
+    node = kafka.write_node(
+        tmp_path / "node", kafka.batch(0, [NOOP], epoch=3) + kafka.batch(1, [NOOP], epoch=2)
     )
-    ((_, found),) = batches(data)
-    assert found.records[0].value == large
+    with Importer(find_copies([node]), str(tmp_path / "exported")) as importer:
+        imported = importer.run()
+    assert imported.end_offset == 1
+    assert imported.stopped.endswith("the batch at offset 1 is of epoch 2, below epoch 3 before it")
+
+
+def test_snapshot_with_an_impossible_timestamp_is_refused(tmp_path: Path) -> None:
+    node = kafka.write_node(tmp_path / "node", b"")
+    path = kafka.write_checkpoint(node, 1, timestamp_ms=MAX_MS + 1)
+    with pytest.raises(KafkaLogError, match=f"{path} has the timestamp {MAX_MS + 1} ms"):
+        Importer(find_copies([node]), str(tmp_path / "exported"))
 
 
 def test_zeros_behind_the_log_cost_no_memory(tmp_path: Path) -> None:
