@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from raftlog.quorum_time import MAX_MS
+from raftlog.words import moment
 from replay.errors import ReplayError
 
 JOBS = (
@@ -106,26 +108,25 @@ def parse_time_ms(text: str) -> int:
 
     Raises ReplayError.
     """
-    if text.lstrip("-").isdigit():
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text)
+        if text.lstrip("-").isdecimal():
+            return min(max(int(text), -1), MAX_MS)
+        at = datetime.fromisoformat(text)
     except ValueError as error:
         raise ReplayError(
             f"{text!r} is neither milliseconds nor a time like 2026-01-31T12:00:00Z"
         ) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
     # timestamp() is a float: exact for milliseconds only after rounding.
-    return round(moment.timestamp() * 1000)
+    return round(at.timestamp() * 1000)
 
 
 def format_moment(timestamp_ms: int) -> str:
     """A timestamp for people: UTC, to the millisecond."""
-    seconds, ms = divmod(timestamp_ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{ms:03}Z"
+    return f"{moment(timestamp_ms):%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03}Z"
 
 
 def format_time(timestamp_ms: int) -> str:
     """A timestamp for people: UTC, to the second."""
-    return f"{datetime.fromtimestamp(timestamp_ms // 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return f"{moment(timestamp_ms):%Y-%m-%d %H:%M:%S}Z"

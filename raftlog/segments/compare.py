@@ -9,7 +9,7 @@ column. Memory: some thousand rows of each.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -207,7 +207,7 @@ class _ParquetRows:
                     f"column {name} is of type {column.type}, not {wanted.type}",
                 )
             pairs = zip(
-                expected["offset"].to_pylist(), wanted.to_pylist(), column.to_pylist(), strict=True
+                expected["offset"].to_pylist(), _values(wanted), _values(column), strict=True
             )
             offset, said, is_there = next(row for row in pairs if row[1] != row[2])
             raise corrupt(
@@ -251,6 +251,13 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
             if not says_content(error):
                 raise
             raise corrupt(segment, segment.base_offset, f"it cannot be read: {error}") from error
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column; of times, which no calendar need have, the milliseconds."""
+    is_time = pa.types.is_timestamp(column.type)
+    values: list[Any] = (column.cast(pa.int64()) if is_time else column).to_pylist()
+    return values
 
 
 def _brief(value: object) -> str:

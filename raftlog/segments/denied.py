@@ -62,8 +62,8 @@ def _has_index(chunk: Any) -> bool:
 def _outside(known: Any, column: pa.Array) -> bool:
     bounds = pc.min_max(column)
     try:
-        # As they stand in the file: a string that is none raises.
-        least, most = known.min, known.max
-    except ValueError:
+        # As they stand in the file: a string that is none raises, and so does a time that no
+        # calendar has.
+        return bool(bounds["min"].as_py() < known.min or known.max < bounds["max"].as_py())
+    except (ValueError, OverflowError):
         return True
-    return bool(bounds["min"].as_py() < least or most < bounds["max"].as_py())

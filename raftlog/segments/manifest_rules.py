@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from raftlog.quorum_time import MAX_MS
 from raftlog.segments.errors import (
     CorruptExportError,
     ExportError,
@@ -35,6 +36,16 @@ def check_fields(manifest: Manifest, path: str) -> None:
             f"{path} is of a log of {manifest.origin!r}, which this build does not know: use a"
             " newer raftlog"
         )
+    times = [(one.file, one.min_timestamp_ms) for one in manifest.segments]
+    times += [(one.file, one.max_timestamp_ms) for one in manifest.segments]
+    times += [(one.file, one.timestamp_ms) for one in manifest.checkpoints]
+    for file, time_ms in times:
+        if not 0 <= time_ms <= MAX_MS:
+            raise CorruptExportError(
+                f"{path} is corrupt: it names {time_ms} ms as a time of {file}, and no clock says"
+                " that",
+                file=MANIFEST_NAME,
+            )
     for name in ("state_from", "differs_from"):
         if (value := getattr(manifest, name)) is not None and not manifest.origin:
             raise CorruptExportError(

@@ -202,7 +202,7 @@ def controllers(slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
     said = pa.concat_tables(tables)
     begins = {"begins": said["offset"], "begins_ms": said["timestamp_ms"]}
     ends = {
-        name: [*column.to_pylist()[1:], None]
+        name: [*column.to_pylist(), None][1:]
         for name, column in (("ends", said["offset"]), ("ends_ms", said["timestamp_ms"]))
     }
     columns = begins | ends | {name: said[name] for name in ("epoch", "leader_id", *_HEARD)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -145,7 +146,7 @@ def standings(brokers: Iterable[BrokerSpan]) -> Ints:
     """
     rows: list[tuple[int, int, int, int]] = []
     spans = sorted(brokers, key=lambda span: (span.broker_id, span.begins))
-    for span, next_ in zip(spans, [*spans[1:], None], strict=True):
+    for span, next_ in zip_longest(spans, spans[1:]):
         rows.append((span.broker_id, span.begins, span.begins_ms, int(not span.fenced)))
         followed = (
             next_ is not None and next_.broker_id == span.broker_id and next_.begins == span.ends

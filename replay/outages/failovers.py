@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from raftlog.metadata.records import RecordType
@@ -73,7 +73,7 @@ def controllers(log: Rows, counted: Census, origin: str = "") -> list[Controller
             row["last_heard_age_ms"],
             row["last_heard_by_all"],
         )
-        for row, after in zip(rows, [*rows[1:], None], strict=True)
+        for row, after in zip_longest(rows, rows[1:])
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -109,7 +109,7 @@ def fencings(served: Iterable[Service]) -> list[Fencing]:
 def departures(served: list[Service]) -> list[Departure]:
     """When brokers ceased to be in service, for whatever reason."""
     found = []
-    for each, after in zip(served, [*served[1:], None], strict=True):
+    for each, after in zip_longest(served, served[1:]):
         if each.fenced or each.ends is None or each.ends_ms is None:
             continue
         if each.followed and after is not None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import html
-from datetime import UTC, datetime
 
 from raftlog.printable import printable
+from raftlog.words import moment as utc_moment
 
 _DAY_MS = 86_400_000
 
 
 def moment(at_ms: int) -> str:
     """2026-11-21 09:24:48."""
-    return f"{_utc(at_ms):%Y-%m-%d %H:%M:%S}"
+    return f"{utc_moment(at_ms):%Y-%m-%d %H:%M:%S}"
 
 
 def precise(at_ms: int) -> str:
@@ -27,7 +27,7 @@ def precise_clock(at_ms: int) -> str:
 
 def clock(at_ms: int) -> str:
     """09:24:48."""
-    return f"{_utc(at_ms):%H:%M:%S}"
+    return f"{utc_moment(at_ms):%H:%M:%S}"
 
 
 def period(begins_ms: int, ends_ms: int) -> str:
@@ -45,10 +45,6 @@ def number(value: float | None) -> str:
 def plural(value: int, one: str, many: str = "") -> str:
     """1 broker, 2 brokers."""
     return f"{value:,} {one if value == 1 else many or one + 's'}"
-
-
-def _utc(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def escape(text: str) -> str:

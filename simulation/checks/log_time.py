@@ -11,6 +11,7 @@ leader that does not know the times of the batches it has fetched, log time that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from typing_extensions import override
@@ -106,7 +107,7 @@ class LogTime(Checker):
         since = self._built_at - HEARD_FOR_S - 1.0
         seen = [
             one.off_ms
-            for one, after in zip(self._clocks, [*self._clocks[1:], None], strict=True)
+            for one, after in zip_longest(self._clocks, self._clocks[1:])
             if one.since <= self._built_at and (after is None or after.since > since)
         ]
         reached, most = list[int](), list[int]()

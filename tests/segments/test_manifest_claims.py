@@ -23,6 +23,7 @@ from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
 from raftlog.cli.main import main
+from raftlog.quorum_time import MAX_MS
 from raftlog.segments import manifest as manifests
 from raftlog.segments.buckets import add_buckets
 from raftlog.segments.errors import CorruptExportError, ExportError, UnsupportedExportError
@@ -39,9 +40,12 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of a log at level 8, in some pairs of files, with checkpoints."""
     where = tmp_path_factory.mktemp("honest") / "exported"
     history = LogHistory(5, metadata_version=8).run(300)
-    with ExportWriter(where, CLUSTER_ID, 0, max_segment_records=100) as writer:
+    with ExportWriter(
+        where, CLUSTER_ID, 0, max_segment_records=100, checkpoint_records=150
+    ) as writer:
         writer.append_chunk(b"".join(history.batches))
         writer.commit(writer.next_offset)
+    assert writer.manifest.checkpoints
     return where
 
 
@@ -131,6 +135,40 @@ def test_what_no_writer_writes_is_refused(forged: Path, fields: Document) -> Non
         match=r"zookeeper|state_from|format|history_begin",
     ):
         read_manifest(changed(forged, **fields))
+
+
+@pytest.mark.parametrize("time_ms", [-1, MAX_MS + 1, 2**63, 10**30])
+@pytest.mark.parametrize(
+    ("files", "field"),
+    [
+        ("segments", "min_timestamp_ms"),
+        ("segments", "max_timestamp_ms"),
+        ("checkpoints", "timestamp_ms"),
+    ],
+)
+def test_manifest_with_a_time_that_no_calendar_has_is_refused(
+    forged: Path, files: str, field: str, time_ms: int
+) -> None:
+    document = json.loads((forged / "manifest.json").read_text())
+    document[files][-1][field] = time_ms
+    sealed(forged, document)
+    with pytest.raises(CorruptExportError, match=r"no clock says that|is not a manifest"):
+        read_manifest(forged)
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_rows_with_a_time_that_no_calendar_has_are_damage(forged: Path, statistics: bool) -> None:
+    def edit(rows: pa.Table) -> pa.Table:
+        times = pa.array([1 << 62] * rows.num_rows, pa.int64()).cast(
+            rows.schema.field("timestamp").type
+        )
+        return rows.set_column(
+            rows.schema.get_field_index("timestamp"), rows.schema.field("timestamp"), times
+        )
+
+    code, said = verified(rewritten(forged, edit, write_statistics=statistics))
+    assert code == 3
+    assert "column timestamp has" in said or "deny what timestamp says" in said
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""Logs that say little: no controller, no broker; and times that no calendar has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kafka_log import imported, kafka
+
+from raftlog.quorum_time import MAX_MS
+from replay.errors import ReplayError
+from replay.kernels.timelines import CONTROLLER_COLUMNS, CONTROLLERS, controllers
+from replay.local.runner import LOCAL_JOBS, compute_local, run_local
+from replay.request import JobRequest, format_moment, format_time, parse_time_ms
+
+NOOP = kafka.metadata("NoOpRecord")
+
+
+@pytest.mark.parametrize("job", LOCAL_JOBS)
+@pytest.mark.parametrize(
+    "log",
+    [
+        kafka.batch(0, [NOOP]),
+        kafka.batch(0, [kafka.topic(), kafka.partition()]),
+        kafka.batch(0, [kafka.leader_change()], timestamp_ms=MAX_MS),
+    ],
+    ids=["no-op", "no controller", "end of time"],
+)
+def test_every_job_answers_about_a_log_that_says_little(
+    tmp_path: Path, log: bytes, job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
+    asked = JobRequest(
+        job=job,
+        export=str(tmp_path / "exported"),
+        engine="local",
+        key=("topic", ""),
+        from_offset=0,
+        output=str(tmp_path / "report.html"),
+    )
+    assert run_local(asked) in (0, 3)
+    assert capsys.readouterr().err == ""
+
+
+def test_log_without_a_leader_change_has_no_failover(tmp_path: Path) -> None:
+    log = kafka.batch(0, [kafka.topic(), kafka.partition()])
+    imported(kafka.write_node(tmp_path / "node", log), tmp_path / "exported")
+    found = compute_local(JobRequest(job="availability", export=str(tmp_path / "exported")))
+    assert found.failovers == []
+
+
+def test_no_controller_is_one_empty_table() -> None:
+    columns = {name: pa.array([], pa.int64()) for name in CONTROLLER_COLUMNS}
+    (table,) = controllers([pa.table(columns)])
+    assert table.num_rows == 0
+    assert table.schema == CONTROLLERS
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "shown"),
+    [
+        (-(1 << 63), "1970-01-01 00:00:00Z"),
+        (-1, "1970-01-01 00:00:00Z"),
+        (1_700_000_000_999, "2023-11-14 22:13:20Z"),
+        (1 << 62, "9999-12-31 23:59:59Z"),
+    ],
+)
+def test_every_time_can_be_shown(at_ms: int, shown: str) -> None:
+    assert format_time(at_ms) == shown
+    assert format_moment(at_ms)[:19] == shown[:19]
+
+
+@pytest.mark.parametrize(
+    ("text", "at_ms"),
+    [("9" * 400, MAX_MS), ("-" + "9" * 400, -1), ("1700000000000", 1_700_000_000_000)],
+)
+def test_milliseconds_are_kept_within_what_a_log_can_hold(text: str, at_ms: int) -> None:
+    assert parse_time_ms(text) == at_ms
+
+
+@pytest.mark.parametrize("text", ["²", "--5", "9" * 5000, "10000-01-01"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ReplayError, match="neither milliseconds nor a time"):
+        parse_time_ms(text)
