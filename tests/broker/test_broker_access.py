@@ -24,6 +24,7 @@ from raftlog.security.authorizer import Authorizer
 from raftlog.security.client_rules import ClientRules
 from raftlog.security.guard import Authentication
 from raftlog.security.permissions import BROKER, EachPartition
+from raftlog.transport.api import LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.data.v1 import data_pb2 as data
@@ -296,6 +297,25 @@ def test_failing_answer_of_the_data_plane_does_not_end_its_step(
         assert told.correlation_id == 3
         assert told.error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert told.error.outcome_unknown
+
+    on(scenario)
+
+
+def test_client_whose_link_has_just_closed_keeps_no_new_level_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def scenario(broker: Broker) -> None:
+        clients = first, gone, last = Client("alice"), Client("bob"), Client("carol")
+        for client in clients:
+            broker.server.accept(client)
+
+        def closed(message: Any) -> None:
+            raise LinkClosedError("closed")
+
+        monkeypatch.setattr(gone, "send", closed)
+        monkeypatch.setattr(broker.server._versions, "moved", lambda: True)
+        broker.server.released()
+        assert [one.HasField("api_versions") for one in (*first.sent, *last.sent)] == [True, True]
 
     on(scenario)
 

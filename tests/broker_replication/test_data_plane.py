@@ -6,15 +6,18 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from plane_world import KEY, Peer, PlaneWorld, chunk, on_plane
 from structlog.testing import capture_logs
 
 from broker.partition import events as ev
+from broker.replication.follower_sessions import FollowerSessions
+from broker.replication.leader_links import LeaderLink
 from broker.replication.notes import NOTES_MAX
 from raftlog.errors import ApiError, ErrorCode, StorageError
-from raftlog.transport.api import Conversation
+from raftlog.transport.api import Conversation, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -283,6 +286,30 @@ def test_a_follower_is_answered_on_its_link_and_a_new_link_is_a_new_session() ->
         dialer.close()
 
     on_plane(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(LinkClosedError("closed"), False), (ApiError(ErrorCode.MESSAGE_TOO_LARGE, "large"), True)],
+    ids=["closed", "too large"],
+)
+def test_follower_that_cannot_be_answered_ends_no_step(error: Exception, ends: bool) -> None:
+    sessions = FollowerSessions(lambda event: None)
+    broken, sound = Mock(send=Mock(side_effect=error)), Mock()
+    for link in (broken, sound):
+        sessions.accept(link)
+    for session in (1, 2):
+        sessions.answer(session, pb.ReplicaFetchResponse())
+    assert sound.send.called
+    assert broken.close.called is ends
+
+
+def test_fetch_to_a_leader_whose_link_has_just_closed_owes_no_answer() -> None:
+    link = Mock(send=Mock(side_effect=LinkClosedError("closed")))
+    to_leader = LeaderLink(Mock(dial=lambda *_: Mock(link=link)), 2, "b2:1", lambda event: None)
+    to_leader.send(pb.ReplicaFetchRequest(correlation_id=7), 1.0)
+    to_leader.check(2.0)
+    assert not link.close.called
 
 
 def test_a_link_to_a_leader_is_kept_as_long_as_it_is_wanted() -> None:

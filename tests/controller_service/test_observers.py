@@ -17,6 +17,7 @@ from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
 from raftlog.storage.api import SnapshotId
+from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -153,6 +154,33 @@ def test_there_is_data(world: World) -> None:
         5,
     )
     assert source.reports == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(LinkClosedError("closed"), False), (ApiError(ErrorCode.MESSAGE_TOO_LARGE, "large"), True)],
+    ids=["closed", "too large"],
+)
+def test_observer_that_cannot_be_answered_keeps_no_news_from_the_others(
+    error: Exception, ends: bool
+) -> None:
+    source = FakeSource(registered=frozenset((1, 2, 3)))
+    observers = observers_of(source)
+    links = first, broken, last = FakeLink(), FakeLink(), FakeLink()
+    for number, link in enumerate(links, 1):
+        observers.accept(link)
+        for _ in range(2):
+            observers.received(link, [fetch(10, replica_id=number, broker_epoch=3)])
+        link.sent.clear()
+
+    def refuse(message: Any) -> None:
+        raise error
+
+    broken.send = refuse  # type: ignore[method-assign]
+    source.committed_end = 11
+    observers.release()
+    assert [len(one.sent) for one in (first, last)] == [1, 1]
+    assert bool(broken.closed_because) is ends
 
 
 def applied(offset: int, epoch: int = 4) -> pb.AppliedBatch:

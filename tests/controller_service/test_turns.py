@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from simulated import simulated
+from test_controller_quorum import World, alter
 from test_sessions_in_service import unfenced_broker
 
 from controller.decision import Decision, Write
@@ -282,3 +283,29 @@ async def test_those_who_wait_in_vain_are_told_in_several_turns(
     assert {one.error.error_code for one in link.answers} == {code}
     await asyncio.sleep(1.0)
     assert len(link.answers) == count
+
+
+@simulated
+async def test_defect_in_one_decision_is_an_error_of_that_request_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    decider = (await world.active()).service.node.decider
+    assert decider is not None
+    decide = decider.decide
+
+    def failing(request: Any, now: float, kind: str = "") -> Any:
+        if request.incremental_alter_configs.resources[0].resource_name == "bad":
+            raise LookupError("a bug")
+        return decide(request, now, kind)
+
+    monkeypatch.setattr(decider, "decide", failing)
+    monkeypatch.setattr(decider, "plain_writes", lambda writes, begin: 0)
+    requests = [
+        pb.ControllerRequest(incremental_alter_configs=alter(name, "1"))
+        for name in ("a", "bad", "b")
+    ]
+    answers = await asyncio.gather(*map(world.client.send, requests))
+    codes = [one.error.error_code for one in answers]
+    assert codes == [0, ErrorCode.UNKNOWN_SERVER_ERROR, 0]
+    assert not answers[1].error.outcome_unknown

@@ -13,17 +13,18 @@ import pytest
 from simulated import simulated
 
 from raftlog import batch
-from raftlog.errors import StorageError
+from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.identity import ANONYMOUS
 from raftlog.metadata.records import record
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.replica.peer_acceptor import PeerAcceptor
+from raftlog.replica.peers import Peer
 from raftlog.replica.replica import SAVE_LEADER_AFTER_S, Replica
 from raftlog.replica.visitors import Visitors
 from raftlog.storage.api import NodeIdentity, VoteState
-from raftlog.transport.api import Conversation, Probe
+from raftlog.transport.api import Conversation, LinkClosedError, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 from simulation.twins.disk import SimDisk
@@ -40,6 +41,8 @@ class FakeLink:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.unknown: list[str] = []
+        self.fails: Exception | None = None
+        self.closed_because = ""
 
     def unknown_kind(self, what: str) -> None:
         self.unknown.append(what)
@@ -54,10 +57,12 @@ class FakeLink:
         self.unknown.append(what)
 
     def send(self, message: Any) -> None:
+        if self.fails is not None:
+            raise self.fails
         self.sent.append(message)
 
     def close(self, reason: str = "") -> None:
-        pass
+        self.closed_because = reason
 
 
 class FakeDialer:
@@ -296,7 +301,6 @@ def test_a_vote_that_follows_a_request_that_fails_when_it_is_released_is_written
 
 @simulated
 async def test_after_a_vote_that_could_not_be_stored_nothing_leaves() -> None:
-    from raftlog.errors import StorageError
 
     shell = Shell()
     link = FakeLink()
@@ -546,3 +550,50 @@ def test_what_is_refused_is_counted_and_said_once_in_a_while(
         assert log.warning.call_args.kwargs["since_last_said"] == 500
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(LinkClosedError("closed"), False), (ApiError(ErrorCode.MESSAGE_TOO_LARGE, "large"), True)],
+    ids=["closed", "too large"],
+)
+@simulated
+async def test_answer_that_cannot_be_sent_ends_its_own_link_at_most(
+    error: Exception, ends: bool
+) -> None:
+    """It is sent in a step that somebody else's vote or message has begun."""
+    shell = Shell()
+    broken, sound = FakeLink(), FakeLink()
+    broken.fails = error
+    shell.ask(broken, epoch=5)
+    shell.ask(sound, epoch=5, candidate=3)
+    await asyncio.sleep(0)
+    shell.persist()
+    await asyncio.sleep(0)
+    assert [one.vote_response.vote_granted for one in sound.sent] == [False]
+    assert bool(broken.closed_because) is ends
+    assert "failed" not in [name for name, _ in shell.listener.calls]
+
+
+@pytest.mark.parametrize(
+    "conversation", [Conversation.QUORUM, Conversation.REPLICATION, Conversation.SNAPSHOT]
+)
+@simulated
+async def test_request_on_a_link_that_has_just_closed_is_reported_unanswered(
+    conversation: Conversation,
+) -> None:
+    told: list[tuple[int, int]] = []
+    listener = Mock(unanswered=lambda *arguments: told.append(arguments))
+    transport = FakeTransport()
+    peer = Peer(2, "c2:9093", cast(Any, transport), listener, cast(Any, None), 1.0)
+    if conversation is Conversation.SNAPSHOT:
+        # It is dialed when it is needed.
+        peer.send_fetch_snapshot(7, pb.FetchSnapshotRequest())
+    link = transport.dialers["c2:9093", conversation].link = FakeLink()
+    link.fails = LinkClosedError("closed")
+    transport.dialers["c2:9093", conversation].handler.opened(link)
+    if conversation is Conversation.QUORUM:
+        peer.send(7, pb.VoteRequest())
+    elif conversation is Conversation.REPLICATION:
+        peer.send_fetch(7, pb.FetchRequest())
+    assert told == [(2, 7)]

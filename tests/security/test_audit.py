@@ -156,6 +156,26 @@ def test_a_write_is_told_with_what_became_of_it() -> None:
     assert [one.resource for one in event.touched] == [Resource(AclResourceType.TOPIC, "t")]
 
 
+def test_event_that_cannot_be_told_stops_nobody_who_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer may be one of many that a commit releases."""
+    world = World(C.CONTROLLER)
+    for number in (7, 8):
+        world.ask(create(number))
+
+    def fail(event: Event) -> None:
+        raise LookupError("a bug")
+
+    with monkeypatch.context() as broken, capture_logs() as logs:
+        broken.setattr(world.memory, "add", fail)
+        world.answer(created(7))
+    world.answer(created(8))
+    assert [one.correlation_id for one in world.link.sent] == [7, 8]
+    assert len(world.memory.events) == 1
+    assert [entry["log_level"] for entry in logs] == ["error"]
+
+
 def test_an_item_that_is_refused_is_told_with_the_entry_that_decides() -> None:
     world = World(C.CONTROLLER)
     world.ask(create(7, "t", "u"))

@@ -69,6 +69,17 @@ def test_nobody_is_a_node_there(number: int, who: Any) -> None:
     assert complaint == "node 3 sends this to another listener: CLIENTS is for clients"
 
 
+def test_refusal_on_a_closed_link_is_dropped_and_the_rest_handed_on() -> None:
+    conversation, message = OF_A_NODE[0]
+    link, recorder = FakeLink(CLIENT), Recorder()
+    link.close()
+    own = in_body(controller.ControllerRequest, "create_topics", None, 0)
+    for_clients({conversation: lambda _: recorder})[conversation](link).received(
+        link, [message, own]
+    )
+    assert (recorder.got, link.sent, len(link.complaints)) == ([own], [], 1)
+
+
 def test_what_clients_send_is_handed_on() -> None:
     clients = [body for body, field in CONTROLLER_CLAIMS.items() if field is None]
     assert clients

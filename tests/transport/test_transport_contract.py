@@ -179,6 +179,21 @@ def test_a_handler_that_raises_is_logged_and_its_link_closed(run: Runner) -> Non
     run(scenario)
 
 
+def test_handler_that_raises_when_its_link_has_closed_is_logged(run: Runner) -> None:
+    async def scenario(world: World) -> None:
+        def fail(link: Link, reason: str) -> None:
+            raise ZeroDivisionError("a bug")
+
+        server, client = Recorder(), Recorder()
+        server.closed = fail  # type: ignore[method-assign]
+        await connect(world, server, client)
+        with capture_logs() as logs:
+            client.links[0].close("the test ends it")
+            await until(lambda: "a link handler failed" in [entry["event"] for entry in logs])
+
+    run(scenario)
+
+
 def test_an_acceptor_that_raises_costs_one_stream(run: Runner) -> None:
     async def scenario(world: World) -> None:
         server, client = Recorder(), Recorder()

@@ -157,6 +157,17 @@ def test_the_greediest_address_is_cut_and_leaves_as_much_to_others() -> None:
     assert all("unfinished messages from 10.0.0.6" in why for _, why in peers.cut)
 
 
+def test_address_of_many_small_messages_is_cut_and_not_the_largest_message() -> None:
+    peers = Peers()
+    greedy, modest = [f"10.0.0.6:{port}" for port in range(1, 6)], "10.0.0.7:1"
+    for peer in (*greedy, modest):
+        peers.open(peer)
+        peers.send(peer, 2 * MIB)
+    peers.send(modest, MIB)
+    peers.look()
+    assert [peer for peer, _ in peers.cut] == greedy[:2]
+
+
 def test_small_messages_beside_it_do_not_hide_a_large_one() -> None:
     peers = Peers()
     peers.open(STRANGER, name="large")
@@ -198,6 +209,17 @@ def test_an_unread_message_is_no_more_than_its_window() -> None:
     watch.reads = False
     peers.send("a:1", 10 * MIB)
     assert peers.look() <= STREAM_WINDOW_BYTES
+
+
+def test_call_that_reads_nothing_is_not_late() -> None:
+    """A watch, beside a message that does not end."""
+    peers = Peers()
+    watch, _ = peers.open("a:1", name="watch"), peers.open("a:1", name="stalled")
+    watch.reads = False
+    peers.send("a:1", OPENING_BYTES + 200_000)
+    for _ in range(105):
+        peers.look()
+    assert [name for name, _ in peers.cut] == ["stalled"]
 
 
 def test_another_connection_from_the_same_port_begins_anew() -> None:
