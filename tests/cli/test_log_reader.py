@@ -66,7 +66,7 @@ def chunk(base: int, count: int) -> bytes:
 def leader(chunks: dict[int, bytes], *, high_watermark: int = 9, generation: int = 3) -> Answer:
     def answer(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
         assert request.replica_id == -1
-        assert request.generation in (-1, generation)
+        assert request.generation in (0, generation)
         return pb.MetadataFetchResponse(
             cluster_id="C",
             generation=generation,

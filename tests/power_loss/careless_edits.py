@@ -231,19 +231,6 @@ def recovery_votes_last() -> None:
     unsafe_recovery._write_vote, unsafe_recovery._flush = write_vote, flush_first
 
 
-def recovery_names_itself_last() -> None:
-    """Unsafe recovery: the records are durable before the generation that they begin."""
-    write, flush = unsafe_recovery.write_identity, unsafe_recovery._flush
-    late: list[Any] = []
-    unsafe_recovery.write_identity = lambda *arguments: late.append(arguments)
-
-    async def flush_first(store: RocksLogStore) -> None:
-        await flush(store)
-        write(*late.pop())
-
-    unsafe_recovery._flush = flush_first
-
-
 def restored_log_not_synced() -> None:
     """The records of a restore stay in the WAL, unsynced: RocksDB is not closed."""
     from raftlog.recovery import restore
@@ -352,7 +339,6 @@ SHOWN_BY: dict[str, tuple[str, str, str]] = {
     "acknowledged_before_the_sync": ("node_programs", "append", "node"),
     "sync_covers_what_came_after": ("node_programs", "group_commit", "node"),
     "recovery_votes_last": ("node_programs", "recover_by_hand", "node"),
-    "recovery_names_itself_last": ("node_programs", "recover_by_hand", "node"),
     "restored_log_not_synced": ("file_programs", "restore_backup", "node"),
     "backup_not_synced": ("file_programs", "backup", "backup"),
     "backup_name_not_synced": ("file_programs", "backup", "backup"),

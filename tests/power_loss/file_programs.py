@@ -145,7 +145,7 @@ def restore_backup(root: Path) -> None:
     mark("unformatted")
     mark("begins")
     image = _image()
-    identity = NodeIdentity("c1", 1, "d1", 4, 2)
+    identity = NodeIdentity("c1", 1, "d1", format_version=2)
     directory, end = root / "srv" / "raftlog" / "data", image.offset + 1
     made = restoring.beginning_chunk
 

@@ -16,6 +16,7 @@ from typing import Any
 from marks import mark
 from said import IDENTITY, SaidStore, batches_of, chunk_of, say_durable, snapshot_of, vote_as_said
 
+from raftlog.recovery import unsafe_recovery
 from raftlog.recovery.unsafe_recovery import recover_unsafely
 from raftlog.storage.api import SnapshotId, VoteState
 from raftlog.storage.bootstrap_file import Bootstrap
@@ -291,29 +292,24 @@ prepare_recover_by_hand = _fill
 
 
 def recover_by_hand(root: Path) -> None:
-    """Unsafe recovery: the identity, the vote and two records, in this order."""
+    """Unsafe recovery: the vote and then the records that begin a new generation."""
     _say_filled()
-    mark("recovering", end=len(LOG_EPOCHS), generation=1)
+    vote = vote_as_said(VoteState(epoch=VOTE.epoch + unsafe_recovery.EPOCHS_SKIPPED))
+    mark("recovering", end=len(LOG_EPOCHS), vote=vote)
     mark("begins")
-    from raftlog.recovery import unsafe_recovery
-
     made = unsafe_recovery.beginning_chunk
 
     def said(*args: object, **details: object) -> bytes:
         chunk = made(*args, **details)  # type: ignore[arg-type]
-        mark("identifying", identity=asdict(replace(IDENTITY, generation=1)))
-        mark(
-            "voting",
-            vote=vote_as_said(VoteState(epoch=VOTE.epoch + unsafe_recovery.EPOCHS_SKIPPED)),
-        )
+        mark("voting", vote=vote)
         for base, behind, data in batches_of(chunk, len(LOG_EPOCHS)):
             mark("appending", base=base, end=behind, data=data)
         return chunk
 
     unsafe_recovery.beginning_chunk = said
     done = asyncio.run(recover_unsafely(root / "data", endpoint="h:1", reason="fire", now_ms=5_000))
-    mark("identified", identity=asdict(replace(IDENTITY, generation=1)))
-    mark("voted", vote=vote_as_said(VoteState(epoch=done.epoch)))
+    assert vote == vote_as_said(VoteState(epoch=done.epoch))
+    mark("voted", vote=vote)
     mark("durable", end=done.end_offset)
 
 
@@ -327,7 +323,7 @@ def start_again(root: Path) -> None:
     async def run() -> None:
         node = SaidStore(root / "data")
         # A recovery that was cut short is over: what follows is of the old generation.
-        mark("recovering", end=2**62, generation=0)
+        mark("recovering", end=2**62, vote=None)
         await node.vote(VoteState(epoch=node.epoch + 1))
         await node.write(1, epoch=node.epoch + 1)
         node.close()

@@ -94,8 +94,8 @@ class LogPromises(_Refuses):
     """Of those that were ever begun, what is in them."""
     stored: set[str] = field(default_factory=set)
     """Those that must be there."""
-    recovering: dict[str, int] | None = None
-    """Records from ``end`` on are of this ``generation``, and of no older one."""
+    recovering: dict[str, Any] | None = None
+    """Records from ``end`` on are the recovery's, whose ``vote`` is durable before them."""
     formatted: bool = True
     """It was reported that there is a directory."""
 
@@ -169,12 +169,9 @@ class LogPromises(_Refuses):
         if (
             (new := self.recovering)
             and _end(start, batches) > new["end"]
-            and found["identity"]["generation"] < new["generation"]
+            and found["vote"] != new["vote"]
         ):
-            return (
-                f"the log holds records of generation {new['generation']}, which the identity does"
-                " not have"
-            )
+            return f"the log holds records of the recovery, and not its vote {new['vote']}"
         for name, data in found["snapshots"].items():
             if data != self.snapshots.get(name):
                 return f"snapshot {name} is not what was stored"

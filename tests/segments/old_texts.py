@@ -37,6 +37,7 @@ class OldLog:
     """The log of the build before, as the source of an export."""
 
     cluster_id, generation, start_offset = LogHistory(brokers=0).cluster_id, 0, 0
+    connections = 1
 
     def __init__(self) -> None:
         self.data = unpacked(OLD["log"])
