@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -25,7 +24,7 @@ FLUSH_S = 1.0
 
 
 class LogWriter(logging.Handler):
-    """Hands records to other handlers, in order.
+    """Hands records to other handlers, in order, on its own thread: what they write to may hang.
 
     An error is written before the caller goes on, with all that was logged before it; so is the
     line of a library, which is put together in the context of its caller. When the process ends,
@@ -35,61 +34,80 @@ class LogWriter(logging.Handler):
     def __init__(self, targets: Sequence[logging.Handler]) -> None:
         super().__init__()
         self._targets = targets
-        self._waiting: deque[logging.LogRecord] = deque()
-        self._wanted = threading.Event()
-        self._writing = threading.Lock()
+        self._waiting: deque[tuple[logging.LogRecord, contextvars.Context | None]] = deque()
+        self._wanted, self._hurry = threading.Event(), threading.Event()
+        self._written = threading.Condition()
+        self._taken = self._done = 0
+        """How many lines were taken, and how many of them are written."""
         self._left_out = 0
         self.hangs = False
         """A flush has waited in vain, and nothing was written since."""
         self._thread: threading.Thread | None = None
 
     @override
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Take a line, and wait until it is written if it is urgent."""
+        taken = super().handle(record)
+        if taken and _is_urgent(record):
+            self.flush()  # Without this handler's lock: the thread logs too.
+        return taken
+
+    @override
     def emit(self, record: logging.LogRecord) -> None:
-        """Have a line written soon, or now if it is urgent; left out if too many wait already."""
+        """Have a line written soon; left out if too many wait already."""
         if len(self._waiting) >= WAITING_LINES_MAX:
             self._left_out += 1
             return
-        self._waiting.append(record)
-        if _is_urgent(record):
-            self.flush()
-        elif not self._wanted.is_set():
-            self._wanted.set()
-            if self._thread is None:
-                # In a context that says which node this is.
-                run = contextvars.copy_context().run
-                self._thread = threading.Thread(
-                    target=run, args=(self._run,), name="log", daemon=True
-                )
-                self._thread.start()
+        context = contextvars.copy_context() if _is_urgent(record) else None
+        self._waiting.append((record, context))
+        self._taken += 1
+        if not self._wanted.is_set():
+            self._wake()
 
     @override
     def flush(self) -> None:
-        """Write what waits, unless a write of before hangs: that is waited for once."""
-        if self._writing.acquire(timeout=0 if self.hangs else FLUSH_S):
-            try:
-                self._write()
-            finally:
-                self._writing.release()
-        else:
-            self.hangs = True
+        """Wait until what was taken is written; FLUSH_S at most, and once for who hangs."""
+        taken = self._taken
+        if self._done >= taken or threading.current_thread() is self._thread:
+            return
+        self._hurry.set()
+        self._wake()
+        with self._written:
+            self.hangs = not self._written.wait_for(
+                lambda: self._done >= taken, 0 if self.hangs else FLUSH_S
+            )
+
+    def _wake(self) -> None:
+        self._wanted.set()
+        if self._thread is None:
+            # In a context that says which node this is.
+            run = contextvars.copy_context().run
+            self._thread = threading.Thread(target=run, args=(self._run,), name="log", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         while True:
             self._wanted.wait()
-            time.sleep(LATER_S)
+            self._hurry.wait(LATER_S)
             self._wanted.clear()
-            with self._writing:
-                self._write()
+            self._hurry.clear()
+            self._write()
             if self._left_out:
                 left_out, self._left_out = self._left_out, 0
                 log.warning("log lines were left out", lines=left_out)
 
     def _write(self) -> None:
         while self._waiting:
-            record = self._waiting.popleft()
+            record, context = self._waiting.popleft()
             for target in self._targets:
-                target.handle(record)
-            self.hangs = False
+                if context is None:
+                    target.handle(record)
+                else:
+                    context.run(target.handle, record)
+            with self._written:
+                self._done += 1
+                self.hangs = False
+                self._written.notify_all()
 
 
 def _is_urgent(record: logging.LogRecord) -> bool:

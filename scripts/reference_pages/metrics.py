@@ -82,7 +82,7 @@ def of_a_controller() -> Sequence[Metric]:
             now=lambda: 0.0,
         ),
     )
-    quorum = quorum_pb2.DescribeQuorumResponse(role="leader")
+    quorum = quorum_pb2.DescribeQuorumResponse(role="leader", clock_ahead_ms=0)
     brokers = controller_pb2.DescribeBrokersResponse()
     with (
         mock.patch.object(controller.http_side, "describe_quorum", return_value=quorum),
@@ -102,7 +102,10 @@ def of_a_broker() -> Sequence[Metric]:
         space=SimpleNamespace(free_bytes=0, low=False),
     )
     service = SimpleNamespace(
-        report=SimpleNamespace(describe=broker_pb2.DescribeBrokerResponse, log_contradiction=""),
+        report=SimpleNamespace(
+            describe=partial(broker_pb2.DescribeBrokerResponse, clock_ahead_ms=0),
+            log_contradiction="",
+        ),
         data=data,
         requests=SimpleNamespace(figures=RequestFigures(lambda: 0.0), queue_depths=dict),
         watches=SimpleNamespace(

@@ -32,18 +32,26 @@ async def hijack(stage: Stage) -> Sequence[Answer]:
     """Write under the number that the session's owner is about to use."""
     opened = await stage.operator.controllers.call(controller.OpenClientRequest(name="owner"))
     client_id = opened.open_client.client_id
+    client = common.ClientIdentity(
+        client_id=client_id,
+        sequence=1,
+        all_below_done=1,
+        generation=opened.write.token.generation,
+    )
     answer = await stage.stranger.ask(
         stage.leader.endpoint,
-        client=common.ClientIdentity(client_id=client_id, sequence=1, all_below_done=1),
+        client=client,
         incremental_alter_configs=setting("by the stranger", "x"),
     )
-    await stage.operator.write(_own(client_id), client_id=client_id, sequence=1, all_below_done=1)
+    await stage.operator.write(_own(client_id), client)
     return [answer]
 
 
 async def close_session(stage: Stage) -> Sequence[Answer]:
     opened = await stage.operator.controllers.call(controller.OpenClientRequest(name="closed"))
-    closing = controller.CloseClientRequest(client_id=opened.open_client.client_id)
+    closing = controller.CloseClientRequest(
+        client_id=opened.open_client.client_id, generation=opened.write.token.generation
+    )
     return [await stage.stranger.ask(stage.leader.endpoint, close_client=closing)]
 
 
@@ -94,7 +102,7 @@ async def read_log(stage: Stage) -> Sequence[Answer]:
         told_lowest_acknowledged_offset=-1,
         high_watermark=-1,
         max_bytes=1 << 20,
-        generation=-1,
+        generation=0,
     )
     answer = await stage.stranger.say(stage.leader.endpoint, Conversation.OBSERVER, request)
     if answer.message is not None and answer.message.records:

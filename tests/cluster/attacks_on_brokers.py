@@ -139,7 +139,7 @@ async def report(stage: Stage) -> Sequence[Answer]:
         told_lowest_acknowledged_offset=-1,
         high_watermark=-1,
         max_bytes=1 << 20,
-        generation=-1,
+        generation=0,
     )
     return [await stage.stranger.say(stage.leader.endpoint, Conversation.OBSERVER, request)]
 

@@ -60,7 +60,7 @@ def _metadata_fetch(ask: Ask) -> Any:
     return rpc_pb.MetadataFetchRequest(
         cluster_id=ask.cluster_id, replica_id=ask.node_id, controller_epoch=ask.facts.epoch,
         broker_epoch=ask.broker_epoch, applied_offset=FAR,
-        told_lowest_acknowledged_offset=FAR, high_watermark=-1, max_bytes=1 << 20, generation=-1,
+        told_lowest_acknowledged_offset=FAR, high_watermark=-1, max_bytes=1 << 20, generation=0,
     )  # fmt: skip
 
 

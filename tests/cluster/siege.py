@@ -26,6 +26,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
@@ -142,7 +143,9 @@ class Operator:
         await until_true(seen, "the cluster says how it is")
         return found[-1]
 
-    async def write(self, name: str, **client: Any) -> pb.ControllerResponse:
+    async def write(
+        self, name: str, client: common_pb2.ClientIdentity | None = None
+    ) -> pb.ControllerResponse:
         """A value under this name; ``client``: what it says about itself."""
         request = pb.ControllerRequest(incremental_alter_configs=setting(name, "x"), client=client)
         return await self.controllers.call(request, timeout_s=PATIENCE_S)

@@ -83,16 +83,23 @@ async def asked(cluster: LocalCluster, name: str) -> AsyncIterator[Asked]:
 
 @asynccontextmanager
 async def cluster_with_proxy(directory: Path) -> AsyncIterator[tuple[LocalCluster, CuttableProxy]]:
-    """One controller, brokers 2 and 3; broker 3 reaches the controller through the proxy alone."""
+    """One controller, brokers 2 and 3; broker 3 reaches the controller through the proxy alone.
+
+    The proxy is what the controller advertises, for broker 3 asks whom the log names as a voter too.
+    """
     cluster = LocalCluster(directory, controllers=1, brokers=2, settings=SETTINGS)
     cluster.generate()
     (controller,) = cluster.controllers
     (port,) = free_ports(1)
     proxy = CuttableProxy(port, controller.endpoint)
-    config = cluster.config_path(f"broker-{AWAY}")
-    text = config.read_text()
-    assert text.count(controller.endpoint) == 1
-    config.write_text(text.replace(controller.endpoint, proxy.address))
+    for node in (controller.name, f"broker-{AWAY}"):
+        config = cluster.config_path(node)
+        voter = f"1@{controller.endpoint}"
+        text = config.read_text()
+        assert text.count(voter) == 1
+        config.write_text(text.replace(voter, f"1@{proxy.address}"))
+    with cluster.config_path(controller.name).open("a") as file:
+        file.write(f'advertised.listeners = ["{proxy.address}"]\n')
     await proxy.open()
     try:
         await asyncio.to_thread(cluster.start_controllers)

@@ -84,7 +84,7 @@ async def _flood(
 async def whole_log(leader: Node, until: float) -> None:
     """Streams that all ask for the whole log, again and again."""
     request = pb.MetadataFetchRequest(
-        replica_id=-1, fetch_offset=0, max_bytes=2**31 - 1, generation=-1
+        replica_id=-1, fetch_offset=0, max_bytes=2**31 - 1, generation=0
     )
     await _flood(leader, until, 400, 8, Conversation.OBSERVER, request.SerializeToString())
 

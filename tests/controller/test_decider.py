@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from deciding import Cell, Decided, envelope, registration
+from deciding import CLUSTER_ID, Cell, Decided, envelope, registration
 
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
@@ -17,6 +17,23 @@ def test_a_request_without_a_body_is_refused() -> None:
     decision = cell.decider.decide(rpc.ControllerRequest(), cell.now)
     assert decision.error is not None
     assert (decision.error.code, decision.error.field) == (ErrorCode.INVALID_REQUEST, "body")
+
+
+def test_a_request_of_another_cluster_is_refused_before_anything_else() -> None:
+    cell = Cell(brokers=1)
+    request = envelope(registration(1))
+    request.cluster_id = "other"
+    before = cell.soft_state()
+    decision = cell.decide_request(request)
+    assert decision.error is not None
+    assert (decision.error.code, decision.error.field) == (
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        "cluster_id",
+    )
+    assert decision.records == []
+    assert cell.soft_state() == before
+    request.cluster_id = CLUSTER_ID
+    assert cell.decide_request(request).error is None
 
 
 def test_every_body_has_its_decision() -> None:

@@ -173,6 +173,27 @@ exit_process(3)
         os.close(stderr)
 
 
+@pytest.mark.parametrize("level", [logging.INFO, logging.ERROR])
+def test_the_first_lines_of_all_wait_no_longer_for_who_hangs(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """[the caller itself wrote what waited, without an end, where the thread had not begun to]"""
+    monkeypatch.setattr(log_writer, "FLUSH_S", 0.1)
+    lines = Lines()
+    lines.go.clear()
+    writer = LogWriter([lines])
+    begun = time.monotonic()
+    writer.handle(line("nobody reads this", level))
+    writer.flush()
+    assert time.monotonic() - begun < TIMEOUT_S / 2
+    assert writer.hangs
+    lines.go.set()
+    lines.wait(1)
+    writer.handle(line("read again", logging.ERROR))
+    assert lines.events == ["nobody reads this", "read again"]
+    assert not writer.hangs
+
+
 def test_a_process_that_ends_writes_what_waits() -> None:
     program = """
 import structlog
