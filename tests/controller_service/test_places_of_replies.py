@@ -5,7 +5,7 @@ however the request ends.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from simulated import simulated
@@ -17,7 +17,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 WRITE = pb.ControllerRequest(open_client=pb.OpenClientRequest(name="c"))
 READ = pb.ControllerRequest(describe_brokers=pb.DescribeBrokersRequest())
-REFUSED = pb.ControllerRequest(acks=9, describe_brokers=pb.DescribeBrokersRequest())
+REFUSED = pb.ControllerRequest(acks=cast("Any", 9), describe_brokers=pb.DescribeBrokersRequest())
 AWAY = pb.ControllerRequest(transfer_leadership=pb.TransferLeadershipRequest(target_id=-1))
 
 
