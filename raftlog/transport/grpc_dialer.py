@@ -18,6 +18,7 @@ from raftlog.transport.dialing import BaseDialer
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text
 from raftlog.transport.lane_offer import ASK_KEY, VERSION, Offer, offered
 from raftlog.transport.laned_link import DialedLanedLink
+from raftlog.transport.probe import host_failure
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.transport.token_source import NoTokenError, TokenSource, authorization
 from raftlog.transport.wire_errors import error_from_wire
@@ -177,9 +178,15 @@ class GrpcDialer(BaseDialer):
                 # A call that failed has empty initial metadata, and its status says why.
                 return status_text(await call.code(), await call.details())
         except TimeoutError:
-            return f"no answer within {self._limits.connect_timeout_ms} ms"
+            return await self._why_silent()
         except (grpc.RpcError, grpc.aio.BaseError) as error:
             return failure_text(error)
+
+    async def _why_silent(self) -> str:
+        """Why nothing came in time: gRPC may still be asking a name server."""
+        timeout_ms = self._limits.connect_timeout_ms
+        failure = await host_failure(self._address, timeout_ms / 1000)
+        return failure or f"no answer within {timeout_ms} ms"
 
 
 async def _turned_away(call: Any) -> ApiError | None:

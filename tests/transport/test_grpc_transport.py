@@ -161,6 +161,45 @@ def test_a_server_that_accepts_and_never_answers_is_given_up() -> None:
     run_real(scenario, replace(LIMITS, connect_timeout_ms=200))
 
 
+def test_host_name_that_does_not_resolve_is_the_reason_whatever_grpc_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[A host without an address "does not answer": its process was to be ended first.]"""
+
+    async def deaf(self: Any) -> None:
+        raise TimeoutError
+
+    async def scenario(world: World) -> None:
+        assert await probe.host_failure("localhost:1", 10) == ""
+        assert await probe.host_failure("[::1]:1", 10) == ""
+        world.client.dial("no-such-host.invalid:1", Conversation.CONTROLLER, Recorder())
+        with capture_logs() as logs:
+            await until(lambda: logs)
+        assert logs[0]["reason"].startswith("the host name no-such-host.invalid does not resolve: ")
+
+    # gRPC asks its name servers for longer than that.
+    monkeypatch.setattr("grpc.aio._call.StreamStreamCall.initial_metadata", deaf)
+    run_real(scenario)
+
+
+def test_end_of_the_process_does_not_wait_for_a_name_server() -> None:
+    program = """
+import asyncio, socket, time
+from raftlog.transport import probe
+find = socket.getaddrinfo
+socket.getaddrinfo = lambda *a, **o: find(*a, **o) if o.get("flags") else time.sleep(60)
+async def main():
+    print(await probe.probe("silent.example:1", 0.05))
+    print(await probe.host_failure("silent.example:1", 0.05))
+asyncio.run(main())
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False
+    )
+    why = "the host name silent.example does not resolve: no name server has answered within 0.05 s"
+    assert (ran.returncode, ran.stdout) == (0, f"Probe.SILENT\n{why}\n"), ran.stderr
+
+
 def test_a_server_killed_under_a_link_is_noticed_and_dialled_again() -> None:
     program = """
 import asyncio, sys
