@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from raftlog.cli.client_security import ClientSecurity
@@ -13,7 +14,7 @@ from raftlog.cli.quorum_queries import DESCRIBE_QUORUM, Call, Called, call, call
 from raftlog.doctor.evidence import About, Evidence, NodeSeen, Reach
 from raftlog.endpoint import endpoint_on, parse_endpoint
 from raftlog.transport.api import Probe
-from raftlog.transport.probe import probe
+from raftlog.transport.probe import host_failure, probe
 from raftlog.transport.tls_look import NOTHING, TlsSeen, TlsTrouble, speaks_tls, tls_trouble
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2
@@ -68,6 +69,8 @@ class _Look:
         self._timeout_s, self._security = timeout_s, security
         self._until = self._begun + timeout_s
         self._asked: dict[str, asyncio.Task[NodeSeen]] = {}
+        self._unresolved: set[str] = set()
+        """Addresses whose host names are being looked up."""
         self._brokers: dict[tuple[str, int], asyncio.Task[Called]] = {}
         """By the cluster and the leader that is asked: addresses of two clusters have two."""
         for address in addresses:
@@ -88,7 +91,8 @@ class _Look:
             if address not in seen:
                 await _ended(task)
                 failure = f"nothing came within {waited_ms} ms"
-                seen[address] = NodeSeen(address, Reach.SILENT, None, failure, waited_ms)
+                reach = Reach.UNRESOLVED if address in self._unresolved else Reach.SILENT
+                seen[address] = NodeSeen(address, reach, None, failure, waited_ms)
         nodes = _once_a_node(list(seen.values()))
         brokers = await self._brokers_seen(Evidence(nodes).leader)
         told = await self._told_by(brokers.response)
@@ -97,8 +101,10 @@ class _Look:
 
     def _ask(self, address: str) -> None:
         if address and address not in self._asked and len(self._asked) < MAX_ADDRESSES:
+            self._unresolved.add(address)
+            resolved = partial(self._unresolved.discard, address)
             self._asked[address] = asyncio.create_task(
-                _look_at(address, self._timeout_s, self._security)
+                _look_at(address, self._timeout_s, self._security, resolved)
             )
 
     def _learn(self, node: NodeSeen) -> None:
@@ -181,7 +187,13 @@ async def _ended(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _look_at(address: str, timeout_s: float, security: ClientSecurity) -> NodeSeen:
+async def _look_at(
+    address: str, timeout_s: float, security: ClientSecurity, looked_up: Callable[[], None]
+) -> NodeSeen:
+    unknown = await host_failure(address, timeout_s)
+    looked_up()
+    if unknown:
+        return NodeSeen(address, Reach.UNRESOLVED, None, unknown)
     begun_ms = _now_ms()
     quorum, node = await call_all(address, [DESCRIBE_QUORUM, _DESCRIBE_NODE], timeout_s, security)
     one = quorum.response

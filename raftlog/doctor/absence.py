@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from raftlog.doctor.evidence import Evidence, NodeSeen, Reach
-from raftlog.words import clock, nodes, span
+from raftlog.words import clock, named, nodes, span
 
 HEARD_MS = 2_000
 """A voter that the leader has heard so lately lives, whatever it says to us."""
@@ -75,6 +75,8 @@ def _found(seen: Evidence, reach: Reach, lost: list[NodeSeen]) -> str:
     since_ms = max(seen.unreachable_ms(one) for one in ids)
     since = f" since {clock(seen.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
     why = f" ({lost[0].tls.text or lost[0].failure})" if reach is Reach.OTHER else ""
+    if reach is Reach.UNRESOLVED:
+        why = f" ({named([node.endpoint for node in lost])})"
     return f"{nodes(ids)} {str(reach) if len(ids) == 1 else _plural(reach)}{since}{why}"
 
 
@@ -93,5 +95,6 @@ def _plural(reach: Reach) -> str:
         Reach.ANSWERS: "answer",
         Reach.REFUSES: "refuse connections",
         Reach.SILENT: "do not answer",
+        Reach.UNRESOLVED: "do not resolve",
         Reach.OTHER: "give another answer",
     }[reach]

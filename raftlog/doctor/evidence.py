@@ -21,6 +21,8 @@ class Reach(StrEnum):
     """No process listens there."""
     SILENT = "does not answer"
     """Nothing came in time: the process hangs, or the host or the network is gone."""
+    UNRESOLVED = "does not resolve"
+    """Name servers know no address of the host."""
     OTHER = "gives another answer"
     """Something answers that is not a node of a quorum, or that does not let us in."""
 

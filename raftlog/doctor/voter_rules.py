@@ -62,6 +62,8 @@ def _revive(gone: list[NodeSeen]) -> str:
             "What does not answer hangs, or its machine or network is gone: look at these. End a"
             " process that hangs (kill -9 loses nothing), and start it."
         )
+    if Reach.UNRESOLVED in reaches:
+        said.append("Where a host name does not resolve, look at the name servers from here.")
     if Reach.OTHER in reaches:
         said.append(
             "Where another program answers, find it on that machine, and end it, or give the node"

@@ -131,6 +131,26 @@ async def look(*addresses: str, timeout_s: float = 2.0) -> Evidence:
     return await gather(addresses, timeout_s, ClientSecurity())
 
 
+async def test_host_name_that_does_not_resolve_is_seen() -> None:
+    (one,) = (await look("no-such-host.invalid:1")).nodes
+    assert (one.reach, one.node_id) == (Reach.UNRESOLVED, -1)
+    assert one.failure.startswith("the host name no-such-host.invalid does not resolve: ")
+
+
+async def test_name_server_that_does_not_answer_is_told_from_a_process_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    async def never(host: str, port: int) -> Any:
+        if host == "slow.example":
+            await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr("raftlog.transport.probe._resolve", never)
+    one, other = (await look("slow.example:1", silent)).nodes
+    assert (one.endpoint, one.reach) == (silent, Reach.SILENT)
+    assert (other.endpoint, other.reach) == ("slow.example:1", Reach.UNRESOLVED)
+
+
 async def test_nobody_answers(dead: str, silent: str) -> None:
     seen = await look(dead, silent, timeout_s=0.3)
     reach = {one.endpoint: one.reach for one in seen.nodes}

@@ -184,6 +184,17 @@ def test_voter_that_refuses_connections_is_down_however_lately_the_leader_heard_
     assert elsewhere.cause.startswith("Node 3 refuses connections, but fetches from the leader")
 
 
+def test_host_name_that_does_not_resolve_is_told_from_a_process_that_hangs() -> None:
+    """["a process that hangs has to be ended first"]"""
+    found = only(quorum(3, 0, {1: Reach.UNRESOLVED, 3: Reach.UNRESOLVED}))
+    assert f"nodes 1 and 3 do not resolve ({endpoint(1)} and {endpoint(3)})" in found.cause
+    assert "hangs" not in found.remedy
+    gone = {"last_fetch_age_ms": 60_000}
+    down = only(quorum(3, 1, {3: Reach.UNRESOLVED}, voters={3: gone}))
+    assert down.code == "VOTER_DOWN"
+    assert "look at the name servers" in down.remedy
+
+
 def test_a_voter_behind() -> None:
     lag = {"log_end_offset": 40, "last_caught_up_age_ms": 11_000}
     found = only(quorum(3, voters={2: lag}))
