@@ -48,6 +48,7 @@ TRANSIENT = frozenset(
     }
 )
 """Errors that say nothing about the request itself: it is sent again."""
+_EARLIER_ATTEMPT = "; an earlier attempt may have been executed, or be yet"
 
 Attempt = Callable[
     [controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]
@@ -198,11 +199,7 @@ class Session:
                 on_the_way += 1
             elif error.code not in TRANSIENT or isinstance(error, OtherServerError):
                 if on_the_way and write is not None:
-                    _unknown(
-                        f"{error.message}; an earlier attempt may have been executed, or be yet",
-                        error.code,
-                        error,
-                    )
+                    _unknown(f"{error.message}{_EARLIER_ATTEMPT}", error.code, error)
                 raise error
             await self._pause(pauses, deadline, error, on_the_way)
 
@@ -225,8 +222,12 @@ class Session:
         """
         pause_s = pause_after(error, pauses.next_s())
         if self._loop.time() + pause_s >= deadline or await happens(self._closed, pause_s):
+            earlier = "" if error.outcome_unknown or not on_the_way else _EARLIER_ATTEMPT
             raise ApiError(
-                error.code, error.message, field=error.field, outcome_unknown=on_the_way > 0
+                error.code,
+                f"{error.message}{earlier}",
+                field=error.field,
+                outcome_unknown=on_the_way > 0,
             )
 
     # --- the client ------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ class AsyncDoubleBarrier(InQueue):
 
         Idempotent. Raises ApiError.
         """
-        group, self._group = self._group, None
         await self._place.leave()
+        group, self._group = self._group, None
         if group is None or not await self._left(group):
             return True
         try:

@@ -67,7 +67,9 @@ class AsyncElection(Holder):
             raise PlaceLostError(f"the leadership was lost: {error.message}") from error
 
     async def resign(self) -> None:
-        """Let another one lead. Idempotent. Raises ApiError: then the lease ends by itself."""
+        """Let another one lead. Idempotent. Raises ApiError: then the lease ends by itself, or with
+        the next call.
+        """
         await self._place.leave()
 
     async def leader(self) -> Leader | None:

@@ -41,7 +41,9 @@ class AsyncLock(Holder):
         return await self._place.take(self._value, timeout_s)
 
     async def release(self) -> None:
-        """Let the next one have it. Idempotent. Raises ApiError: then the lease ends by itself."""
+        """Let the next one have it. Idempotent. Raises ApiError: then the lease ends by itself, or
+        with the next call.
+        """
         await self._place.leave()
 
     async def __aenter__(self) -> Self:

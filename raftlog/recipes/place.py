@@ -104,8 +104,8 @@ class Place:
         return True
 
     async def enter(self, value: str) -> None:
-        """Come, without waiting for anybody."""
-        if self._lease is not None or self._is_entering:
+        """Come, without waiting for anybody. A place that was lost does not hinder that."""
+        if self._is_entering or (self._lease is not None and self._lease.is_held):
             raise RaftlogError(
                 f"{self._name} is held or waited for by this object already: it is not reentrant;"
                 " make another one for another task"
@@ -137,10 +137,13 @@ class Place:
         self._is_first = False
 
     async def leave(self) -> None:
-        """Give the place up. Idempotent. Raises ApiError: then the lease ends by itself."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
+        """Give the place up. Idempotent. Raises ApiError: then the lease ends by itself, or with
+        the next call.
+        """
+        if (lease := self._lease) is not None:
             await lease.revoke()
+            if self._lease is lease:
+                self._lease = None
 
     async def give_up(self) -> None:
         """``leave``; or else it ends with its time."""

@@ -268,6 +268,15 @@ def test_the_deadline_says_whether_an_attempt_may_be_on_its_way() -> None:
         error = await failure(session.write(create(), timeout_s=3))
         assert error.code == ErrorCode.NOT_CONTROLLER
         assert not error.outcome_unknown
+        assert "earlier attempt" not in error.message
+
+    @against(silent, not_controller())
+    async def refused_after_one_that_is_on_its_way(
+        session: Any, controller: Controller, world: World
+    ) -> None:
+        error = await failure(session.write(create(), timeout_s=2 * ATTEMPT_S))
+        assert error.outcome_unknown
+        assert error.message.endswith("an earlier attempt may have been executed, or be yet")
 
 
 def test_a_cluster_without_clients_says_so() -> None:

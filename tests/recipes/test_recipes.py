@@ -12,7 +12,9 @@ from simulated_cluster import Cluster, on_cluster
 
 import raftlog
 from raftlog import errors, recipes
+from raftlog.errors import ErrorCode
 from raftlog.library.blocking import Attribute
+from raftlog.library.core import Core
 from raftlog.recipes import (
     AsyncBarrier,
     AsyncDoubleBarrier,
@@ -184,6 +186,55 @@ def test_a_lock_that_is_taken_away_says_so() -> None:
             with pytest.raises(PlaceLostError):
                 await task
             await holder.release()
+
+    on_cluster(test)
+
+
+def test_lock_that_was_lost_can_be_acquired_anew() -> None:
+    """[It was lost with the connection, and the same object said for ever that it is held already]"""
+
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as one, cluster.client("b") as other:
+            lock = AsyncLock(one, "l", ttl_s=4.0)
+            await lock.acquire()
+            token = lock.token
+            await other.leases.revoke(int(lock.key.rpartition("/")[2]))
+            assert await lock.wait_lost(3.0)
+            assert await lock.acquire(timeout_s=1.0)
+            assert lock.is_held
+            assert lock.token > token
+            with pytest.raises(errors.RaftlogError, match="not reentrant"):
+                await lock.acquire()
+            await lock.release()
+            assert await one.kv.list("locks/", read="strict") == []
+
+    on_cluster(test)
+
+
+def test_release_that_failed_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[The second one did nothing, and the next holder waited for the whole time of the lease]"""
+    write, failed = Core.write, errors.UnknownOutcomeError(ErrorCode.REQUEST_TIMED_OUT, "late")
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise failed
+
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as client:
+            lock, election = AsyncLock(client, "l"), AsyncElection(client, "l")
+            barrier = AsyncDoubleBarrier(client, "l", 1)
+            for take, leave in (
+                (lock.acquire, lock.release),
+                (election.campaign, election.resign),
+                (barrier.enter, barrier.leave),
+            ):
+                assert await take()
+                monkeypatch.setattr(Core, "write", fail)
+                with pytest.raises(errors.UnknownOutcomeError):
+                    await leave()
+                monkeypatch.setattr(Core, "write", write)
+                assert len(await client.leases.list()) == 1
+                await leave()
+                assert await client.leases.list() == []
 
     on_cluster(test)
 
