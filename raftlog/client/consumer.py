@@ -7,6 +7,7 @@ itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from collections.abc import Sequence
@@ -125,6 +126,18 @@ class Consumer:
         self._wanted.setdefault(topic, {})[partition] = offset
         self._schedule()
 
+    async def locate(self, timeout_s: float) -> None:
+        """Wait until the offset is known from which each partition is read: records written from
+        then on are behind it. At the latest until an error or the end of the time.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not (self._closed or self._failure) and (
+                    self._wanted or any(one.next_offset < 0 for one in self._positions.values())
+                ):
+                    self._news.clear()
+                    await self._news.wait()
+
     def position(self, topic: str, partition: int) -> int:
         """The offset of the next record that ``poll`` returns of this partition; -1: nothing was
         polled yet.
@@ -158,8 +171,10 @@ class Consumer:
             if self._closed:
                 return []
         if not self._buffer:
-            failure, self._failure = self._failure, None
-            assert failure is not None
+            assert self._failure is not None
+            failure = self._failure
+            if self._positions or self._wanted:
+                self._failure = None  # The others are read on.
             raise failure
         position, records, size = self._buffer.popleft()
         self._buffered_bytes -= size
@@ -206,8 +221,10 @@ class Consumer:
         leader has never answered.
         """
         if self._wanted:
-            message = self._leaders.failure or f"there is no topic {self.unknown_topics[0]}"
-            return ApiError(ErrorCode.REQUEST_TIMED_OUT, message)
+            if failure := self._leaders.failure:
+                return ApiError(ErrorCode.REQUEST_TIMED_OUT, failure)
+            message = f"there is no topic {self.unknown_topics[0]}"
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         unread = [
             one
             for one in self._positions.values()
@@ -386,6 +403,7 @@ class Consumer:
         position.failing(None, self._loop.time())
         if isinstance(result, data_pb2.ListOffsetsPartitionResult):
             position.next_offset = result.offset
+            self._news.set()
             return
         position.high_watermark = result.high_watermark
         if result.records:
@@ -421,10 +439,13 @@ class Consumer:
             position.not_before = self._loop.time() + pause_after(error, RETRY_BACKOFF_S)
             position.failing(error, self._loop.time())
             view = self._leaders.want(position.topic)
-            if view is not None and view.id != position.key[0]:
+            if view is None or view.id != position.key[0]:
+                # It was known: no broker that has been asked since has it.
                 self._positions.pop(position.key, None)
-                message = f"topic {position.topic} was deleted, and another one has its name"
-                self._fail(ApiError(ErrorCode.UNKNOWN_TOPIC_ID, message))
+                code, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""
+                if view is not None:
+                    code, other = ErrorCode.UNKNOWN_TOPIC_ID, ", and another one has its name"
+                self._fail(ApiError(code, f"topic {position.topic} was deleted{other}"))
             elif (
                 error.code is ErrorCode.OFFSET_OUT_OF_RANGE
                 and self._settings.offset_reset is not None

@@ -45,7 +45,9 @@ class AsyncRecords(AsyncStream[Record]):
         offset: Offset,
         idle_timeout_s: float | None,
     ) -> Self:
-        """Raises UnknownTopicOrPartitionError, and ValueError for an offset that is none."""
+        """Return once it is known where the records begin. Raises UnknownTopicOrPartitionError, and
+        ValueError for an offset that is none.
+        """
         position = {"earliest": EARLIEST, "latest": LATEST}.get(str(offset), offset)
         if not isinstance(position, int) or (position < 0 and isinstance(offset, int)):
             raise ValueError(f"offset={offset!r}: a number from 0 on, 'earliest' or 'latest'")
@@ -64,7 +66,14 @@ class AsyncRecords(AsyncStream[Record]):
         reset = EARLIEST if position == EARLIEST else None
         consumer = core.consumer(ConsumerSettings(offset_reset=reset))
         consumer.assign(topic, -1 if partition is None else partition, position)
-        return cls(core, consumer, idle_timeout_s)
+        records = cls(core, consumer, idle_timeout_s)
+        if position == LATEST:
+            try:
+                await consumer.locate(core.options.timeout_s)
+            except BaseException:
+                await records.close()
+                raise
+        return records
 
     async def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Record]:
         """Return the records that are there or arrive within the time: several of one partition, or

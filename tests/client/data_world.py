@@ -218,7 +218,7 @@ class DataWorld:
         self.loop = asyncio.get_running_loop()
         self.brokers: dict[int, DataBroker] = {}
         self.logs: dict[int, Log] = {}
-        self.topic_id = TOPIC_ID
+        self.topic_id, self.topic = TOPIC_ID, TOPIC
         self.offset = 10
         self.names_leaders = True
         self.stale: dict[int, tuple[int, int]] = {}
@@ -244,7 +244,7 @@ class DataWorld:
         ]
         topics = []
         for name in request.topics:
-            if name != TOPIC:
+            if name != self.topic:
                 topics.append(
                     pb.MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 )

@@ -64,6 +64,63 @@ def test_from_an_offset_and_from_the_end() -> None:
     simulate_data(test)
 
 
+def test_records_written_after_the_end_is_located_are_read() -> None:
+    async def test(world: DataWorld) -> None:
+        fill(world, 0, b"before")
+        consumer = world.consumer()
+        consumer.assign(TOPIC, 0, LATEST)
+        await consumer.locate(5.0)
+        fill(world, 0, b"after")
+        assert await values(consumer, 1) == [b"after"]
+        consumer.close()
+        # What cannot be located ends with its time, with an error, or with the consumer.
+        for topic, partition, timeout_s in (("nothing", 0, 1.0), (TOPIC, 5, 50.0)):
+            other, begun = world.consumer(), world.loop.time()
+            other.assign(topic, partition, LATEST)
+            await other.locate(timeout_s)
+            assert world.loop.time() - begun <= 1.0
+            other.close()
+        closed, begun = world.consumer(), world.loop.time()
+        closed.assign("nothing", 0, LATEST)
+        world.loop.call_later(0.5, closed.close)
+        await closed.locate(50.0)
+        assert world.loop.time() - begun < 1.0
+
+    simulate_data(test)
+
+
+@pytest.mark.parametrize(
+    ("made_anew", "code", "message"),
+    [
+        (False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic orders was deleted"),
+        (
+            True,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            "topic orders was deleted, and another one has its name",
+        ),
+    ],
+)
+def test_topic_that_is_deleted_is_an_error_of_each_poll(
+    made_anew: bool, code: ErrorCode, message: str
+) -> None:
+    """[It waited for ever, for records that can never come]"""
+
+    async def test(world: DataWorld) -> None:
+        fill(world, 0, b"0")
+        consumer = world.consumer()
+        consumer.assign(TOPIC)
+        assert await values(consumer, 1) == [b"0"]
+        world.topic_id = bytes(15) + b"\x02"
+        world.topic = TOPIC if made_anew else ""
+        for _ in range(2):
+            with pytest.raises(ApiError) as error:
+                await consumer.poll(30.0)
+            assert (error.value.code, error.value.message) == (code, message)
+        consumer.close()
+
+    simulate_data(test)
+
+
 def test_all_partitions_each_from_its_leader() -> None:
     async def test(world: DataWorld) -> None:
         for index in range(3):

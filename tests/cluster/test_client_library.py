@@ -251,6 +251,22 @@ def test_records_end_where_they_are_told_to(cluster: LocalCluster) -> None:
             client.consume("numbers", offset=-1)
 
 
+def test_what_is_written_after_consume_has_returned_is_read(cluster: LocalCluster) -> None:
+    """[It began at the end that it found with the first poll: each record before that was missed]"""
+    with raftlog.Client(cluster.brokers[0].endpoint) as client:
+        client.topics.create("latest", partitions=2, acks="visible")
+        client.produce("latest", "before")
+        for number in range(5):
+            with client.consume("latest", idle_timeout_s=0.2) as records:
+                client.produce("latest", str(number))
+                assert [one.value for one in records] == [str(number).encode()]
+        with client.consume("latest") as records:
+            client.topics.delete("latest", acks="visible")
+            for _ in range(2):
+                with pytest.raises(errors.UnknownTopicOrPartitionError, match="was deleted"):
+                    next(records)
+
+
 def test_of_changes_that_expect_the_same_value_one_happens(cluster: LocalCluster) -> None:
     clients = [raftlog.Client(broker.endpoint) for broker in cluster.brokers]
     clients[0].topics.create("compared", acks=raftlog.Acks.VISIBLE)
