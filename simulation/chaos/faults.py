@@ -4,48 +4,12 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from simulation.chaos import replaced
 from simulation.chaos.nodes import ChaosCluster, ChaosNode
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What a fault may choose from.
-
-    ``leader`` is the active controller's id, -1 if none is known.
-    """
-
-    cluster: ChaosCluster
-    rng: random.Random
-    leader: int
-
-    @property
-    def leading(self) -> ChaosNode:
-        """The active controller; any one if none is known."""
-        found = [node for node in self.cluster.controllers if node.id == self.leader]
-        return found[0] if found else self.rng.choice(self.cluster.controllers)
-
-    @property
-    def following(self) -> ChaosNode:
-        """A controller that does not lead."""
-        return self.rng.choice(
-            [node for node in self.cluster.controllers if node.id != self.leading.id]
-        )
-
-    @property
-    def broker(self) -> ChaosNode:
-        """Any broker."""
-        return self.rng.choice(self.cluster.brokers)
-
-    @property
-    def node(self) -> ChaosNode:
-        """Any node."""
-        return self.rng.choice(self.cluster.nodes)
-
+from simulation.chaos.scene import Scene
 
 Fault = Callable[[Scene], None]
 
@@ -144,12 +108,24 @@ FAULTS: dict[str, Fault] = {
     "cut_any_pair_one_way": _cut_any_pair_one_way,
     "isolate": _isolate,
     "isolate_leader": _isolate_leader,
+    "transfer_leader": replaced.transfer_leader,
 }
+ALONE: dict[str, Fault] = {
+    "move_controllers": replaced.move_controllers,
+    "clock_ahead": replaced.clock_ahead,
+    "foreign_controller": replaced.foreign_controller,
+    "copied_follower": replaced.copied_follower,
+    "set_back_follower": replaced.set_back_follower,
+    "restore_twice": replaced.restore_twice,
+}
+"""Faults that come with no other one: what is promised under them needs the rest of the quorum."""
 
 
 def heal(cluster: ChaosCluster) -> None:
     """Undo every fault: links, pauses, power; whatever does not run is started. Blocks."""
     cluster.network.heal()
+    while cluster.undo:
+        cluster.undo.pop()()
     for node in cluster.nodes:
         node.signal(signal.SIGCONT)
     for node in cluster.nodes:

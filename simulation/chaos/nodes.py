@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,15 @@ from simulation.chaos.power import PowerDisk
 
 PORT, HTTP_PORT = 9093, 9193
 STOP_S = 20.0
+_AHEAD = """
+import runpy, sys, time
+ahead_s = int(sys.argv.pop(1))
+real, real_ns = time.time, time.time_ns
+time.time = lambda: real() + ahead_s
+time.time_ns = lambda: real_ns() + ahead_s * 10**9
+runpy.run_module("raftlog.cli", run_name="__main__", alter_sys=True)
+"""
+"""A program whose wall clock is ahead."""
 SETTINGS: dict[str, Any] = {
     "broker.session.timeout.ms": 3000,
     "broker.heartbeat.interval.ms": 500,
@@ -34,18 +45,28 @@ class ChaosNode:
 
     def __init__(self, role: str, node_id: int, directory: Path, network: Network) -> None:
         self.role, self.id, self.name = role, node_id, f"{role}-{node_id}"
-        self._network = network
+        self.directory, self._network = directory, network
+        self.http_port = HTTP_PORT
         self.disk = PowerDisk(directory / f"{self.name}.img", directory / "disks" / self.name)
         self.data = self.disk.mount_point / "data"
         self.config = directory / f"{self.name}.toml"
         self._daemons = Daemons(directory)
         self.log = self._daemons.log_path(self.name)
-        self.endpoint = f"{network.address(node_id)}:{PORT}"
+        self.endpoint = self.address(PORT)
         self.has_power = True
+
+    def address(self, port: int) -> str:
+        """host:port in its namespace."""
+        return f"{self._network.address(self.id)}:{port}"
 
     def prepare(self, cluster_id: str, voters: list[str]) -> None:
         """Make its disk, its configuration and its identity."""
         self.disk.create()
+        self.configure(cluster_id, voters)
+        format_storage(self.data, NodeIdentity(cluster_id, self.id, str(uuid.uuid4())))
+
+    def configure(self, cluster_id: str, voters: list[str]) -> None:
+        """Write its configuration."""
         values = {
             "process.roles": [self.role],
             "node.id": self.id,
@@ -54,7 +75,7 @@ class ChaosNode:
             "listeners": [self.endpoint],
             # The addresses of namespaces of our own.
             "security.plaintext.allow": True,
-            "http.listener": f"{self._network.address(self.id)}:{HTTP_PORT}",
+            "http.listener": self.address(self.http_port),
             "controller.quorum.voters": voters,
             **SETTINGS,
         }
@@ -62,25 +83,17 @@ class ChaosNode:
         self.config.write_text(
             "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
         )
-        format_storage(self.data, NodeIdentity(cluster_id, self.id, str(uuid.uuid4())))
 
     @property
     def runs(self) -> bool:
         """Whether its process is there, paused or not."""
         return self._daemons.pid(self.name) is not None
 
-    def start(self) -> None:
+    def start(self, clock_ahead_s: int = 0) -> None:
         """Start the process, if it does not run."""
         if not self.runs:
-            program = [
-                sys.executable,
-                "-m",
-                "raftlog.cli",
-                self.role,
-                "run",
-                "-c",
-                str(self.config),
-            ]
+            begin = ["-c", _AHEAD, str(clock_ahead_s)] if clock_ahead_s else ["-m", "raftlog.cli"]
+            program = [sys.executable, *begin, self.role, "run", "-c", str(self.config)]
             inherited = {
                 name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")
             }
@@ -122,11 +135,30 @@ class ChaosNode:
 
     def ready(self, timeout_s: float = 1.0) -> tuple[bool, str]:
         """What /readyz says."""
-        return ask_ready(f"http://{self._network.address(self.id)}:{HTTP_PORT}", timeout_s)
+        return ask_ready(f"http://{self.address(self.http_port)}", timeout_s)
 
     def log_tail(self, lines: int = 20) -> str:
         """The end of what it has written to stderr."""
         return self._daemons.tail(self.name, lines)
+
+
+class Stranger(ChaosNode):
+    """A process in the namespace of a node that is not that node: its configuration, directory and
+    port are its own.
+    """
+
+    def __init__(self, node: ChaosNode, kind: str, port: int) -> None:
+        super().__init__(node.role, node.id, node.directory, node._network)
+        self.name = f"{node.name}-{kind}"
+        self.config = self.directory / f"{self.name}.toml"
+        self.data = self.directory / self.name
+        self.endpoint, self.http_port = self.address(port), HTTP_PORT + 1
+
+    def remove(self) -> None:
+        """Kill it, and leave nothing of it."""
+        self.kill()
+        self.config.unlink()
+        shutil.rmtree(self.data, ignore_errors=True)
 
 
 class ChaosCluster:
@@ -149,6 +181,10 @@ class ChaosCluster:
             for node_id in ids
         ]
         self.cluster_id = str(uuid.uuid4())
+        self.undo: list[Callable[[], None]] = []
+        """What faults of their own kind leave to be undone, the last one first."""
+        self.violations: list[str] = []
+        """Promises that a fault itself saw broken."""
 
     @property
     def controllers(self) -> list[ChaosNode]:
@@ -160,13 +196,22 @@ class ChaosCluster:
         """By id."""
         return [node for node in self.nodes if node.role == "broker"]
 
+    @property
+    def voters(self) -> list[str]:
+        """As ``controller.quorum.voters`` has them."""
+        return [f"{node.id}@{node.endpoint}" for node in self.controllers]
+
+    @property
+    def endpoints(self) -> list[str]:
+        """host:port of the controllers."""
+        return [node.endpoint for node in self.controllers]
+
     def create(self) -> None:
         """Make networks, disks and identities, and enter the router's namespace."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.network.create()
-        voters = [f"{node.id}@{node.endpoint}" for node in self.controllers]
         for node in self.nodes:
-            node.prepare(self.cluster_id, voters)
+            node.prepare(self.cluster_id, self.voters)
         self.network.enter_router()
 
     def start_all(self) -> None:
@@ -191,6 +236,8 @@ class ChaosCluster:
 
     def close(self) -> None:
         """End all processes by SIGKILL; unmount, and remove the namespaces. Idempotent."""
+        while self.undo:
+            self.undo.pop()()
         for node in self.nodes:
             node.signal(signal.SIGKILL)
         for node in self.nodes:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from raftlog import batch
 from raftlog.cli.data_directory import require_node
 from raftlog.cli.log_sources import DirectoryLog, chunks
 from raftlog.cli.quorum_queries import ask_quorum
@@ -27,13 +28,16 @@ from raftlog.errors import RaftlogError
 from raftlog.storage.reader import open_read_only
 from raftlog.wire.common.v1 import common_pb2
 from simulation.chaos.clients import PARTITIONS, TOPIC, Clients, History
-from simulation.chaos.faults import FAULTS, Scene, heal
+from simulation.chaos.faults import ALONE, FAULTS, heal
 from simulation.chaos.judge import Verdict, judge
 from simulation.chaos.nodes import ChaosCluster, is_possible
+from simulation.chaos.scene import Scene
 
 READY_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 30.0
 START_WITHIN_S = 120.0
+AHEAD_MAX_S = 60.0
+"""Of the log's time, before the clock of this machine, which most controllers have."""
 
 
 @dataclass(slots=True)
@@ -86,7 +90,12 @@ async def run_cycles(cluster: ChaosCluster, seed: int, cycles: int, names: Seque
         verdict = Verdict([f"the history cannot be judged: {error}"])
     await clients.world.close()
     report.violations += verdict.violations
-    report.seen = verdict.seen | {"duplicates answered": history.duplicates}
+    late = sum(
+        one.acks == common_pb2.ACKS_VISIBLE and one.outcome == "ok" and one.reached < one.acks
+        for is_return, one in history.events
+        if is_return
+    )
+    report.seen = verdict.seen | {"duplicates answered": history.duplicates, "visible late": late}
     return report
 
 
@@ -100,10 +109,14 @@ async def _cycle(
     await asyncio.sleep(rng.uniform(0.3, 1.5))
     leader = (await ask_quorum([node.endpoint for node in cluster.controllers], 2.0)).leader
     scene = Scene(cluster, rng, -1 if leader is None else leader.node_id)
-    for name in rng.sample(names, k=rng.choice((1, 1, 2))):
-        await asyncio.to_thread(FAULTS[name], scene)
+    chosen = rng.sample(names, k=min(len(names), rng.choice((1, 1, 2))))
+    if alone := [name for name in chosen if name in ALONE]:
+        chosen = alone[:1]
+    for name in chosen:
+        await asyncio.to_thread((FAULTS | ALONE)[name], scene)
         report.faults[name] += 1
         await asyncio.sleep(rng.uniform(0.0, 1.0))
+    report.violations += cluster.violations
     await asyncio.sleep(rng.choice((0.3, 2.0, 6.0)) * rng.random())
     await asyncio.to_thread(heal, cluster)
     report.cycles += 1
@@ -140,6 +153,9 @@ async def _write_visibly(clients: Clients, report: Report, healed: float) -> Non
 async def _verdict(cluster: ChaosCluster, clients: Clients, history: History) -> Verdict:
     async with asyncio.timeout(START_WITHIN_S):
         log = await _committed(cluster, clients)
+        ahead_s = max(one.timestamp_ms for chunk in log for one in batch.headers(chunk)) / 1000
+        if ahead_s > time.time() + AHEAD_MAX_S:
+            return Verdict([f"the log's time is {ahead_s - time.time():.0f} s ahead"])
         consumed = await _consume(cluster, clients, history)
     await asyncio.to_thread(_stop_all, cluster)
     node_logs = {node.name: _disk_log(node.data) for node in cluster.controllers}
@@ -232,7 +248,7 @@ def main() -> int:
         "--dir", type=Path, default=None, help="where the nodes live; kept if a promise was broken"
     )
     parser.add_argument(
-        "--fault", action="append", choices=sorted(FAULTS), help="only these faults"
+        "--fault", action="append", choices=sorted(FAULTS | ALONE), help="only these faults"
     )
     options = parser.parse_args()
     why_not = is_possible()
@@ -241,7 +257,7 @@ def main() -> int:
         return 2
     directory = options.dir or Path(tempfile.mkdtemp(prefix="raftlog-chaos-"))
     report = asyncio.run(
-        _life(directory, options.seed, options.cycles, options.fault or sorted(FAULTS))
+        _life(directory, options.seed, options.cycles, options.fault or sorted(FAULTS | ALONE))
     )
     print(json.dumps(report.as_dict(), indent=1))
     if report.violations:
