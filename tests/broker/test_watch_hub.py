@@ -246,6 +246,68 @@ def test_what_may_not_be_seen_is_left_out_from_the_moment_on(world: World) -> No
     assert [one.offset for one in other.changes] == at[1:]
 
 
+@pytest.mark.parametrize("initial", [True, False], ids=["list", "catching up"])
+def test_what_may_not_be_seen_is_in_no_list_and_not_caught_up_with(
+    world: World, initial: bool
+) -> None:
+    world.hidden.add(("config", "topic:secret:retention.ms"))
+    begin = world.log.last
+    world.config("secret", "1")
+    seen = world.config("open", "1")
+    world.apply()
+    world.lao(world.log.last)
+    since = None if initial else token(begin)
+    alice = world.watch("alice", "configs", asker="alice", initial=initial, since=since)
+    anybody = world.watch("anybody", "configs", initial=initial, since=since)
+    world.work()
+    secret, shown = "configs/topic/secret/retention.ms", "configs/topic/open/retention.ms"
+    assert [one.path for one in alice.changes] == [shown]
+    assert {one.path for one in anybody.changes} == {secret, shown}
+    assert alice.tokens[-1].offset == seen
+
+
+def test_who_has_caught_up_by_itself_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It left those at the head with the first response, and is back before the second."""
+    monkeypatch.setattr(hub_module, "RESPONSE_BYTES", 1)
+    world = World()
+    reader = world.watch("w", "configs")
+    world.work()
+    at = [world.config("orders", str(number)) for number in range(3)]
+    world.apply()
+    world.lao(at[-1])
+    world.hub._advance(0.0)
+    reader.room = False
+    world.hub._deliver(0.0)
+    reader.room = True
+    world.moved()
+    while not world.hub.live:
+        for told in world.hub._catch_up(0.0) or ():
+            reader.hear(told)
+    world.work()
+    assert [one.offset for one in reader.changes] == at
+
+
+def test_oldest_place_is_named_with_its_own_epoch() -> None:
+    world = World(history_max_bytes=50_000)
+    early = world.config("orders", "0")
+    epochs = {}
+    for epoch in range(2, 6):
+        world.log.epoch = epoch
+        world.log.leader()
+        for number in range(300):
+            epochs[world.config("orders", str(number))] = epoch
+            world.apply()
+    world.lao(world.log.last)
+    reader = world.watch("a", "configs", since=token(early))
+    world.work()
+    assert reader.end is not None
+    oldest = reader.end.oldest
+    assert oldest.epoch == epochs[oldest.offset] > 2
+    kept = world.watch("b", "configs", since=oldest)
+    world.work()
+    assert kept.end is None
+
+
 def test_an_idle_watch_is_told_how_far_it_has_come(world: World) -> None:
     reader = world.watch("w", "topics", progress_ms=1000)
     world.work()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fake_quorum import Cluster, on_cluster
@@ -13,6 +14,8 @@ from raftlog.client import watch as watch_module
 from raftlog.client.watch import Change, CompactedError, Token, Watch
 from raftlog.client.watch_streams import WatchStreams
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.wire.broker.v1 import broker_pb2 as pb
+from raftlog.wire.common.v1 import common_pb2
 
 shares = False
 """Whether watches ask on streams that may be shared."""
@@ -191,6 +194,39 @@ def test_compacted_is_said_once_no_broker_has_it() -> None:
     on_cluster(test)
 
 
+def test_broker_that_was_lost_before_an_answer_is_asked_again() -> None:
+    """What a watch needs has been compacted only when no broker has it."""
+
+    async def test(cluster: Cluster) -> None:
+        began = Mock(side_effect=lambda *_: Mock())
+        watch = Watch(
+            Mock(), ["a:1", "b:1"], (), rng=random.Random(5), calls=Mock(begin=began),
+            since=Token(1, 1, 3),
+        )  # fmt: skip
+        compacted = pb.WatchResponse(
+            error=common_pb2.Error(error_code=ErrorCode.OFFSET_OUT_OF_RANGE),
+            oldest=pb.WatchToken(generation=1, epoch=1, offset=9),
+        )
+
+        async def asked() -> Any:
+            count = began.call_count
+            await cluster.until(lambda: began.call_count > count)
+            return watch._call
+
+        assert watch._call is not None
+        watch.lost(watch._call, "a test")
+        watch.told(await asked(), pb.WatchResponse(token=pb.WatchToken(generation=1, offset=3)))
+        assert watch._call is not None
+        watch.told(watch._call, compacted)
+        call = await asked()
+        assert watch._error is None, "the first one is there again, perhaps"
+        watch.told(call, compacted)
+        assert isinstance(watch._error, CompactedError)
+        watch.close()
+
+    on_cluster(test)
+
+
 def test_a_fenced_broker_sends_its_watchers_away_and_takes_none() -> None:
     async def test(cluster: Cluster) -> None:
         lifecycle = LifecycleSettings(
@@ -199,8 +235,10 @@ def test_a_fenced_broker_sends_its_watchers_away_and_takes_none() -> None:
         first = await cluster.broker(1, lifecycle=lifecycle)
         second = await cluster.broker(2)
         await cluster.until(lambda: not first.why_fenced() and not second.why_fenced())
-        watch = watcher(cluster, first, second)
+        watch = watcher(cluster, first, start_timeout_s=5.0)
         await watch.started()
+        watch._endpoints._endpoints.learn([second.address])
+        assert len(first.watches.hub) == 1
         for host in ("c1", "c2", "c3"):
             cluster.network.partition("b1", host)
         await cluster.until(lambda: bool(first.why_fenced()))

@@ -146,6 +146,60 @@ def test_its_time_counts_from_when_the_request_was_sent() -> None:
     simulate(test)
 
 
+def test_confirmation_that_was_long_on_its_way_counts_from_when_it_was_asked_for() -> None:
+    async def test(world: World) -> None:
+        broker = Keeper()
+        server = await world.broker("a", broker)
+        async with client_of(world) as client:
+            lease = await client.leases.grant(8.0)
+            held: list[pb.BrokerRequest] = []
+            server.answer = held.append
+            await asyncio.sleep(2.1)
+            sent_at = lease._until - 6.0 + 2.0
+            server.answer = broker
+            await asyncio.sleep(0.4)
+            (asked,) = [one for one in held if one.write.HasField("keep_lease_alive")]
+            response = broker(asked)
+            assert response is not None
+            response.correlation_id = asked.correlation_id
+            broker.silent = True
+            server.links[0].send(response)
+            await asyncio.sleep(0.1)
+            assert lease.remaining_s == pytest.approx(sent_at + 8.0 - world.loop.time(), abs=0.01)
+            await lease.wait_lost()
+            assert world.loop.time() == pytest.approx(sent_at + 6.0, abs=0.01)
+
+    simulate(test)
+
+
+def test_confirmation_after_the_lease_was_lost_keeps_nothing() -> None:
+    """Somebody may have been told that it is lost."""
+
+    async def test(world: World) -> None:
+        broker = Keeper()
+        server = await world.broker("a", broker)
+        async with client_of(world) as client:
+            lease = await client.leases.grant(0.4)
+            held: list[pb.BrokerRequest] = []
+            server.answer = held.append
+            await asyncio.sleep(0.11)
+            # The program stood still, and its loop sees the answer before the timer.
+            lease._timer.cancel()
+            until = lease._until
+            await asyncio.sleep(0.25)
+            lease._until = world.loop.time()
+            (asked,) = [one for one in held if one.write.HasField("keep_lease_alive")]
+            response = broker(asked)
+            assert response is not None
+            response.correlation_id = asked.correlation_id
+            server.links[0].send(response)
+            await asyncio.sleep(0.05)
+            assert not lease.is_held
+            assert lease._until <= until + 0.1
+
+    simulate(test)
+
+
 def test_a_condition_on_an_offset_is_refused_for_good_also_on_a_retry() -> None:
     async def test(world: World) -> None:
         broker = Scripted()

@@ -141,6 +141,16 @@ async def test_places_are_shared_by_address() -> None:
     await feed.close()
 
 
+async def test_newcomer_is_shown_no_look_from_before_a_pause() -> None:
+    feed = Feed(Counted().look, pause_s=0.05, max_subscribers=8)
+    first = await feed.after(0)
+    assert await feed.after(0) == first, "that is new enough for another one"
+    await asyncio.sleep(0.2)
+    number, _ = await feed.after(0)
+    assert number > first[0]
+    await feed.close()
+
+
 async def test_a_look_that_fails_ends_nothing() -> None:
     counted = Counted()
 

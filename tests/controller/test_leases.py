@@ -203,3 +203,14 @@ def test_the_tracker_orders_by_what_is_due_and_never_shortens() -> None:
     tracker.extend_all(2.0)
     assert (tracker.next_due(), tracker.expired(16.9), tracker.expired(17.0)) == (17.0, None, 1)
     assert (tracker.remaining_s(2, 17.0), tracker.remaining_s(7, 17.0)) == (4.5, 0.0)
+
+
+def test_tracker_gives_no_more_than_the_whole_time_after_a_stall() -> None:
+    """[one that was kept alive after a stall lived on for the stall's time besides]"""
+    tracker = LeaseTracker()
+    tracker.start([(1, 5_000)], 10.0)
+    tracker.extend_all(60.0)
+    tracker.keep(1, 5_000, 80.0)
+    tracker.keep(2, 3_000, 80.0)
+    assert (tracker.remaining_s(1, 80.0), tracker.remaining_s(2, 80.0)) == (5.0, 3.0)
+    assert (tracker.expired(82.9), tracker.expired(83.0)) == (None, 2)

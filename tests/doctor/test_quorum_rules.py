@@ -279,12 +279,12 @@ def test_a_quorum_that_bears_no_failure(size: int) -> None:
 
 
 def test_a_feature_level_that_all_could_use() -> None:
+    feature = {"name": "metadata.version", "finalized_level": 5, "min_supported_version": 1}
+
+    def features(most: int) -> dict[str, object]:
+        return {"features": [{**feature, "max_supported_version": most}]}
+
     def levels(highest: int) -> Evidence:
-        feature = {"name": "metadata.version", "finalized_level": 5, "min_supported_version": 1}
-
-        def features(most: int) -> dict[str, object]:
-            return {"features": [{**feature, "max_supported_version": most}]}
-
         return quorum(3, says={1: features(7), 2: features(7), 3: features(highest)})
 
     found = only(levels(7))
@@ -294,6 +294,8 @@ def test_a_feature_level_that_all_could_use() -> None:
     assert [one.code for one in lowest] == ["FEATURE_LEVEL_LOW", "MIXED_BUILDS"]
     assert lowest[0].command.endswith("=6")
     assert codes(levels(5)) == ["MIXED_BUILDS"]
+    silent = quorum(3, gone={3: S}, says={1: features(7), 2: features(7)})
+    assert "FEATURE_LEVEL_LOW" not in codes(silent), "what the silent voter knows is not known"
 
 
 def test_the_worst_comes_first() -> None:

@@ -465,6 +465,9 @@ def test_10_writes_stop_and_partitions_lose_their_leaders() -> None:
     assert the(told, "PARTITIONS_OFFLINE").text == (
         "1 partition lost the last leader that could serve: a-1"
     )
+    outages = (*steady, *(steady[-1] + 6_000 * (1 + n // 2) + 100 * (n % 2) for n in range(120)))
+    flapping = story(log=LogTold((), outages))
+    assert sum(one.code == "WRITE_GAP" for one in flapping.lines) == 60, "none is as usual"
     slow = story(log=LogTold(writes_ms=tuple(T0 + 5_000 * n for n in range(100))))
     assert slow.lines == (), "writes that are always rare leave no gap"
 

@@ -7,11 +7,15 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
+
+import pytest
 
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.bounds import Bounds
-from raftlog.transport.grpc_link import UNBUDGETED_BYTES, GrpcLink
+from raftlog.transport.grpc_link import FEW_BYTES, UNBUDGETED_BYTES, GrpcLink
+from raftlog.transport.laned_link import ServedLanedLink
 from raftlog.wire.controller.v1 import controller_pb2
 
 
@@ -84,3 +88,41 @@ async def test_of_short_messages_that_wait_nearly_all_are_counted() -> None:
     link.close("the test is over")
     await running
     assert bounds.send_budget.total_bytes == 0
+
+
+class OneMessage(SlowStream):
+    """Has one message to read."""
+
+    def __init__(self, message: bytes) -> None:
+        super().__init__()
+        self._left = [message]
+
+    async def read(self) -> Any:
+        return self._left.pop() if self._left else await super().read()
+
+
+@pytest.mark.parametrize("length", [10, 2 * FEW_BYTES], ids=["small", "large"])
+async def test_message_waits_while_the_turn_is_used_up(length: int) -> None:
+    bounds = Bounds(asyncio.get_running_loop(), TransportLimits())
+    request = controller_pb2.ControllerRequest(cluster_id="c" * length)
+    envelope = controller_pb2.ControllerRequests(requests=[request]).SerializeToString()
+    stream = OneMessage(envelope)
+    link = ServedLanedLink(stream, "a:1", Conversation.CONTROLLER, bounds)  # type: ignore[arg-type]
+    got: list[Any] = []
+    link.attach(lambda _, messages: got.extend(messages), lambda *_: None)
+    turns, given = bounds.turns[Conversation.CONTROLLER.name], asyncio.Event()
+    busy = Mock(wraps=turns, busy=True, over=False, next=lambda peer: given.wait())
+    link._turns = busy
+    running = asyncio.ensure_future(link.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert got == []
+    assert not link._take(envelope), "nor on a lane"
+    given.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(got) == 1
+    busy.busy = False
+    assert link._take(envelope) is (length <= FEW_BYTES)
+    link.close("the test is over")
+    await running
