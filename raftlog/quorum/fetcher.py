@@ -164,6 +164,8 @@ class Fetcher:
         if (
             response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             and response.leader_epoch == self._epoch
+            # Who names the leader that was asked is another node, at its address.
+            and response.leader_id != self.peer_id
         ):
             return Verdict.NOT_LEADER
         if response.leader_epoch != self._epoch or response.leader_id != self.peer_id:

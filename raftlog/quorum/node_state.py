@@ -449,6 +449,11 @@ class NodeState:
         self.hurry = True
         self.lost_leader = lost_leader
 
+    def leads_still(self) -> None:
+        """The leader of this epoch says that it leads: a hurry because it led no more is over."""
+        if self.lost_leader == -1:
+            self.end_hurry()
+
     def end_hurry(self) -> None:
         """Back to the ordinary timers."""
         self.hurry = False

@@ -334,9 +334,13 @@ def handle_begin_quorum_epoch(
     node: Node, request: pb.BeginQuorumEpochRequest, reply_to: Any
 ) -> None:
     """Somebody was elected."""
+    present = node.epoch, node.leader_id
     refusal = _begin_refusal(node, request) or node.learn(
         request.leader_epoch, request.leader_id, request.leader_endpoint
     )
+    if refusal is None and present == (request.leader_epoch, request.leader_id):
+        # It leads still, whoever answered for it that it does not.
+        node.leads_still()
     foreign = _note(node, request, refusal)
     response = pb.BeginQuorumEpochResponse(
         error_code=refusal.code if refusal else ErrorCode.NONE,

@@ -138,9 +138,13 @@ class PeerLink:
                 self._in_flight.discard(message.correlation_id)
                 kind = message.WhichOneof("body") if self._control else None
                 body = message if kind is None else getattr(message, kind)
-                if type(body) is pb.VoteResponse and body.voter_id != self._peer.node_id:
-                    self._peer.is_elsewhere()
+                if type(body) is pb.VoteResponse:
+                    self._peer.answers_as(body.voter_id)
                 error = getattr(body, "error_code", 0)
+                if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and not self._peer.is_proven:
+                    # Another node does not lead.
+                    self._peer.listener.unanswered(self._peer.node_id, message.correlation_id)
+                    continue
                 if error or self._refusal:
                     self._refused(error)
                 # Nearly every answer has records, and nothing that has a limit here.
@@ -245,6 +249,8 @@ class Peer:
         )
         self.address = endpoint
         """Where it is dialed."""
+        self._proven = ""
+        """Where it answered by its id, last."""
         self._spawn, self._elsewhere = spawn, elsewhere
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
@@ -304,6 +310,21 @@ class Peer:
     def not_reached(self, since: float) -> None:
         """There is no connection to its address, or another node refuses what it is asked there."""
         if self.now() - max(since, self._dialed_at) >= ELSEWHERE_AFTER_S:
+            self.is_elsewhere()
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the node at its address is known to be this one: the voter set has it there, or
+        it has said so [another node, at an address of the configuration, said that it did not
+        lead, and was taken for the leader, which did].
+        """
+        return self.address in (self.endpoint, self._proven)
+
+    def answers_as(self, node_id: int) -> None:
+        """A node with this id answers at its address."""
+        if node_id == self.node_id:
+            self._proven = self.address
+        else:
             self.is_elsewhere()
 
     def is_elsewhere(self) -> None:

@@ -269,6 +269,39 @@ def test_a_leader_that_was_only_claimed_gives_way_to_proof() -> None:
     assert (node.up.role, node.up.leader_id, node.up.epoch) == ("follower", 2, 6)
 
 
+def test_answer_that_names_the_leader_asked_is_not_that_leaders_resignation() -> None:
+    """[another node at the leader's address said who leads: the voter campaigned for ever]"""
+    node = one(VoteState(5))
+    fetch = claimed(node)
+    refused = pb.FetchResponse(
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=3, leader_epoch=6
+    )
+    node.step(ResponseReceived(3, fetch.correlation_id, refused))
+    assert (node.up.role, node.up._node.hurry) == ("follower", False)
+
+
+def test_leader_that_says_that_it_leads_is_followed_whoever_said_that_it_does_not() -> None:
+    node = one(VoteState(5))
+    fetch = claimed(node)
+    refused = pb.FetchResponse(
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=-1, leader_epoch=6
+    )
+    node.step(ResponseReceived(3, fetch.correlation_id, refused))
+    assert node.up._node.hurry, "it has resigned, as far as is known"
+    ask(node, begin(3, 6))
+    assert not node.up._node.hurry
+    for _ in range(4):
+        node.cluster.now = max(node.cluster.now, node.up.next_deadline())
+        node.step(Tick())
+        for send in effects_of(node, Send):
+            if isinstance(send.request, pb.VoteRequest):
+                answer = pb.VoteResponse(
+                    leader_id=3, leader_epoch=6, pre_vote=True, voter_id=send.peer_id
+                )
+                node.step(ResponseReceived(send.peer_id, send.correlation_id, answer))
+    assert (node.up.role, node.up.leader_id) == ("follower", 3)
+
+
 def test_a_leader_that_has_answered_is_the_only_one_of_its_epoch() -> None:
     node = one(VoteState(5))
     fetch = claimed(node)

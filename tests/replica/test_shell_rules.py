@@ -597,3 +597,43 @@ async def test_request_on_a_link_that_has_just_closed_is_reported_unanswered(
     elif conversation is Conversation.REPLICATION:
         peer.send_fetch(7, pb.FetchRequest())
     assert told == [(2, 7)]
+
+
+@simulated
+async def test_node_at_another_address_answers_for_the_peer_only_if_it_is_the_peer() -> None:
+    """[A voter dialed its leader where the configuration has other nodes, too: one of those did not
+    lead, and was taken for the leader.]
+    """
+    told: list[tuple[str, Any]] = []
+    listener = Mock(
+        answered=lambda _, number, body: told.append(("answered", number)),
+        unanswered=lambda _, number: told.append(("unanswered", number)),
+    )
+    transport = FakeTransport()
+    peer = Peer(
+        2,
+        "old:1",
+        cast(Any, transport),
+        listener,
+        cast(Any, None),
+        1.0,
+        elsewhere=lambda: ["new:1"],
+    )
+    peer.is_elsewhere()
+    await asyncio.sleep(0)
+    assert peer.address == "new:1"
+    fetches, votes = (
+        transport.dialers["new:1", one] for one in (Conversation.REPLICATION, Conversation.QUORUM)
+    )
+    fetches.open()
+    votes.open()
+    refused = pb.FetchResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=-1)
+    for number in (1, 3):
+        peer.send_fetch(number, pb.FetchRequest())
+        refused.correlation_id = number
+        fetches.handler.received(fetches.link, [refused])
+        if number == 1:
+            peer.send(2, pb.VoteRequest())
+            proof = pb.QuorumMessage(correlation_id=2, vote_response=pb.VoteResponse(voter_id=2))
+            votes.handler.received(votes.link, [proof])
+    assert told == [("unanswered", 1), ("answered", 2), ("answered", 3)]

@@ -819,6 +819,29 @@ REGRESSIONS = [
             " their replica had moved to its followers: no harm, but a check took it for one"
         ),
     ),
+    pytest.param(
+        910051,
+        '{"voters": 5, "brokers": 4, "clients": 3, "direct_clients": 1, '
+        '"topics_share": 0.3, "admin_per_s": 3.0, "unclean": true, "unclean_topics": '
+        'true, "shared_keys": 4, "numbered_share": 0.0, "timeout_s": 10.0, '
+        '"safety_s": 9.0, "disk_max_ms": 20.0, "election_timeout_ms": 200, '
+        '"fetch_timeout_ms": 200, "session_timeout_ms": 1500, "queue_messages": 64, '
+        '"drift": 0.01, "snapshot_bytes": 200, "retention_bytes": 1, "held_bytes": 1, '
+        '"snapshot_part_bytes": 500, "data_per_s": 8.0, "replica_lag_ms": 500, '
+        '"strict_share": 0.3, "watchers": 4, "adopt_after_ms": 1000, "reserve_bytes": '
+        '20000, "work_us": 50.0, "faults": {"kill_mid_write": 2.96, '
+        '"kill_all_controllers": 9.61, "resign": 1.02, "ring": 5.28, "overtaken": '
+        '3.81, "change_voters": 2.28, "transfer": 3.34, "twin_broker": 8.73, '
+        '"stop_broker": 0.7, "connection_dead": 1.46, "disk_low": 2.58, '
+        '"kill_all_brokers": 4.0, "brokers_cut": 1.0, "broker_disk_error": 1.63, '
+        '"kill_broker": 0.8, "broker_pause": 2.0, "lower_features": 0.7, "newcomer": '
+        '0.5, "broker_away": 1.0, "alter_hostnames": 1.0, "slow_fetch": '
+        '1.3051782914633918, "removed_campaigns": 3.28}}',
+        id=(
+            "a voter dialed its silent leader where the configuration has other nodes, took their"
+            " refusals for the leader's resignation, and campaigned for ever"
+        ),
+    ),
 ]
 
 
