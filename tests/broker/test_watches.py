@@ -218,11 +218,10 @@ def test_broker_that_was_lost_before_an_answer_is_asked_again() -> None:
         watch.told(await asked(), pb.WatchResponse(token=pb.WatchToken(generation=1, offset=3)))
         assert watch._call is not None
         watch.told(watch._call, compacted)
-        call = await asked()
-        assert watch._error is None, "the first one is there again, perhaps"
-        watch.told(call, compacted)
-        assert isinstance(watch._error, CompactedError)
-        watch.close()
+        watch.told(await asked(), compacted)
+        with pytest.raises(CompactedError):
+            await anext(watch)
+        assert began.call_count == 3, "the first one is there again, perhaps"
 
     on_cluster(test)
 

@@ -107,7 +107,7 @@ async def test_message_waits_while_the_turn_is_used_up(length: int) -> None:
     request = controller_pb2.ControllerRequest(cluster_id="c" * length)
     envelope = controller_pb2.ControllerRequests(requests=[request]).SerializeToString()
     stream = OneMessage(envelope)
-    link = ServedLanedLink(stream, "a:1", Conversation.CONTROLLER, bounds)  # type: ignore[arg-type]
+    link = ServedLanedLink(stream, "a:1", Conversation.CONTROLLER, bounds)
     got: list[Any] = []
     link.attach(lambda _, messages: got.extend(messages), lambda *_: None)
     turns, given = bounds.turns[Conversation.CONTROLLER.name], asyncio.Event()
