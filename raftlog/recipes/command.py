@@ -97,8 +97,9 @@ def lock(
             try:
                 return await (_run(command, one, ttl, fence) if command else _hold(one))
             finally:
-                with contextlib.suppress(ApiError):  # It ends with its time.
-                    await asyncio.shield(one.release())
+                if one.is_held:
+                    with contextlib.suppress(ApiError):  # It ends with its time.
+                        await asyncio.shield(one.release())
 
     code = run(locked, timeout)
     if code:

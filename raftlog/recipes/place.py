@@ -130,7 +130,9 @@ class Place:
                     await lease.revoke()
             raise
         except BaseException:
-            lease.abandon()
+            # Cancelled: the key may be there, or come. It goes with its lease.
+            with contextlib.suppress(ApiError):
+                await asyncio.shield(lease.revoke())
             raise
         self._lease, self.key, self.token = lease, key, written.offset
         self.entered = written.token
@@ -146,7 +148,9 @@ class Place:
                 self._lease = None
 
     async def give_up(self) -> None:
-        """``leave``; or else it ends with its time."""
+        """``leave``; or else it ends with its time. Nobody is asked to end what is lost already."""
+        if self._lease is not None and not self._lease.is_held:
+            self.abandon()
         with contextlib.suppress(ApiError):
             await self.leave()
 

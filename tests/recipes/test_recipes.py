@@ -211,6 +211,40 @@ def test_lock_that_was_lost_can_be_acquired_anew() -> None:
     on_cluster(test)
 
 
+def test_acquire_that_is_cancelled_leaves_no_contender() -> None:
+    """[Cancelled while its key was on the way, it stayed in the queue for the time of its lease]"""
+
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as one, cluster.client("b") as other:
+            async with AsyncLock(one, "l"):
+                for number in range(40):
+                    late = AsyncLock(other, "l", ttl_s=600.0)
+                    task = asyncio.ensure_future(late.acquire())
+                    await asyncio.sleep(number * 0.001)
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                await asyncio.sleep(1.0)
+                assert len(await one.kv.list("locks/", read="strict")) == 1
+            async with AsyncLock(one, "l"):
+                pass
+
+    on_cluster(test)
+
+
+def test_block_of_a_lock_that_was_lost_ends_though_nobody_answers() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as one:
+            async with AsyncLock(one, "l", ttl_s=4.0) as lock:
+                for host in cluster.fleet.hosts():
+                    host.kill("test")
+                await lock.wait_lost()
+                begun = cluster.loop.time()
+            assert cluster.loop.time() - begun < 1.0
+
+    on_cluster(test)
+
+
 def test_release_that_failed_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """[The second one did nothing, and the next holder waited for the whole time of the lease]"""
     write, failed = Core.write, errors.UnknownOutcomeError(ErrorCode.REQUEST_TIMED_OUT, "late")
