@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from raftlog.cli.standard_output import NAME
 from raftlog.cli.table import table_lines, wrapped
 from raftlog.printable import ascii_json, printable, printable_json
 
@@ -104,7 +105,7 @@ def _bold(text: str) -> str:
 def _write(text: str) -> None:
     """What the terminal's character set lacks is shown as its escape."""
     encoding = _encoding()
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    _put(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _write_json(document: str) -> None:
@@ -114,7 +115,16 @@ def _write_json(document: str) -> None:
         shown.encode(_encoding())
     except UnicodeEncodeError:
         shown = ascii_json(shown)
-    sys.stdout.write(shown + "\n")
+    _put(shown + "\n")
+
+
+def _put(text: str) -> None:
+    """Write it. An error names the stream, as that of a file names the file."""
+    try:
+        sys.stdout.write(text)
+    except OSError as error:
+        error.filename = NAME
+        raise
 
 
 def _encoding() -> str:

@@ -168,6 +168,16 @@ def test_a_disk_error_behind_no_report_is_the_disks() -> None:
     assert len(errors.splitlines()) == 1
 
 
+def test_full_disk_behind_a_table_is_that_of_standard_output() -> None:
+    """[`raftlog topics list > /dev/full`: "can't use it"]"""
+    table = "from raftlog.cli.output import print_table; print_table(('A', 'B'), [('1', '2')])\n"
+    with Path("/dev/full").open("w") as full:
+        code, errors = ended(table, full.fileno())
+    assert code == 6
+    assert "can't use standard output: No space left on device" in errors
+    assert len(errors.splitlines()) == 1
+
+
 def test_another_broken_pipe_is_not_the_readers() -> None:
     broken = "reading, writing = os.pipe(); os.close(reading); os.write(writing, b'x')"
     code, errors = ended(f"import os; {broken}", subprocess.DEVNULL)
