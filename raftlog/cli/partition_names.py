@@ -60,7 +60,7 @@ def read_plan(path: Path) -> list[tuple[PartitionName, list[int]]]:
     "replicas"}, ...]}. Raises ConfigError.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
         entries = [
             (_entry(one["topic"], one["partition"]), _ids(one["replicas"]))
             for one in document["partitions"]

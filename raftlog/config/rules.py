@@ -65,6 +65,8 @@ def _cluster_id(settings: Settings) -> str | None:
 def _directory(settings: Settings) -> str | None:
     if len(settings.log_dirs) > 1:
         return f"exactly one directory, not {len(settings.log_dirs)}"
+    if not all(path.strip() for path in settings.log_dirs):
+        return "the path is empty"
     if not settings.log_dirs and not settings.metadata_log_dir:
         return "required" + (", or metadata.log.dir" if is_controller(settings) else "")
     if not settings.log_dirs and is_broker(settings):

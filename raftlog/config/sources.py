@@ -97,7 +97,7 @@ def _text(path: Path) -> str:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} is no configuration: it has more than {MAX_FILE_BYTES} bytes")
-    return data.decode().replace("\r\n", "\n")
+    return data.decode("utf-8-sig").replace("\r\n", "\n")
 
 
 def shown(value: object) -> str:

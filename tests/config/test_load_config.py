@@ -356,6 +356,23 @@ def test_unreadable_and_broken_files_are_named(
         load(path)
 
 
+def test_file_may_begin_with_a_byte_order_mark(
+    write: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """TOML lets a reader pass over it, and editors of some systems write it."""
+    plain = write(CONTROLLER)
+    marked = tmp_path / "marked.toml"
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    assert load(marked).settings == load(plain).settings
+
+
+def test_empty_path_of_the_data_directory_is_a_mistake(write: Callable[[str], Path]) -> None:
+    """[the directory of the configuration file was formatted]"""
+    text = BROKER.replace('log.dirs = ["data"]', 'log.dirs = [" "]')
+    with pytest.raises(ConfigError, match=r"log\.dirs: the path is empty"):
+        load(write(text))
+
+
 def test_tls_files_count_from_the_file(write: Callable[[str], Path], tmp_path: Path) -> None:
     config = load(
         write(CONTROLLER), "tls.certificate.file=c.pem", "tls.key.file=/k.pem", "tls.ca.file=ca.pem"
