@@ -8,6 +8,7 @@ from pathlib import Path
 
 from raftlog.durable import fsync_directory, make_directories
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.journal.files import DIRECTORY as JOURNAL_DIRECTORY
 from raftlog.storage.api import FORMAT_VERSION, NO_NODE_ID, NodeIdentity, VoteState
 from raftlog.storage.bootstrap_file import BOOTSTRAP_FILE, NO_BOOTSTRAP, Bootstrap, write_bootstrap
 from raftlog.storage.checked_file import (
@@ -18,6 +19,7 @@ from raftlog.storage.checked_file import (
     write_checked,
 )
 from raftlog.storage.layout import (
+    LOCK_FILE,
     LOG_DIRECTORY,
     LOG_STATE_FILE,
     DirectoryLock,
@@ -29,9 +31,14 @@ from raftlog.storage.private import DIRECTORY_MODE, close_to_others, private_fil
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SNAPSHOT_DIRECTORY
 from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
+from raftlog.words import named
 
 META_FILE = "meta.json"
 _KIND = "meta"
+_STAGED = META_FILE + TEMPORARY_SUFFIX
+_FORMATTED = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
+_OURS = (_STAGED, LOCK_FILE, JOURNAL_DIRECTORY, "lost+found")
+"""What else may lie in a directory that is formatted: the root of a file system has the last."""
 Fill = Callable[[Path], tuple[VoteState, LogState]]
 """Puts content into a directory that is being formatted; gives the vote and the state of the log
 that go with it.
@@ -95,6 +102,7 @@ def format_storage(
     """
     if (directory / META_FILE).exists():
         return _already_formatted(directory, identity, ignore_formatted=ignore_formatted)
+    _require_empty(directory)
     try:
         make_directories(directory, DIRECTORY_MODE)
     except OSError as error:
@@ -108,6 +116,7 @@ def format_storage(
 def _format(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill: Fill) -> None:
     lock = DirectoryLock.exclusive(directory)
     try:
+        _require_empty(directory)
         _clear_interrupted(directory)
         staged = stage_checked(directory / META_FILE, _KIND, identity)
         fsync_directory(directory)
@@ -149,20 +158,33 @@ def _whose(identity: NodeIdentity) -> str:
     return f"cluster {identity.cluster_id!r}, {node}"
 
 
-def _clear_interrupted(directory: Path) -> None:
-    """Remove what an interrupted formatting left, known by its staged identity; refuse data of
-    which the identity is lost.
+def _require_empty(directory: Path) -> None:
+    """Refuse a directory with files of somebody else, or with data of which the identity is lost.
+
+    What an interrupted formatting left, known by its staged identity, is nobody's. Nothing is
+    touched: not the mode of a directory like /var, either.
     """
-    staged = directory / (META_FILE + TEMPORARY_SUFFIX)
-    names = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)
+    try:
+        found = {path.name for path in directory.iterdir()}
+    except OSError:
+        return  # It is to be made; if it cannot be, that says why.
     # Made by a running broker, never by formatting: they are somebody's, whatever lies beside them.
     replicas = (PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE)
-    left = [name for name in (*names, *replicas) if (directory / name).exists()]
-    if left and (not staged.exists() or not set(left).isdisjoint(replicas)):
+    left = [name for name in (*_FORMATTED, *replicas) if name in found]
+    if left and (_STAGED not in found or not found.isdisjoint(replicas)):
         raise ConfigError(
             f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not"
             " touching it"
         )
+    foreign = found - {*_FORMATTED, *_OURS, *replicas}
+    if shown := sorted(name for name in foreign if not name.startswith(".")):
+        raise ConfigError(
+            f"data directory {directory} holds {named(shown)}: a node needs a directory of its"
+            " own, and an empty one"
+        )
+
+
+def _clear_interrupted(directory: Path) -> None:
     for name in (LOG_DIRECTORY, SNAPSHOT_DIRECTORY):
         shutil.rmtree(directory / name, ignore_errors=True)
     for name in (VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from dataclasses import replace
@@ -67,6 +68,26 @@ def test_data_without_its_identity_is_not_formatted_over(formatted: Path) -> Non
     with pytest.raises(ConfigError, match=r"holds log, quorum-state\.json"):
         format_storage(formatted, IDENTITY)
     assert (formatted / "log" / "CURRENT").exists()
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [("log", "holds log but no meta.json"), ("spool", "holds spool: a node needs a directory of")],
+)
+def test_format_touches_no_directory_of_somebody_else(tmp_path: Path, there: str, why: str) -> None:
+    """[log.dirs was /var: it was refused for its `log`, and had become its owner's alone]"""
+    (tmp_path / there).mkdir()
+    tmp_path.chmod(0o755)
+    with pytest.raises(ConfigError, match=why):
+        format_storage(tmp_path, IDENTITY)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+
+
+def test_format_accepts_the_root_of_a_new_file_system(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".snapshots").mkdir()
+    assert format_storage(tmp_path, IDENTITY) == IDENTITY
 
 
 def test_unformatted_is_said_with_the_remedy(tmp_path: Path) -> None:
