@@ -5,6 +5,7 @@ is not.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -106,6 +107,7 @@ def set_back_follower(scene: Scene) -> None:
     else:
         shutil.rmtree(node.data)
         shutil.copytree(copy, node.data)
+        os.sync()  # A later power cut takes nothing of the copy.
     shutil.rmtree(copy)
     node.start()
     if unready := cluster.wait_ready(CAUGHT_UP_WITHIN_S):

@@ -209,9 +209,13 @@ def test_damaged_envelopes_mean_what_protobuf_reads_in_them(
         return
     if items is None:
         return  # Left to protobuf whole.
-    found = [one.SerializeToString(deterministic=True) for one in single_requests(items)]
     assert expected is not None
-    assert found == [one.SerializeToString(deterministic=True) for one in expected]
+    found = single_requests(items)
+    for one in (*found, *expected):
+        one.DiscardUnknownFields()  # Protobuf keeps their bytes, which mean nothing.
+    assert [one.SerializeToString(deterministic=True) for one in found] == [
+        one.SerializeToString(deterministic=True) for one in expected
+    ]
 
 
 @settings(max_examples=300)
