@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import raftlog
+from raftlog.transport.api import Conversation
 from simulation.checks.suite import all_checkers
 from simulation.outcome import Outcome
 from simulation.swarm.config import SwarmConfig
@@ -28,6 +29,19 @@ class Cluster(World):
             rng=self.rng(name),
             **options,
         )
+
+
+def client_beside_a_lagging_broker(cluster: Cluster, lags_s: float) -> raftlog.AsyncClient:
+    """A client that watches at one broker and reads at the other, which applies everything so much
+    later from now on.
+    """
+    ahead, behind = cluster.members
+    client = cluster.client("beside", [behind.endpoint])
+    # As one whose watch has moved, or begun, elsewhere.
+    client.watch = cluster.client("watches", [ahead.endpoint]).watch  # type: ignore[method-assign]
+    for controller in cluster.controllers:
+        cluster.network.stall(controller.name, behind.name, lags_s, Conversation.OBSERVER)
+    return client
 
 
 def on_cluster(work: Callable[[Cluster], Awaitable[None]]) -> None:

@@ -139,6 +139,39 @@ def test_one_who_comes_late_to_form_a_group_does_not_form_it_again(
     on_cluster(test)
 
 
+def test_group_that_somebody_else_has_formed_is_looked_at_for_certain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that lags would show the same again and again."""
+
+    async def test(cluster: Cluster) -> None:
+        barriers = [AsyncDoubleBarrier(cluster.client(f"c{n}"), NAME, 2) for n in range(3)]
+        first = asyncio.ensure_future(barriers[0].enter())
+        await asyncio.sleep(0.5)
+        modes: list[str] = []
+        look = barriers[1]._look
+
+        async def looked(read: Any) -> Any:
+            modes.append(read)
+            return await look(read)
+
+        monkeypatch.setattr(barriers[1], "_look", looked)
+
+        others: list[asyncio.Future[bool]] = []
+
+        async def other() -> None:
+            others.append(asyncio.ensure_future(barriers[2].enter()))
+            await asyncio.sleep(0.5)
+
+        before_it_forms(monkeypatch, barriers[1], other)
+        assert await barriers[1].enter(timeout_s=2.0)
+        assert await first
+        assert modes == ["latest", "strict"]
+        others[0].cancel()
+
+    on_cluster(test)
+
+
 def test_who_gives_up_is_in_no_group_and_the_next_one_takes_its_place() -> None:
     async def test(cluster: Cluster) -> None:
         async with cluster.client("a") as one, cluster.client("b") as other:

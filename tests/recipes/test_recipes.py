@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulated_cluster import Cluster, on_cluster
+from simulated_cluster import Cluster, client_beside_a_lagging_broker, on_cluster
 
 import raftlog
 from raftlog import errors, recipes
@@ -23,6 +23,7 @@ from raftlog.recipes import (
     Leader,
     PlaceLostError,
 )
+from raftlog.recipes.keys import until_gone
 
 
 def test_a_lock_has_one_holder_at_a_time_in_the_order_of_their_coming() -> None:
@@ -323,6 +324,46 @@ def test_a_barrier_holds_until_it_is_lifted() -> None:
             await barrier.lift()
             assert await asyncio.wait_for(task, 2.0)
             await barrier.lift()
+
+    on_cluster(test)
+
+
+def test_observer_of_an_election_sees_each_leader_that_its_watch_tells_of() -> None:
+    """Also where it reads at a broker that lags behind the one that it watches at."""
+
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as leading:
+            election = AsyncElection(leading, "e", "one")
+            observer = AsyncElection(client_beside_a_lagging_broker(cluster, 2.0), "e")
+            leaders = observer.observe()
+            assert await anext(leaders) is None
+            await election.campaign()
+            leader = await asyncio.wait_for(anext(leaders), 5.0)
+            assert leader is not None
+            assert leader.value == "one"
+            await leaders.aclose()
+            await election.resign()
+
+    on_cluster(test)
+
+
+def test_barrier_that_stands_is_seen_at_a_broker_that_lags() -> None:
+    async def test(cluster: Cluster) -> None:
+        beside = client_beside_a_lagging_broker(cluster, 2.0)
+        async with cluster.client("a") as client:
+            await AsyncBarrier(client, "b").hold()
+            assert not await AsyncBarrier(beside, "b").wait(4.0)
+
+    on_cluster(test)
+
+
+def test_wait_for_a_key_that_is_gone_already_ends_at_a_broker_that_lags() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as client:
+            await client.kv.put("k", "v", acks="visible")
+            beside = client_beside_a_lagging_broker(cluster, 2.0)
+            await client.kv.delete("k")
+            await asyncio.wait_for(until_gone(beside, "k"), 6.0)
 
     on_cluster(test)
 
