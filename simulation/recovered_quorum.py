@@ -115,13 +115,15 @@ async def lose_majority(world: World) -> Lost | None:
         host.name,
         f"is recovered: epoch {done.epoch}, end {done.end_offset}",
     )
-    _renew_checkers(world, host, done)
+    # What a recovery finds that was interrupted before has no generation any more.
+    over = before.lineage.current
+    _renew_checkers(world, host, done, over)
     for other in world.controllers:
         other.held_down = False
         if other is not host:
             world.fleet.replace_disk(other, f"dir-{other.id}-r{world.fleet.next_disk()}")
     world.damaged.clear()
-    return Lost(done.before.lineage.current, host, [other for other in voters if other is not host])
+    return Lost(over, host, [other for other in voters if other is not host])
 
 
 def _in_most_isrs(world: World) -> BrokerHost | None:
@@ -186,8 +188,11 @@ async def _recovered(
         return work.result()
 
 
-def _renew_checkers(world: World, host: ControllerHost, done: Recovery) -> None:
-    """What was committed up to the log's start, then what the recovered log has."""
+def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: int) -> None:
+    """What was committed up to the log's start, then what the recovered log has.
+
+    ``over``: the generation that has ended.
+    """
     watch = world.watch
     ledger = next((checker for checker in watch.checkers if isinstance(checker, Ledger)), None)
     if ledger is None:
@@ -200,7 +205,6 @@ def _renew_checkers(world: World, host: ControllerHost, done: Recovery) -> None:
                 log.append(
                     ledger.matching.logged(host.name, log[-1].chain if log else 0, chunk, header)
                 )
-    over = done.before.lineage.current
     fresh = checkers_after(world, watch.checkers, log, over, done.epoch)
     others: list[Checker] = [
         one for one in watch.checkers if not type(one).__module__.startswith("simulation.checks.")
