@@ -69,6 +69,22 @@ def fenced(seen: Evidence) -> Iterator[Finding]:
         )
 
 
+def unregistered(seen: Evidence) -> Iterator[Finding]:
+    """Brokers that partitions count on, and that are not registered."""
+    if missing := _unregistered(seen):
+        are = "is" if len(missing) == 1 else "are"
+        yield Finding(
+            "BROKER_UNREGISTERED",
+            Severity.DEGRADED,
+            f"{brokers(missing).capitalize()} {are} not registered, and replicas are assigned"
+            " there.",
+            "What is acknowledged in these partitions is on fewer disks, until the replicas are"
+            " moved or the broker is back.",
+            "Start the broker, which registers itself, or move its replicas to others.",
+            "raftlog partitions reassign --help",
+        )
+
+
 def silent(seen: Evidence) -> Iterator[Finding]:
     """Brokers that serve, as far as is known, and have been silent for half of their session: who
     is busy does not miss two heartbeats.
@@ -150,7 +166,7 @@ def partitions(seen: Evidence) -> Iterator[Finding]:
             "Start the brokers of their replicas: column OFFLINE.",
             "raftlog topics describe",
         )
-    elif counts.under_replicated and not _inactive(seen):
+    elif counts.under_replicated and not _inactive(seen) and not _unregistered(seen):
         yield Finding(
             "PARTITIONS_UNDER_REPLICATED",
             Severity.DEGRADED,
@@ -199,8 +215,12 @@ def _s(verb: str, count: int) -> str:
     return f"{verb}s" if count == 1 else verb
 
 
+def _unregistered(seen: Evidence) -> list[int]:
+    return [] if seen.brokers is None else list(seen.brokers.unregistered_replica_ids)
+
+
 def _of(seen: Evidence) -> list[pb.DescribedBroker]:
     return [] if seen.brokers is None else list(seen.brokers.brokers)
 
 
-RULES = (brokers_unknown, partitions, lao_stalled, fenced, silent, none_registered)
+RULES = (brokers_unknown, partitions, lao_stalled, fenced, unregistered, silent, none_registered)

@@ -141,6 +141,16 @@ def test_partitions_that_are_short_of_replicas_and_that_refuse_producers() -> No
     assert short() == (2, 2), "what has no leader is counted as that"
 
 
+def test_unregistered_brokers_that_have_replicas_are_named() -> None:
+    cell = Cell(brokers=3)
+    cell.create_on((1, 2), name="a")
+    for broker_id in (3, 2):
+        cell.send(rpc.UnregisterBrokerRequest(broker_id=broker_id))
+    found = cell.send(rpc.DescribeBrokersRequest())
+    assert [one.broker_id for one in found.brokers] == [1]
+    assert found.unregistered_replica_ids == [2], "3 has none"
+
+
 def test_how_many_partitions_want_attention() -> None:
     cell = Cell(brokers=3)
     cell.create_on((1, 2), (1, 2), (2, 3), name="a")

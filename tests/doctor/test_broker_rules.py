@@ -41,6 +41,16 @@ def test_partitions_that_are_short_of_replicas_are_told_unless_a_fenced_broker_e
     assert codes(quorum(3, brokers=brokers(broker(4), away, partitions=short))) == ["BROKER_FENCED"]
 
 
+def test_unregistered_broker_with_replicas_explains_partitions_that_are_short_of_them() -> None:
+    """[a broker was unregistered with its replicas: "wait: it catches up\"]"""
+    told = brokers(
+        broker(4), partitions=counts(under_replicated=1), unregistered_replica_ids=[6, 7]
+    )
+    found = only(quorum(3, brokers=told))
+    assert (found.code, found.severity) == ("BROKER_UNREGISTERED", Severity.DEGRADED)
+    assert found.cause == "Brokers 6 and 7 are not registered, and replicas are assigned there."
+
+
 def test_no_broker_is_a_notice() -> None:
     assert only(quorum(3, brokers=brokers())).code == "NO_BROKERS"
 

@@ -51,6 +51,11 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
         held_back_ms=state.lao_stall.held_ms(now),
         partitions=partitions,
         broker_session_timeout_ms=state.settings.broker_session_timeout_ms,
+        unregistered_replica_ids=sorted(
+            broker_id
+            for broker_id, held in image.replicas_of.items()
+            if held and broker_id not in image.brokers
+        ),
     )
     return Reply(body)
 
