@@ -12,7 +12,13 @@ from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json
 from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.session import Session, run
-from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
+from raftlog.client.consumer import (
+    EARLIEST,
+    LATEST,
+    METADATA_MAX_AGE_MS,
+    Consumer,
+    ConsumerSettings,
+)
 from raftlog.client.data_records import ConsumedRecord
 from raftlog.metadata.entity_words import text_and_base64
 from raftlog.plural import counted
@@ -81,7 +87,8 @@ def consume(
     async def read(session: Session) -> None:
         # What was there when it began to read may be dropped before it is read.
         reset = EARLIEST if from_beginning else None
-        consumer = session.consumer(bootstrap_server, ConsumerSettings(offset_reset=reset))
+        settings = ConsumerSettings(offset_reset=reset, metadata_max_age_ms=METADATA_MAX_AGE_MS)
+        consumer = session.consumer(bootstrap_server, settings)
         consumer.assign(topic, partition, begin)
         count, idle_s, told = 0, 0.0, ""
         while not (max_messages and count >= max_messages):

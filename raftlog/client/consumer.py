@@ -19,7 +19,7 @@ from raftlog.client.broker_client import checked_answer
 from raftlog.client.data_records import ConsumedRecord, end_of, records_from
 from raftlog.client.endpoint_selector import Endpoints
 from raftlog.client.failures import with_reasons
-from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
+from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, TopicView, known_code
 from raftlog.client.throttling import pause_after
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
@@ -30,6 +30,8 @@ from raftlog.wire.data.v1 import data_pb2
 
 LATEST, EARLIEST = -1, -2
 """In place of an offset: behind the last committed record; the first one there is."""
+METADATA_MAX_AGE_MS = 30_000
+"""How often the library and the command look for partitions that were added."""
 RETRY_BACKOFF_S = 0.1
 _NO_LEADER = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader is known that can be asked")
 RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
@@ -40,6 +42,8 @@ class ConsumerSettings:
     """Names and meanings are Kafka's.
 
     ``offset_reset``: where to go on when an offset is out of range; None: that is an error.
+    ``metadata_max_age_ms``: how often to look for partitions that were added to topics which are
+    read whole; None: never.
     """
 
     fetch_max_wait_ms: int = 500
@@ -50,6 +54,7 @@ class ConsumerSettings:
     """Of what was fetched and not yet polled; beyond it nothing is fetched."""
     request_timeout_ms: int = 10_000
     offset_reset: int | None = None
+    metadata_max_age_ms: int | None = None
 
 
 class _Position:
@@ -107,6 +112,9 @@ class Consumer:
         # Topics whose partitions are not known yet: partition (-1: all) -> offset.
         self._wanted: dict[str, dict[int, int]] = {}
         self._positions: dict[PartitionKey, _Position] = {}
+        # Topics that are read whole, as they were when their partitions were last looked at.
+        self._whole: dict[str, TopicView] = {}
+        self._look_at = 0.0
         self._parts_asked = 0
         self._busy: dict[int, None] = {}
         self._buffer: deque[tuple[_Position, list[ConsumedRecord], int]] = deque()
@@ -122,7 +130,7 @@ class Consumer:
     # --- what is read ----------------------------------------------------------------------------
 
     def assign(self, topic: str, partition: int = -1, offset: int = EARLIEST) -> None:
-        """Read a partition (-1: all that the topic has now) from an offset, EARLIEST or LATEST."""
+        """Read a partition (-1: all that the topic has) from an offset, EARLIEST or LATEST."""
         self._wanted.setdefault(topic, {})[partition] = offset
         self._schedule()
 
@@ -262,7 +270,7 @@ class Consumer:
         self._find_wanted()
         now = self._loop.time()
         ready: dict[int, list[tuple[_Position, int]]] = {}
-        earliest = float("inf")
+        earliest = self._find_added(now)
         for key, position in self._positions.items():
             if position.busy or position.not_before > now:
                 earliest = earliest if position.busy else min(earliest, position.not_before)
@@ -283,6 +291,8 @@ class Consumer:
             if view is None:
                 continue
             del self._wanted[topic]
+            if -1 in wanted:
+                self._whole[topic] = view
             for index, offset in sorted(wanted.items()):
                 if index >= view.partition_count:
                     message = (
@@ -296,6 +306,24 @@ class Consumer:
                     self._positions.setdefault(
                         (view.id, one), _Position(topic, (view.id, one), offset)
                     )
+
+    def _find_added(self, now: float) -> float:
+        """Read partitions that were added from their beginning; return when to look again."""
+        max_age_ms = self._settings.metadata_max_age_ms
+        if max_age_ms is None or not self._whole:
+            return float("inf")
+        for topic, known in self._whole.items():
+            view = self._leaders.want(topic)
+            if view is not None and view.id == known.id:
+                for index in range(known.partition_count, view.partition_count):
+                    key = (view.id, index)
+                    self._positions[key] = _Position(topic, key, EARLIEST)
+                self._whole[topic] = view
+        if now >= self._look_at:
+            if self._look_at:  # When they are found, they are known.
+                self._leaders.refresh()
+            self._look_at = now + max_age_ms / 1000
+        return self._look_at
 
     def _ask(self, leader_id: int, positions: list[tuple[_Position, int]]) -> None:
         """One request a leader at a time: first for offsets that are not known, then for
@@ -442,6 +470,7 @@ class Consumer:
             if view is None or view.id != position.key[0]:
                 # It was known: no broker that has been asked since has it.
                 self._positions.pop(position.key, None)
+                self._whole.pop(position.topic, None)
                 code, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""
                 if view is not None:
                     code, other = ErrorCode.UNKNOWN_TOPIC_ID, ", and another one has its name"

@@ -8,7 +8,13 @@ from typing import Literal, Self
 
 from typing_extensions import override
 
-from raftlog.client.consumer import EARLIEST, LATEST, Consumer, ConsumerSettings
+from raftlog.client.consumer import (
+    EARLIEST,
+    LATEST,
+    METADATA_MAX_AGE_MS,
+    Consumer,
+    ConsumerSettings,
+)
 from raftlog.client.data_records import ConsumedRecord
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
 from raftlog.library.core import Core
@@ -64,7 +70,9 @@ class AsyncRecords(AsyncStream[Record]):
             raise error
         # What was there when it began to read may be dropped before it is read.
         reset = EARLIEST if position == EARLIEST else None
-        consumer = core.consumer(ConsumerSettings(offset_reset=reset))
+        consumer = core.consumer(
+            ConsumerSettings(offset_reset=reset, metadata_max_age_ms=METADATA_MAX_AGE_MS)
+        )
         consumer.assign(topic, -1 if partition is None else partition, position)
         records = cls(core, consumer, idle_timeout_s)
         if position == LATEST:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from data_world import TOPIC, DataWorld, simulate_data
+from data_world import TOPIC, DataWorld, Log, simulate_data
 
 from raftlog.client.consumer import EARLIEST, LATEST, Consumer
 from raftlog.errors import ApiError, ErrorCode
@@ -117,6 +117,38 @@ def test_topic_that_is_deleted_is_an_error_of_each_poll(
                 await consumer.poll(30.0)
             assert (error.value.code, error.value.message) == (code, message)
         consumer.close()
+
+    simulate_data(test)
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning() -> None:
+    """[They were never read by who had begun before]"""
+
+    async def test(world: DataWorld) -> None:
+        whole, one, never = (
+            world.consumer(metadata_max_age_ms=800),
+            world.consumer(metadata_max_age_ms=800),
+            world.consumer(),
+        )
+        whole.assign(TOPIC, offset=LATEST)
+        one.assign(TOPIC, 0, LATEST)
+        never.assign(TOPIC, offset=LATEST)
+        for consumer in (whole, one, never):
+            await consumer.locate(5.0)
+        await asyncio.sleep(1.9)
+        world.logs[1] = Log(2)
+        fill(world, 1, b"added")
+        begun = world.loop.time()
+        assert [record.value for record in await whole.poll(1.0)] == [b"added"]
+        assert world.loop.time() - begun > 0.1  # Not asked for all the time.
+        fill(world, 0, b"0")
+        fill(world, 1, b"1")
+        assert sorted(await values(whole, 2)) == [b"0", b"1"]
+        for other in (one, never):
+            assert await values(other, 1) == [b"0"]
+            assert await other.poll(1.0) == []
+        for consumer in (whole, one, never):
+            consumer.close()
 
     simulate_data(test)
 
