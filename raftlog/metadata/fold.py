@@ -392,7 +392,7 @@ def _partition_change(
     new = changed_partition(old, message)
     image.partitions[key] = new
     image.replace("partition", (), old, new)
-    if message.HasField("imported"):
+    if message.HasField("imported") or (image.imported and new.replicas != old.replicas):
         change_detail(image, message)
     if new.replicas is not old.replicas and new.replicas != old.replicas:
         for broker_id in sorted(set(old.replicas) - set(new.replicas)):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from raftlog.metadata.entities import Topic
-from raftlog.metadata.image import ImageDraft, ImageView
+from raftlog.metadata.image import FoldError, ImageDraft, ImageView
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 PARTITION_DETAIL = "partition_detail"
@@ -124,7 +124,16 @@ def _detail(image: ImageDraft, topic_id: bytes, index: int) -> dict[str, Any]:
 
 
 def _put(image: ImageDraft, topic_id: bytes, index: int, detail: dict[str, Any]) -> None:
-    """Empty lists are left out: absent and empty are the same to Kafka."""
+    """Empty lists are left out: absent and empty are the same to Kafka.
+
+    Raises FoldError unless there is one directory for each replica.
+    """
+    directories, replicas = detail.get("directories"), image.partitions[topic_id, index].replicas
+    if directories and len(directories) != len(replicas):
+        raise FoldError(
+            f"partition {index} of {image.topics[topic_id].name!r} has {len(replicas)} replicas in"
+            f" {len(directories)} directories"
+        )
     kept = {name: value for name, value in sorted(detail.items()) if value}
     value = msgspec.json.encode(kept).decode() if kept else None
     set_imported(image, PARTITION_DETAIL, detail_key(topic_id, index), value)

@@ -302,6 +302,57 @@ def test_a_majority_is_needed_for_what_is_agreed(tmp_path: Path) -> None:
     assert found.sound
 
 
+@pytest.mark.parametrize(
+    ("lengths", "agreed"), [((3, 1), 1), ((3, 3, 2, 2), 2), ((3, 3, 3, 1), 3), ((2, 1, 1, 1), 1)]
+)
+def test_half_of_the_copies_is_no_majority(
+    tmp_path: Path, lengths: tuple[int, ...], agreed: int
+) -> None:
+    log = [kafka.batch(0, [kafka.leader_change()]), kafka.batch(1, [NOOP]), kafka.batch(2, [NOOP])]
+    for node, length in enumerate(lengths, 1):
+        kafka.write_node(tmp_path / f"node{node}", b"".join(log[:length]), node_id=node)
+    found = import_all(tmp_path / "exported", tmp_path)
+    assert (found.end_offset, found.agreed_offset) == (max(lengths), agreed)
+
+
+FIRST, SECOND, THIRD = ("AAAAAAAAAAAAAAAAAAAA" + end for end in ("gA", "gQ", "gg"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"directories": [FIRST]},
+        {"directories": [FIRST, SECOND, THIRD]},
+        {"replicas": [1, 2, 3]},
+        {"replicas": [1]},
+        {"replicas": [1, 2, 3], "directories": [FIRST, SECOND]},
+    ],
+)
+def test_partition_needs_a_directory_for_each_replica(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Kafka refuses such a record, too."""
+    changed = kafka.metadata("PartitionChangeRecord", partition_id=0, topic_id=kafka.UUID, **change)
+    log = log_of(kafka.topic(), kafka.partition(0, directories=[FIRST, SECOND]), changed, NOOP)
+    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    assert found.end_offset == 2
+    assert "partition 0 of 'orders' has " in found.stopped
+    assert " directories" in found.stopped
+
+
+def test_reassignment_with_its_directories_is_imported(tmp_path: Path) -> None:
+    changed = kafka.metadata(
+        "PartitionChangeRecord",
+        partition_id=0,
+        topic_id=kafka.UUID,
+        replicas=[1, 2, 3],
+        directories=[FIRST, SECOND, THIRD],
+    )
+    log = log_of(kafka.topic(), kafka.partition(0, directories=[FIRST, SECOND]), changed)
+    found = import_all(tmp_path / "exported", kafka.write_node(tmp_path / "node", log))
+    assert (found.end_offset, found.sound) == (3, True)
+
+
 def test_logs_of_several_clusters_are_refused(tmp_path: Path) -> None:
     for node, cluster in ((1, "a"), (2, "b")):
         kafka.write_node(

@@ -42,8 +42,16 @@ class Directories:
             if steps.begins[row] < self._state_from:
                 continue
             replicas = judged.lists.members[int(steps.replicas[row])]
-            named = zip(replicas, steps.text("directories", row), strict=False)
-            for broker_id, directory in dict(named).items():
+            directories = steps.text("directories", row)
+            if len(directories) != len(replicas):
+                yield offence(
+                    rules.DIRECTORY_NOT_REGISTERED,
+                    judged.place(row),
+                    found=f"{len(directories)} directories of {len(replicas)} replicas",
+                    expected="one of each replica",
+                )
+                continue
+            for broker_id, directory in zip(replicas, directories, strict=True):
                 known = self._at(broker_id, int(steps.last_offset[row]))
                 if known is not None and directory not in known and not _is_reserved(directory):
                     yield offence(
