@@ -76,12 +76,15 @@ def check_tls_files(config: NodeConfig) -> None:
     """Raises ConfigError, which names everything that is wrong with the files of all listeners and
     of the connections to other nodes.
     """
-    securities = [*config.peers.values(), *(one.security for one in config.listeners)]
+    dialing = [one.tls for one in config.peers.values()]
     mistakes = []
-    for files in dict.fromkeys((*(one.tls for one in securities), config.http_tls)):
+    for files in dict.fromkeys(
+        (*dialing, *(one.security.tls for one in config.listeners), config.http_tls)
+    ):
         try:
             if files is not None:
-                TlsConfig(files.certificate, files.key, files.ca).check()
+                tls = TlsConfig(files.certificate, files.key, files.ca)
+                tls.check(dials=files in dialing)
         except ConfigError as error:
             mistakes.append(str(error))
     if mistakes:

@@ -69,6 +69,22 @@ def unusable_authorities(pem: str) -> str:
     return ""
 
 
+def missing_usages(pem: str, *, dials: bool) -> list[str]:
+    """Return the extended key usages that a node's own certificate lacks; one without any such
+    extension has all. ``dials``: it is a client's, too.
+    """
+    _, found, behind = _certificates(pem)[0].partition(_EXTENDED_KEY_USAGE)
+    if not found:
+        return []
+    octets = next(content for tag, content in _elements(behind) if tag == _OCTETS)
+    ((_, purposes),) = _elements(octets)
+    there = {content.hex() for _, content in _elements(purposes)}
+    wanted = {"serverAuth": "2b06010505070301"} | (
+        {"clientAuth": "2b06010505070302"} if dials else {}
+    )
+    return [] if _ANY_USAGE in there else [name for name, id_ in wanted.items() if id_ not in there]
+
+
 def _wrong(what: str, usable: dict[str, str]) -> str:
     *most, last = usable.values()
     return (
@@ -101,7 +117,9 @@ def _kinds(certificate: bytes) -> tuple[str, str]:
         return "", ""
 
 
-_VERSION, _IDENTIFIER = 0xA0, 0x06
+_VERSION, _IDENTIFIER, _OCTETS = 0xA0, 0x06, 0x04
+_EXTENDED_KEY_USAGE = bytes.fromhex("0603551d25")
+_ANY_USAGE = "551d2500"
 
 
 def _identifiers(content: bytes) -> str:

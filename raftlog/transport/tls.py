@@ -12,12 +12,15 @@ from typing import Any, Protocol
 
 from raftlog.errors import ConfigError
 from raftlog.key_file import exposed
+from raftlog.logger import get_logger
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.key_kinds import unusable_authorities, unusable_chain
+from raftlog.transport.key_kinds import missing_usages, unusable_authorities, unusable_chain
 from raftlog.transport.reread import Reread, Stamp, stamp
-from raftlog.transport.tls_look import TlsFiles
+from raftlog.transport.tls_look import TlsFiles, invalid_now
 
 import grpc  # isort: skip
+
+log = get_logger(__name__)
 
 _KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
 
@@ -106,6 +109,12 @@ class TlsConfig:
 
     def _server_configuration(self) -> Any:
         certificate, key, ca = self._read()
+        if wrong := invalid_now(self.certificate_path):
+            log.warning(
+                "no peer accepts the certificate of this node",
+                file=str(self.certificate_path),
+                error=f"it {wrong}",
+            )
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=ca)
 
     def rereading_server_contexts(self) -> Callable[[], ssl.SSLContext]:
@@ -173,9 +182,16 @@ class TlsConfig:
             raise ConfigError("; ".join(mistakes))
         return certificate, private_key, ca
 
-    def check(self) -> None:
-        """Raises ConfigError, which names what is wrong with the files."""
-        self._read()
+    def check(self, *, dials: bool = False) -> None:
+        """Raise ConfigError, which names what is wrong with the files as they are now. ``dials``:
+        the node connects to other nodes with them, too.
+        """
+        certificate, _, _ = self._read()
+        wrong = invalid_now(self.certificate_path)
+        if not wrong and (missing := missing_usages(_text(certificate), dials=dials)):
+            wrong = f"lacks the extended key usage {' and '.join(missing)}"
+        if wrong:
+            raise ConfigError(f"tls.certificate.file: {self.certificate_path} {wrong}")
 
     def _check_unchanged(self, before: list[Stamp]) -> None:
         """Raises ConfigError: what was checked need not be what was read."""

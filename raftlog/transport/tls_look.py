@@ -150,15 +150,18 @@ def _of_own(files: TlsFiles) -> TlsSeen:
     """Why it may have hung up."""
     if files.certificate is None:
         return TlsSeen(TlsTrouble.OWN_REFUSED, "hangs up on a client without a certificate")
-    began, ends = times_of(files.certificate)
+    if wrong := invalid_now(files.certificate):
+        return TlsSeen(TlsTrouble.OWN_EXPIRED, f"hangs up on {files.certificate}, which {wrong}")
+    return TlsSeen(TlsTrouble.OWN_REFUSED, f"hangs up on {files.certificate}")
+
+
+def invalid_now(certificate: Path) -> str:
+    """Return why the first certificate of a PEM file is not valid at this time; empty: it is."""
+    began, ends = times_of(certificate)
     now = datetime.now(UTC)
     if ends is not None and ends < now:
-        words = f"hangs up on {files.certificate}, which expired{_at(ends)}"
-    elif began is not None and began > now:
-        words = f"hangs up on {files.certificate}, which is not valid until{_at(began)}"
-    else:
-        return TlsSeen(TlsTrouble.OWN_REFUSED, f"hangs up on {files.certificate}")
-    return TlsSeen(TlsTrouble.OWN_EXPIRED, words)
+        return f"expired{_at(ends)}"
+    return f"is not valid until{_at(began)}" if began is not None and began > now else ""
 
 
 def times_of(certificate: Path) -> tuple[datetime | None, datetime | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, padding, rsa
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from structlog.testing import capture_logs
 
 from raftlog.errors import ConfigError
@@ -41,7 +41,14 @@ NOW = datetime.now(UTC)
 
 
 def certificate(
-    name: str, key: Any, issuer: x509.Certificate | None, by: Any, **how: Any
+    name: str,
+    key: Any,
+    issuer: x509.Certificate | None,
+    by: Any,
+    *,
+    days: tuple[int, int] = (-1, 1),
+    usages: Sequence[x509.ObjectIdentifier] = (),
+    **how: Any,
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
@@ -50,11 +57,13 @@ def certificate(
         .issuer_name(issuer.subject if issuer else subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - timedelta(days=1))
-        .not_valid_after(NOW + timedelta(days=1))
+        .not_valid_before(NOW + timedelta(days=days[0]))
+        .not_valid_after(NOW + timedelta(days=days[1]))
         .add_extension(x509.BasicConstraints(issuer is None, None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
     )
+    if usages:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=len(usages) == 1)
     plain = isinstance(by, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey)
     return builder.sign(by, None if plain else hashes.SHA256(), **how)
 
@@ -171,6 +180,53 @@ def test_renewal_with_an_unusable_key_keeps_what_was_there(
     assert "a key of type Ed25519" in logs[0]["error"]
     files(tmp_path, "P-384")
     assert current() is not before
+
+
+@pytest.mark.parametrize(
+    ("days", "said"), [((-3, -1), "expired 20"), ((1, 3), "is not valid until 20")]
+)
+def test_certificate_of_another_time_is_named_at_check_and_start(
+    tmp_path: Path, days: tuple[int, int], said: str
+) -> None:
+    tls = files(tmp_path, days=days)
+    assert not handshake_succeeds(tls, 2)
+    with pytest.raises(ConfigError, match=rf"^tls.certificate.file: {tls.certificate_path} {said}"):
+        tls.check()
+    with capture_logs() as logged:
+        tls.server_credentials()
+    assert [(one["event"], said in one["error"]) for one in logged] == [
+        ("no peer accepts the certificate of this node", True)
+    ]
+
+
+SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+
+
+@pytest.mark.parametrize(
+    ("usages", "dials", "missing"),
+    [
+        ([], True, ""),
+        ([SERVER, CLIENT], True, ""),
+        ([ExtendedKeyUsageOID.EMAIL_PROTECTION, CLIENT, SERVER], True, ""),
+        ([ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE], True, ""),
+        ([SERVER], False, ""),
+        ([SERVER], True, "clientAuth"),
+        ([CLIENT], True, "serverAuth"),
+        ([CLIENT], False, "serverAuth"),
+        ([ExtendedKeyUsageOID.EMAIL_PROTECTION], True, "serverAuth and clientAuth"),
+    ],
+)
+def test_certificate_without_a_usage_is_refused(
+    tmp_path: Path, usages: list[x509.ObjectIdentifier], dials: bool, missing: str
+) -> None:
+    """A certificate for clients alone, or for servers alone, is what most mistakes are."""
+    tls = files(tmp_path, usages=usages)
+    if not missing:
+        tls.check(dials=dials)
+        return
+    assert not handshake_succeeds(tls, 2)
+    with pytest.raises(ConfigError, match=f"lacks the extended key usage {missing}$"):
+        tls.check(dials=dials)
 
 
 def test_malformed_certificate_has_no_usable_key() -> None:
