@@ -19,7 +19,7 @@ from replay.kafka.batches import batches, require_time
 from replay.kafka.conversion import Conversion, Converted, StateHeader, decoded
 from replay.kafka.copies import Checkpoint
 from replay.kafka.errors import KafkaLogError, unreadable
-from replay.kafka.mapping import ELIGIBLE, Mapping
+from replay.kafka.mapping import ELIGIBLE
 from replay.kafka.records import KafkaRecord
 
 _HEADER, _FOOTER = "SnapshotHeaderRecord", "SnapshotFooterRecord"
@@ -63,10 +63,10 @@ def image_of(state: Converted) -> Image:
     return fold.snapshot()
 
 
-def state_of(checkpoint: Checkpoint) -> tuple[Converted, Mapping]:
-    """A checkpoint's state as a batch, and the mapping that goes on from there."""
+def state_of(checkpoint: Checkpoint) -> tuple[Converted, Conversion]:
+    """A checkpoint's state as a batch, and the conversion that goes on from there."""
     conversion = Conversion()
-    return conversion.state(*records_of(checkpoint)), conversion.mapping
+    return conversion.state(*records_of(checkpoint)), conversion
 
 
 def differences(folded: Image, said: Image) -> list[str]:

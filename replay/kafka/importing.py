@@ -117,7 +117,7 @@ class Importer:
         state: Converted | None = None
         self._first = self._next
         if begin is not None:
-            state, self._conversion.mapping = state_of(begin)
+            state, self._conversion = state_of(begin)
             self._first = state.header.base_offset
         self._state_from = None if begin is None else self._next
         self._fold = ImageBuilder(Image())

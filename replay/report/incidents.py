@@ -63,7 +63,7 @@ def find_sessions(troubles: Iterable[Event], axis: Axis, rises: Rises) -> tuple[
     found: list[Session] = []
     grave = (event for event in troubles if event.severity >= WARNING)
     for event in sorted(grave, key=lambda each: (each.begins_ms, each.offset)):
-        if not found or event.begins_ms - found[-1].last_begins_ms >= GAP_MS:
+        if not found or event.begins_ms - found[-1].last_begins_ms > GAP_MS:
             found.append(Session(event))
         found[-1].add(event, axis)
     for each in found:

@@ -44,6 +44,18 @@ def test_log_whose_epochs_go_back_is_refused(tmp_path: Path) -> None:
     assert imported.stopped.endswith("the batch at offset 1 is of epoch 2, below epoch 3 before it")
 
 
+def test_log_whose_epochs_go_back_behind_its_snapshot_is_refused(tmp_path: Path) -> None:
+    log = kafka.batch(1, [NOOP], epoch=3, timestamp_ms=900) + kafka.batch(2, [NOOP], epoch=3)
+    for name, epoch, end in (("sound", 3, 3), ("later", 4, 1)):
+        node = kafka.write_node(tmp_path / name, log, start=1)
+        kafka.write_checkpoint(node, 1, kafka.topic(), epoch=epoch)
+        with Importer(find_copies([node]), str(tmp_path / f"{name}-exported")) as importer:
+            imported = importer.run()
+        assert imported.end_offset == end
+        assert ("below epoch 4" in imported.stopped) == (epoch == 4)
+        assert imported.later_ms == (100 if epoch == 3 else 0)
+
+
 def test_snapshot_with_an_impossible_timestamp_is_refused(tmp_path: Path) -> None:
     node = kafka.write_node(tmp_path / "node", b"")
     path = kafka.write_checkpoint(node, 1, timestamp_ms=MAX_MS + 1)

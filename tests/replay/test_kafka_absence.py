@@ -17,6 +17,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.jobs.availability import AvailabilityResult
 from replay.local import reading
 from replay.local.runner import compute_local
+from replay.outages.failovers import Absence, Controller, absence
 from replay.report.model import ReportResult
 from replay.request import JobRequest
 
@@ -50,6 +51,27 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kafka.unpack(KEPT / "kafka-4.4.0.tar.gz", directory / "kafka")
     imported(directory / "kafka", directory / "exported")
     return directory / "exported"
+
+
+@pytest.mark.parametrize(
+    ("last_ms", "due_ms", "age_ms", "by_all", "expected"),
+    [
+        (1000, 1500, None, None, Absence(500, 1000)),
+        # Due before its last record, or only behind the new one's first.
+        (1000, 900, None, None, Absence(1000, 1000)),
+        (1000, 2100, None, None, Absence(0, 1000)),
+        # Voters that heard nothing for longer than nobody wrote.
+        (1000, None, 400, True, Absence(400, 400)),
+        (1000, None, 5000, True, Absence(1000, 1000)),
+        (1000, None, 5000, False, Absence(0, 1000)),
+    ],
+)
+def test_absence_is_never_longer_than_the_silence(
+    last_ms: int, due_ms: int | None, age_ms: int | None, by_all: bool | None, expected: Absence
+) -> None:
+    old = Controller(1, 1, 0, 9, 0, last_ms, due_ms, 2000, None, None, None)
+    new = Controller(2, 2, 9, None, 2000, 3000, None, None, 1, age_ms, by_all)
+    assert absence(old, new) == expected
 
 
 def test_silence_for_longer_than_the_interval_is_absence(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from spark_runs import Replay
 
 from raftlog.segments.export import export
 from replay.lag.model import LaoStall
-from replay.report.incidents import Rises, find_sessions, incidents_of
+from replay.report.incidents import GAP_MS, Rises, find_sessions, incidents_of
 from replay.report.lags import of_hold_ups
 from replay.report.model import CRITICAL, MAX_BUCKETS, PLANNED, WARNING, Axis, Event, ReportResult
 from replay.report.moments import Changes, Rise
@@ -107,10 +107,20 @@ def test_incident_of_many_partitions_ranks_above_a_longer_one_of_few() -> None:
     gravest = max(incidents, key=lambda each: each.gravity(12 * hour))
     assert (gravest.number, extent_of(gravest)) == (2, "2,300 partitions with an incomplete ISR")
     few = [
-        Event("failover", WARNING, at, at + hour, at, 1, "") for at in range(0, 20 * 60_000, 60_000)
+        Event("failover", WARNING, at, at + hour, at, 1, "") for at in range(0, 20 * 60_001, 60_001)
     ]
     kept, _ = find_sessions([*few, rack], Axis(0, 12 * hour, 60_000), rises((), short))
     assert max(each.short for each in kept) == 2300
+
+
+def test_events_belong_together_up_to_a_minute_apart() -> None:
+    events = [Event("fenced", WARNING, at, at + 1, at, 1, "") for at in (0, GAP_MS, 2 * GAP_MS + 1)]
+    found, total = find_sessions(events, Axis(0, 9 * GAP_MS, 1000), rises())
+    assert total == 2
+    assert [(each.begins_ms, each.last_begins_ms) for each in found] == [
+        (0, GAP_MS),
+        (2 * GAP_MS + 1, 2 * GAP_MS + 1),
+    ]
 
 
 def test_one_leaderless_partition_ranks_above_many_short_ones() -> None:

@@ -99,6 +99,19 @@ def test_it_moves_for_news_and_not_for_what_follows_from_itself() -> None:
     assert cluster.puts == [0, 2, 7]
 
 
+def test_news_that_are_read_twice_are_no_older() -> None:
+    """After a lost connection the same batch may be read again, and no news with it."""
+    cluster = Cluster()
+    keeper = cluster.keeper()
+    first, second = cluster.log(NEWS), cluster.log(NEWS)
+    for chunk in (first, second, first):
+        keeper.hear(chunk)
+    keeper.published(manifest(1))
+    cluster.now += INTERVAL_S
+    keeper.published(manifest(2))
+    assert cluster.puts == [0, 1, 2]
+
+
 def test_it_shows_once_an_hour_that_the_export_lives() -> None:
     cluster = Cluster()
     run(cluster, NEWS)
