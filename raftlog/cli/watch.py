@@ -97,6 +97,7 @@ def watch(
             initial=initial,
             tip=tip,
             start_timeout_s=_START_TIMEOUT_S,
+            waiting=lambda why: print_error(f"raftlog: waiting: {why}") if why else None,
         )
         try:
             await _show(one, max_changes, timeout, as_json, unprinted)

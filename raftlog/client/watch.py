@@ -11,7 +11,7 @@ import asyncio
 import random
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -122,8 +122,10 @@ class Watch:
         start_timeout_s: float = START_TIMEOUT_S,
         progress_ms: int = PROGRESS_MS,
         calls: Calls | None = None,
+        waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``start_timeout_s``: for the first response; later on it is patient without end.
+        """``start_timeout_s``: for the first response; later on it is patient without end:
+        ``waiting`` is told why no broker serves it then, and the empty string when one does again.
         ``calls``: how it asks brokers; None: by calls of its own.
         """
         self._loop = asyncio.get_running_loop()
@@ -148,6 +150,7 @@ class Watch:
         self._pause: asyncio.TimerHandle | None = None
         self._asked_in_vain: set[str] = set()
         self._failures: dict[str, str] = {}
+        self._waiting, self._told_why = waiting, ""
         self._refusal: ApiError | None = None
         """What the last broker said that would not take it."""
         self._started = self._closed = self._full = False
@@ -279,6 +282,8 @@ class Watch:
         if error is not None and everywhere and not self._started:
             self._fail(error)
         else:
+            if everywhere and self._started:
+                self._tell_why((error or self._not_started()).message)
             self._go_elsewhere(self._endpoints.unreachable(self._loop.time()))
 
     def told(self, call: WatchCall, response: pb.WatchResponse) -> None:
@@ -300,6 +305,9 @@ class Watch:
             self._call_answered = self._started = True
             self._endpoints.reached()
             self._asked_in_vain.clear()
+            self._failures.clear()
+            self._refusal = None
+            self._tell_why("")
             if self._told is None and not self._initial:
                 self._told = self._since
         if len(self._ready) > BUFFERED_MAX:
@@ -322,6 +330,11 @@ class Watch:
                 self._go_elsewhere(self._endpoints.lost(self._loop.time()))
         else:
             self._fail(error)
+
+    def _tell_why(self, why: str) -> None:
+        if why != self._told_why:
+            self._told_why = why
+            self._waiting(why)
 
     def _fail(self, error: BaseException) -> None:
         self._error = error

@@ -190,7 +190,8 @@ async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> No
         await asyncio.wait_for(watch.started(), 1)
     watch.close()
 
-    watch = Watch(network, ["b:1"], rng=random.Random(1))
+    told: list[str] = []
+    watch = Watch(network, ["b:1"], rng=random.Random(1), waiting=told.append)
     dialled = network.at("b:1")
     token = broker_pb2.WatchToken(epoch=1, offset=7)
     dialled.handler.received(Answering(dialled), [broker_pb2.WatchResponse(token=token)])
@@ -199,7 +200,12 @@ async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> No
     again = await network.until_dialled("b:1")
     assert again is not dialled
     again.turn_away()
-    assert (await network.until_dialled("b:1")) is not again
+    third = await network.until_dialled("b:1")
+    assert third is not again
+    assert told == ["the token has expired"]
+    third.handler.received(Answering(third), [broker_pb2.WatchResponse(token=token)])
+    third.handler.attempt_failed("UNAVAILABLE: Connection refused", None)
+    assert told[1:] == ["", "no broker of b:1 (UNAVAILABLE: Connection refused) has answered"]
     watch.close()
 
 
