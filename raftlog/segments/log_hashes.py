@@ -141,7 +141,7 @@ class _Chain:
         if not header.control:
             self._look_at_progress(data, header)
         self._recent.append(was)
-        self.known = extended(was, data)
+        self.known = extended(self.known, data)
         if self.known.level < LOG_HASH or self.known.begin_offset != was.begin_offset:
             self._naming = False
         if (self.known.begin_offset, bool(self.known.digest)) != (
@@ -161,9 +161,11 @@ class _Chain:
                 one.log_hash_begin_offset,
                 self.known.end_offset,
                 bytes.fromhex(one.log_hash),
-                max(self.known.level, LOG_HASH),
+                self.known.level,
             )
             self._first_known, self._adopted = self.known.end_offset, one.describe()
+        if said:
+            self._at_level()
         digest = self.known.digest.hex()
         for one, asked in said:
             agrees = (one.log_hash_begin_offset, one.log_hash) == (self.known.begin_offset, digest)
@@ -179,6 +181,11 @@ class _Chain:
                 )
             )
 
+    def _at_level(self) -> None:
+        """A log hash was named here: no level that is set below the export is lower than that."""
+        if self.known.level < 0:
+            self.known = self.known._replace(level=LOG_HASH)
+
     def _look_at_progress(self, data: bytes, header: batch.BatchHeader) -> None:
         position = batch.records_position(data, header)
         if int.from_bytes(data[position : position + 2], "big") != RecordType.PROGRESS:
@@ -193,6 +200,7 @@ class _Chain:
                 self._unnamed = offset
             return
         self._naming = True
+        self._at_level()
         end = message.log_hash_end_offset
         there = next(
             (one for one in (self.known, *reversed(self._recent)) if one.end_offset == end), None

@@ -162,6 +162,17 @@ def test_what_was_imported_and_then_written_anew_ends_the_import(
     assert imported.damages == []
 
 
+def test_import_that_has_ended_says_for_what_reason_it_did(node: Path, importer: Importer) -> None:
+    importer.run()
+    good = (node / LOG).read_bytes()
+    (node / LOG).write_bytes(good + kafka.batch(2, [kafka.topic()]))
+    first = importer.run()
+    assert "the log contradicts itself: topic 'orders' at offset 2 is there" in first.stopped
+    other = kafka.batch(0, [NOOP]) + kafka.batch(1, [kafka.topic("others")], epoch=2)
+    (node / LOG).write_bytes(other)
+    assert importer.run().stopped == first.stopped
+
+
 def test_the_same_records_of_another_epoch_are_another_batch(
     node: Path, importer: Importer
 ) -> None:

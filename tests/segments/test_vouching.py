@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.metadata.entities import format_hash
-from raftlog.metadata.log_hash import EMPTY, extended
+from raftlog.metadata.log_generation import RESTORED
+from raftlog.metadata.log_hash import EMPTY, extended, unknown
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.segments.errors import ExportError, ExportMismatchError
 from raftlog.segments.log_hashes import vouched
@@ -30,6 +31,7 @@ from raftlog.segments.place import open_place
 from raftlog.segments.signing import Signer, why_not_signed
 from raftlog.segments.vouching import Vouching, beyond, judge
 from raftlog.segments.writer import ExportWriter
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 Edit = Callable[[batch.BatchHeader, list[batch.RecordData]], tuple[str, list[batch.RecordData]]]
 
@@ -231,6 +233,17 @@ def test_an_end_that_was_cut(world: World, tmp_path: Path) -> None:
     ]
 
 
+def test_word_of_the_first_record_behind_the_end_counts(world: World, tmp_path: Path) -> None:
+    headers = [next(batch.headers(data)) for data in world.batches]
+    at = next(i for i, one in enumerate(headers) if i > 100 and one.record_count == 1)
+    where = exported(tmp_path / "e", world.batches[:at], [])
+    end = vouched(open_place(where), read_manifest(where)).end
+    assert end.end_offset == headers[at].last_offset
+    word = world.said(headers[at].last_offset)
+    (found,) = beyond(end, [word], lambda _: world.batches[at])
+    assert (found.end_offset, found.agrees) == (headers[at].end_offset, True)
+
+
 def test_a_middle_that_was_cut(world: World, tmp_path: Path) -> None:
     headers = [next(batch.headers(data)) for data in world.batches]
     at = next(i for i, one in enumerate(headers) if i > 40 and one.principal and not one.control)
@@ -329,6 +342,47 @@ def test_an_export_that_begins_late_takes_its_beginning_from_a_snapshots_word(
     assert (found.witnesses[1].first_offset, found.witnesses[1].last_offset) == (begins, world.last)
     assert any(f"offsets {start} to {begins - 1}" in one for one in found.warnings)
     assert any("is the word of node 1" in one for one in found.warnings)
+
+
+@pytest.mark.parametrize("by_log", [False, True])
+def test_log_of_a_restored_cluster_is_vouched_for_from_its_beginning(
+    tmp_path: Path, by_log: bool
+) -> None:
+    """Its level was set below, in the state that it was restored with; its log hash begins here."""
+    messages = [pb.RecoveryRecord(kind=RESTORED), pb.NoOpRecord()]
+    known, chunks = unknown(26, -1), list[bytes]()
+    for at, message in enumerate(messages):
+        chunks.append(
+            batch.encode(
+                [record(message)], base_offset=26 + at, epoch=1, timestamp_ms=1, control=not at
+            )
+        )
+        known = extended(known, chunks[-1])
+    if by_log:
+        said = pb.ProgressRecord(
+            log_hash=known.digest, log_hash_begin_offset=26, log_hash_end_offset=28
+        )
+        chunks.append(batch.encode([record(said)], base_offset=28, epoch=1, timestamp_ms=1))
+    word = StateHash(
+        offset=27,
+        epoch=1,
+        state_hash="0" * 32,
+        node_id=1,
+        source="image",
+        log_hash=known.digest.hex(),
+        log_hash_begin_offset=26,
+    )
+    with ExportWriter(tmp_path / "e", CLUSTER_ID, 7, start_offset=26) as writer:
+        writer.append_chunk(b"".join(chunks))
+        writer.record([] if by_log else [word])
+        writer.commit(writer.next_offset)
+    found = judged(tmp_path / "e")
+    assert not found.faults
+    assert [(one.how, one.first_offset, one.last_offset) for one in found.witnesses] == [
+        ("log" if by_log else "manifest", 26, 27)
+    ]
+    assert not any("controllers keep the log hash" in one for one in found.warnings)
+    assert found.log_hash == extended(known, b"".join(chunks[2:])).digest.hex()
 
 
 def test_below_level_8_nobody_vouches(tmp_path: Path) -> None:
