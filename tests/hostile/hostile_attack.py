@@ -1,5 +1,5 @@
 """A stranger with a raw gRPC client: sends its messages to every method of every node, and notes
-what was refused.
+what was refused. Some it begins and does not end; some it sends on a lane that it asked for.
 
 A process of its own: ``python tests/hostile/hostile_attack.py '{"controllers": [...], "brokers":
 [...], ...}'`` prints a JSON summary.
@@ -11,20 +11,25 @@ import asyncio
 import json
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from hostile_messages import Stranger, Target, targets
+from raw_http2 import RawHttp2
 
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport.lane import HEADER_BYTES
+from raftlog.transport.lane_offer import ASK_KEY, GREETING, TICKET_BYTES, offered
 from raftlog.transport.unary import ERROR_METADATA_KEY
 from raftlog.wire.common.v1 import common_pb2
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
-ATTACKERS = 4
+HALVES, LANES = 0.01, 0.2
+"""How often messages are begun only, and how often a stream asks for a lane."""
 UNARY_TIMEOUT_S = 3.0
 STREAM_S = 0.3
 """How long the answers of a stream are listened to."""
@@ -50,7 +55,7 @@ class Attack:
             bytes.fromhex(value) for value in self._known.get("topic_id", [])
         ]
         self._left = options["messages"]
-        self._seed = options["seed"]
+        self._seed, self._attackers = options["seed"], options["attackers"]
         self._targets = targets()
         self._untried = random.Random(self._seed).sample(self._targets, len(self._targets))
         self.sent = 0
@@ -60,7 +65,7 @@ class Attack:
 
     async def run(self) -> None:
         """Until all are sent: to every method once, and then to any."""
-        await asyncio.gather(*(self._attacker(number) for number in range(ATTACKERS)))
+        await asyncio.gather(*(self._attacker(number) for number in range(self._attackers)))
 
     async def _attacker(self, number: int) -> None:
         rng = random.Random(f"{self._seed} {number}")
@@ -76,7 +81,11 @@ class Attack:
                         await old.close()
                     channels[address] = grpc.aio.insecure_channel(address, options=OPTIONS)
                 self.methods[target.name] += 1
-                if target.streams:
+                if rng.random() < HALVES:
+                    await self._halves(address, target, rng)
+                elif target.streams and rng.random() < LANES:
+                    await self._lane(channels[address], address, target, stranger, rng)
+                elif target.streams:
                     await self._stream(channels[address], target, stranger, rng)
                 else:
                     await self._call(channels[address], target, stranger)
@@ -127,6 +136,71 @@ class Attack:
             # The server ended the stream while this side wrote, or said that it had written all.
             self.outcomes["stream closed"] += 1
         finally:
+            call.cancel()
+
+    async def _halves(self, address: str, target: Target, rng: random.Random) -> None:
+        """Calls on one connection, and no message of them whole."""
+        lengths = [rng.choice((1, 100, 65_536, 32 << 20)) for _ in range(rng.choice((1, 5, 50)))]
+        until = time.monotonic() + STREAM_S * rng.random()
+
+        def begin() -> None:
+            raw = RawHttp2(address)
+            try:
+                for length in lengths:
+                    raw.begin(target.name, length=length, sends=length * 9 // 10)
+                while not raw.closed and time.monotonic() < until:
+                    raw.pump(0.01)
+            except OSError:
+                pass  # The server has hung up.
+            finally:
+                raw.close()
+
+        for _ in lengths:
+            self._next()
+        await asyncio.to_thread(begin)
+        self.outcomes["half"] += len(lengths)
+
+    async def _lane(
+        self,
+        channel: grpc.aio.Channel,
+        address: str,
+        target: Target,
+        stranger: Stranger,
+        rng: random.Random,
+    ) -> None:
+        """Messages on the lane that the stream was offered: whole, cut, too long, or of no ticket."""
+        call = channel.stream_stream(target.name)(
+            timeout=UNARY_TIMEOUT_S, metadata=((ASK_KEY, "1"),)
+        )
+        writer = None
+        try:
+            async with asyncio.timeout(STREAM_S):
+                offer = offered(await call.initial_metadata())
+                if offer is None:
+                    self.outcomes["no lane"] += 1
+                    return
+                host = address.rpartition(":")[0]
+                reader, writer = await asyncio.open_connection(host, offer.port)
+                forged = rng.random() < 0.1
+                writer.write(GREETING + (rng.randbytes(TICKET_BYTES) if forged else offer.ticket))
+                for _ in range(rng.choice((1, 2, 20))):
+                    message = stranger.message(target, self._next())
+                    length = len(message) if rng.random() < 0.9 else rng.choice((0, 9, 2**32 - 1))
+                    sent = length.to_bytes(HEADER_BYTES, "big") + message
+                    if rng.random() < 0.2:
+                        sent = sent[: rng.randrange(len(sent))]
+                    writer.write(sent)
+                await writer.drain()
+                while await reader.read(1 << 16):
+                    self.outcomes["lane answered"] += 1
+            self.outcomes["lane ended"] += 1
+        except TimeoutError:
+            self.outcomes["lane left"] += 1
+        except (OSError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            self.outcomes["lane closed"] += 1
+        finally:
+            if writer is not None:
+                writer.close()
             call.cancel()
 
 

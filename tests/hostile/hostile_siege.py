@@ -187,7 +187,7 @@ class Prober:
             response.read()
 
 
-async def besiege(cluster: LocalCluster, *, messages: int, seed: int) -> Siege:
+async def besiege(cluster: LocalCluster, *, messages: int, seed: int, attackers: int = 4) -> Siege:
     """Attack a running cluster, which has the topic TOPIC, while others are served; then look at
     what is left.
     """
@@ -198,7 +198,7 @@ async def besiege(cluster: LocalCluster, *, messages: int, seed: int) -> Siege:
     prober = Prober(cluster, siege, lag)
     probing = asyncio.ensure_future(prober.run())
     try:
-        siege.attack = await _attack(cluster, messages, seed)
+        siege.attack = await _attack(cluster, messages, seed, attackers)
     finally:
         prober.stopping = True
         await probing
@@ -218,13 +218,16 @@ async def besiege(cluster: LocalCluster, *, messages: int, seed: int) -> Siege:
     return siege
 
 
-async def _attack(cluster: LocalCluster, messages: int, seed: int) -> dict[str, Any]:
+async def _attack(
+    cluster: LocalCluster, messages: int, seed: int, attackers: int
+) -> dict[str, Any]:
     topic_id = await _topic_id(cluster)
     options = {
         "controllers": [node.endpoint for node in cluster.controllers],
         "brokers": [node.endpoint for node in cluster.brokers],
         "messages": messages,
         "seed": seed,
+        "attackers": attackers,
         "known": {
             "cluster_id": [cluster.cluster_id, ""],
             "topic_id": [topic_id, ""],
@@ -239,7 +242,7 @@ async def _attack(cluster: LocalCluster, messages: int, seed: int) -> dict[str, 
         str(Path(__file__).with_name("hostile_attack.py")),
         json.dumps(options),
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[1:3]))},
     )
     out, _ = await process.communicate()
     if process.returncode:
@@ -316,12 +319,12 @@ async def create_topic(cluster: LocalCluster) -> None:
         await transport.close()
 
 
-async def _command(messages: int, seed: int) -> Siege:
+async def _command(messages: int, seed: int, attackers: int) -> Siege:
     with tempfile.TemporaryDirectory(prefix="raftlog-siege-") as directory:
         cluster = await asyncio.to_thread(start, Path(directory) / "c")
         try:
             await create_topic(cluster)
-            return await besiege(cluster, messages=messages, seed=seed)
+            return await besiege(cluster, messages=messages, seed=seed, attackers=attackers)
         finally:
             cluster.stop_all()
 
@@ -331,8 +334,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--attackers", type=int, default=4)
     options = parser.parse_args()
-    siege = asyncio.run(_command(options.messages, options.seed))
+    siege = asyncio.run(_command(options.messages, options.seed, options.attackers))
     shown = asdict(siege) | {
         "faults": siege.faults[:50],
         "written": len(siege.written),

@@ -43,5 +43,8 @@ async def test_a_stranger_with_any_message_to_any_method(
     assert siege.attack["refused"] > 0
     assert siege.attack["outcomes"]["answered"] > 0, "some messages are taken: they are looked into"
     assert siege.probes > 20
+    outcomes = siege.attack["outcomes"]
+    assert outcomes["half"] > 0, "some messages were begun only"
+    assert outcomes["lane answered"] > 0, "some came on a lane"
     assert siege.epochs == 0, "no stranger makes an election"
     assert max(siege.grown_bytes.values()) < MEMORY_BYTES
