@@ -484,6 +484,17 @@ def test_cluster_wide_clear_equals_kafkas_snapshot_of_every_topic(tmp_path: Path
     assert found.sound
 
 
+def test_doubt_begins_at_the_first_snapshot_that_differs(tmp_path: Path) -> None:
+    """Whichever is found first: another copy's may be an earlier one, or a later one."""
+    node = kafka.write_node(tmp_path / "node", log_of(kafka.topic(), *[NOOP] * 5))
+    other = kafka.topic("other")
+    for end_offset, doubt in ((4, 3), (2, 1), (5, 1)):
+        kafka.write_checkpoint(node, end_offset, other)
+        assert not import_all(tmp_path / "exported", node).sound
+        assert read_manifest(tmp_path / "exported").differs_from == doubt
+        (node / f"{end_offset:020d}-{1:010d}.checkpoint").unlink()
+
+
 def test_snapshot_of_an_empty_state_is_compared_and_begun_with(tmp_path: Path) -> None:
     """A controller that was elected before the bootstrap records were written takes one."""
     log = kafka.batch(0, [kafka.leader_change()]) + log_of(kafka.topic(), first=1)
