@@ -17,8 +17,9 @@ FILE_MODE = 0o600
 class RotatedFile:
     """Appends whole lines to ``path``; above ``max_bytes`` it is rotated. Raises OSError.
 
-    Only its owner can read the file. A symbolic link, or what is no regular file, is not written
-    to. What is written survives the process, not the machine: nothing is synced.
+    A file that others have moved away or removed is begun anew. Only its owner can read the file. A
+    symbolic link, or what is no regular file, is not written to. What is written survives the
+    process, not the machine: nothing is synced.
     """
 
     def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
@@ -32,6 +33,7 @@ class RotatedFile:
         """Append them in order. ``written``: its only item counts those that are in the file, also
         when OSError is raised.
         """
+        self._keep_name()
         while written[0] < len(lines):
             begin = written[0]
             full = self._size and self._size + len(lines[begin]) > self._max_bytes
@@ -46,6 +48,23 @@ class RotatedFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+
+    def _keep_name(self) -> None:
+        """Begin the file anew if it no longer has its name. Where that fails, the file that is open
+        takes what comes.
+        """
+        try:
+            there = os.lstat(self._path) if os.path.lexists(self._path) else None
+            if there is None or not os.path.samestat(there, os.fstat(self._fd)):
+                self._begin()
+        except OSError:
+            return
+
+    def _begin(self) -> None:
+        fresh = self._open()
+        os.close(self._fd)
+        self._fd, self._size = fresh, os.fstat(fresh).st_size
+        self.rotation_failure = ""
 
     def _append(self, lines: Sequence[bytes]) -> int:
         """How many were written: on a full disk fewer. Raises OSError if it is none."""
@@ -68,7 +87,6 @@ class RotatedFile:
         except OSError as error:
             self.rotation_failure = error.strerror or str(error)
             return False
-        self.rotation_failure = ""
         return True
 
     def _rotate(self) -> None:
@@ -80,9 +98,7 @@ class RotatedFile:
             os.replace(newer, older)
         if not self._max_backups:
             self._path.unlink(missing_ok=True)
-        fresh = self._open()
-        os.close(self._fd)
-        self._fd, self._size = fresh, 0
+        self._begin()
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW

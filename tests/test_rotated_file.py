@@ -88,3 +88,40 @@ def test_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no regular file"):
         RotatedFile(tmp_path / "log", max_bytes=8, max_backups=0)
     os.close(reader)
+
+
+@pytest.mark.parametrize("leave", ["moved", "removed", "replaced"])
+def test_file_that_others_took_away_is_begun_anew(tmp_path: Path, leave: str) -> None:
+    """As logrotate does: what it moves away is compressed and removed later."""
+    path = tmp_path / "log"
+    file = RotatedFile(path, max_bytes=20, max_backups=1)
+    file.append([b"line 0\n"], [0])
+    if leave == "removed":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "elsewhere")
+    if leave == "replaced":
+        path.write_text("theirs\n")
+    file.append([b"line 1\n"], [0])
+    file.append([b"line 2\n"], [0])
+    file.close()
+    begin = "theirs\n" if leave == "replaced" else ""
+    rest = backup_of(path, 1)
+    assert (rest.read_text() if rest.exists() else "") + path.read_text() == (
+        f"{begin}line 1\nline 2\n"
+    )
+    assert path.stat().st_mode & 0o777 == 0o600
+    if leave != "removed":
+        assert (tmp_path / "elsewhere").read_text() == "line 0\n"
+
+
+def test_file_goes_on_while_its_directory_is_away(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "log"
+    path.parent.mkdir()
+    file = RotatedFile(path, max_bytes=100, max_backups=1)
+    path.parent.rename(tmp_path / "away")
+    file.append([b"line 0\n"], [0])
+    (tmp_path / "away").rename(path.parent)
+    file.append([b"line 1\n"], [0])
+    file.close()
+    assert path.read_text() == "line 0\nline 1\n"
