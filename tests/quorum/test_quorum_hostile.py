@@ -402,11 +402,14 @@ class Attack:
         if any(isinstance(e, Refused) for e in effects):
             self.seen["refused response"] += 1
             # The yes or no to what was asked counts all the same: a candidacy may follow, or a
-            # leadership. What it claims does not.
+            # leadership; also that the asked one leads, whom this node has voted for. What else it
+            # claims does not.
             now, (epoch, me) = state(node), (before[0].epoch, node.id)
             mine = (epoch + 1, me, -1) if before[2] == "prospective" else (epoch, me, me)
-            vote = now[0]
-            assert vote == before[0] or (vote.epoch, vote.voted_id, vote.leader_id) == mine
+            vote, voted = now[0], before[0].voted_id
+            asks_elected = before[0].leader_id == -1 and asked.peer_id == voted
+            led = (epoch, voted, voted) if asks_elected else mine
+            assert vote == before[0] or (vote.epoch, vote.voted_id, vote.leader_id) in (mine, led)
             assert now[4:10] == before[4:10], "what is not believed changes nothing"
         elif state(node) != before:
             self.seen["response that counts"] += 1
