@@ -18,6 +18,7 @@ from raftlog.errors import ApiError, ErrorCode, RaftlogError
 from raftlog.library.leases import BELIEVED_SHARE
 from raftlog.recipes import AsyncDoubleBarrier, AsyncLock, PlaceLostError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from simulation.checks.api import CheckFailedError
 from simulation.checks.held import GUARDED, LOCK, MEETING, MEETING_SIZE
 from simulation.pinned import PinnedClient
 
@@ -237,10 +238,20 @@ class Keeper:
                         break
                 else:
                     self._confirmed(lease.id, sent_at, ttl_ms)
+            await self._look_at_leases(client)
             if rng.random() < 0.3:
                 with contextlib.suppress(ApiError):
                     await client.leases.revoke(lease.id)
             await self._keep_one_of_the_past(client, lease.id, ttl_ms)
+
+    async def _look_at_leases(self, client: raftlog.AsyncClient) -> None:
+        """Raises CheckFailedError for one that lives longer than it was granted for."""
+        with contextlib.suppress(ApiError):
+            for lease in await client.leases.list():
+                if lease.remaining_s > lease.ttl_s:
+                    raise CheckFailedError(
+                        f"I31: lease {lease.id} of {lease.ttl_s} s lives {lease.remaining_s} s more"
+                    )
 
     async def _keep_one_of_the_past(
         self, client: raftlog.AsyncClient, lease_id: raftlog.LogOffset, ttl_ms: int

@@ -30,6 +30,7 @@ from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
 from raftlog.storage.partition_api import PartitionKey
+from simulation.checks.acl_history import AclHistory
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.commitment import Commitment
 from simulation.checks.committed_data import Committed, CommittedData, epoch_on
@@ -208,7 +209,7 @@ def checkers_after(
     held, old_held = Held(ledger), found[Held]
     assert isinstance(old_held, Held)
     held.begin_after(old_held)
-    watches, old_watches = Watches(ledger), found[Watches]
+    watches, old_watches = Watches(ledger, AclHistory()), found[Watches]
     assert isinstance(old_watches, Watches)
     watches.begin_after(old_watches)
     fresh: list[Checker] = [

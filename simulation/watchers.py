@@ -15,6 +15,7 @@ from raftlog.client.watch_streams import WatchStreams
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Transport
 from simulation.checks.api import CheckFailedError
+from simulation.swarm.identities import CALLERS
 from simulation.swarm.wanted import PREFIX, wanted_by, watchers_on
 
 if TYPE_CHECKING:
@@ -34,12 +35,19 @@ class Watchers:
     def __init__(self, world: World) -> None:
         self._world = world
         self._tasks: list[asyncio.Task[Any]] = []
-        self._all = [watcher for host in self.hosts() for watcher in _on(world, host)]
+        self._all = [watcher for host in self._watching() for watcher in _on(world, host)]
 
     def hosts(self) -> list[str]:
-        """Names of their hosts."""
-        count = self._world.config.watchers if self._world.members else 0
-        return [f"{PREFIX}{number}" for number in range(count)]
+        """Names of their hosts, but for those of callers."""
+        return [] if self._world.config.authorizer else self._watching()
+
+    def _watching(self) -> list[str]:
+        config = self._world.config
+        if not self._world.members:
+            return []
+        if config.authorizer:
+            return list(CALLERS)[: config.watchers]
+        return [f"{PREFIX}{number}" for number in range(config.watchers)]
 
     def begin(self) -> None:
         """Let them begin, if they have not."""
@@ -61,7 +69,9 @@ class Watchers:
 
         Raises CheckFailedError.
         """
-        if not self._world.healed.brokers():
+        config = self._world.config
+        if not self._world.healed.brokers() or (config.authorizer and config.recovery):
+            # What they may see in the log that goes on nobody looks at.
             return
         self.begin()
         for watcher in self._all:

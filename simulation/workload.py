@@ -112,14 +112,15 @@ class Workload:
     def stop(self) -> None:
         """No more operations; those under way stay pending.
 
-        Where the log is recovered by hand watchers go on: they are to be told.
+        Where the log is recovered by hand watchers go on: they are to be told. Not those with
+        rights of their own.
         """
         self._leaders.stop()
         self._administrator.stop()
         self.data.stop()
         self._isr_askers.stop()
         self._exporters.stop()
-        if not self._world.config.recovery:
+        if not self._world.config.recovery or self._world.config.authorizer:
             self.watchers.stop()
         self.keepers.stop()
         for each in self._of_rights:

@@ -104,6 +104,12 @@ class AclHistory:
             self.allows(principal, (host,), right, offset) for offset in self._moments(first, last)
         )
 
+    def always_allows(self, principal: str, host: str, right: Right, first: int, last: int) -> bool:
+        """Whether each image from offset ``first`` to ``last`` does."""
+        return all(
+            self.allows(principal, (host,), right, offset) for offset in self._moments(first, last)
+        )
+
     def _moments(self, first: int, last: int) -> Iterator[int]:
         yield first
         yield from (offset for offset in self.changes if first < offset <= last)

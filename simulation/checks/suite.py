@@ -80,7 +80,7 @@ def all_checkers() -> list[Checker]:
         DataServing(ledger, logs),
         DataClients(data),
         Linearizability(ledger),
-        Watches(ledger),
+        Watches(ledger, acls),
         Compared(ledger),
         Held(ledger),
         Rights(ledger, acls),

@@ -6,6 +6,8 @@ that the fold of the log gives it; none before it may be shown (I29).
 * A token that it was given says that nothing is missing up to there.
 * An initial list is what the committed image at its offset holds.
 * What is shown at LAO is not above any LAO that was ever announced; at the tip it is committed.
+* Where there are rights, what the watcher may not see by the newest image that its broker has
+  applied is left out, and nothing else.
 * A watch is of one log. When that is recovered by hand the watch is told so, and with no token; it
   is never told a change of the log that goes on, nor does a token of the log before begin one.
 
@@ -31,10 +33,24 @@ from raftlog.metadata.ordered_changes import WHOLE, Position, ordered_changes
 from raftlog.metadata.records import Record
 from raftlog.metadata.selectors import parse_selectors, path_of
 from raftlog.wire.broker.v1 import broker_pb2
+from simulation.checks.acl_history import (
+    CLUSTER,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    EXPORT_CURSOR,
+    GROUP,
+    HOSTNAME,
+    KEY_VALUE,
+    OF_CLUSTER,
+    TOPIC,
+    AclHistory,
+    Right,
+)
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-from simulation.swarm.wanted import PREFIX, wanted_by
+from simulation.swarm.identities import CALLERS
+from simulation.swarm.wanted import is_watcher, wanted_by
 
 Said = tuple[str, str | None, str | None]
 """A change: the path of its entity, and its JSON before and after; None: not there."""
@@ -63,8 +79,8 @@ class _Stream:
 class Watches(Checker):
     """I29."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._golden = ledger.golden
+    def __init__(self, ledger: Ledger, rights: AclHistory) -> None:
+        self._golden, self._rights = ledger.golden, rights
         self._draft = ChangeRecorder(Image())
         self._changes: list[_True] = []
         self._streams: dict[str, _Stream] = {}
@@ -77,6 +93,10 @@ class Watches(Checker):
         """Entities of initial lists."""
         self.outlived = 0
         """Watches of a log before that were told something since it is over."""
+        self.allowed = 0
+        """Things that were shown to watchers with rights of their own."""
+        self.left_out = 0
+        """Things that were not, as they may not see them."""
         ledger.golden.listeners.append(self._committed)
 
     def going_on(self) -> dict[str, int | None]:
@@ -108,7 +128,7 @@ class Watches(Checker):
     def message_sent(self, host: ControllerView | BrokerView, peer: str, message: object) -> None:
         if isinstance(message, broker_pb2.WatchManyResponse):
             message = message.response
-        if not isinstance(message, broker_pb2.WatchResponse) or not peer.startswith(PREFIX):
+        if not isinstance(message, broker_pb2.WatchResponse) or not is_watcher(peer):
             return
         if message.error.error_code == ErrorCode.INCONSISTENT_GENERATION and message.HasField(
             "token"
@@ -152,6 +172,10 @@ class Watches(Checker):
         found = self._following(host, stream)
         said = (change.path, change.before, change.after)
         position = Position(change.offset, change.token.part or WHOLE)
+        while found is not None and found.position < position:
+            self._require_hidden(host, found.said[0], found.position.offset)
+            found = self._next(host, stream)
+        self._require_allowed(host, change.path, change.offset)
         if found is None or (found.position, found.said) != (position, said):
             raise CheckFailedError(
                 f"I29: {host} is told {said} at {tuple(position)}; what it has selected behind"
@@ -170,10 +194,9 @@ class Watches(Checker):
             return
         found = self._following(host, stream)
         position = Position(token.offset, token.part or WHOLE)
-        if found is not None and found.position <= position:
-            raise CheckFailedError(
-                f"I29: {host} has come to {tuple(position)} and was not told {found}"
-            )
+        while found is not None and found.position <= position:
+            self._require_hidden(host, found.said[0], found.position.offset)
+            found = self._next(host, stream)
 
     def _is_of(self, host: str, stream: _Stream, token: Token) -> bool:
         """Whether what a watch is told is of this log; if it is of the one before, nobody can say
@@ -205,6 +228,38 @@ class Watches(Checker):
                 return self._changes[index]
         return None
 
+    def _next(self, host: str, stream: _Stream) -> _True | None:
+        """The next true change behind the one that was just found."""
+        stream.position = self._changes[stream.next].position
+        return self._following(host, stream)
+
+    # --- rights ----------------------------------------------------------------------------------
+
+    def _require_allowed(self, host: str, path: str, offset: int) -> None:
+        """What is shown was allowed at some time since it was so."""
+        site = CALLERS.get(host.partition(".")[0])
+        if site is None:
+            return
+        self.allowed += 1
+        right = _right_of(path)
+        if not self._rights.ever_allows(
+            site.principal, site.address, right, offset, self._golden.end - 1
+        ):
+            raise CheckFailedError(
+                f"I29: {host} is shown {path} of offset {offset}; since then {site.principal} at"
+                f" {site.address} has not been allowed {right} (operation, type, name)"
+            )
+
+    def _require_hidden(self, host: str, path: str, offset: int) -> None:
+        """What is left out was not allowed at some time since it was so."""
+        site = CALLERS.get(host.partition(".")[0])
+        last = self._golden.end - 1
+        if site is None or self._rights.always_allows(
+            site.principal, site.address, _right_of(path), offset, last
+        ):
+            raise CheckFailedError(f"I29: {host} was not told {path} of offset {offset}")
+        self.left_out += 1
+
     def _check_list(self, host: str, stream: _Stream) -> None:
         assert stream.position is not None, "a list is complete with its token"
         image = self._golden.images[stream.position.offset]
@@ -212,8 +267,28 @@ class Watches(Checker):
         there = {
             one.path: to_json(one.value) for one in listing(image, selection) if one is not None
         }
-        if there != stream.listed:
+        if not stream.listed.items() <= there.items():
             raise CheckFailedError(
                 f"I29: {host} is shown {stream.listed} at {image.offset}, where there is {there}"
             )
+        for path in there:
+            if path in stream.listed:
+                self._require_allowed(host, path, image.offset)
+            else:
+                self._require_hidden(host, path, image.offset)
         stream.listed = {}
+
+
+def _right_of(path: str) -> Right:
+    """What a watcher needs to be shown the entity of a path."""
+    kind, _, rest = path.partition("/")
+    if kind in ("topics", "partitions"):
+        return DESCRIBE, TOPIC, rest.partition("/")[0]
+    if kind == "configs":
+        type_, name, _ = rest.split("/")
+        of = {"topic": (TOPIC, name), "group": (GROUP, name)}.get(type_, (CLUSTER, OF_CLUSTER))
+        return DESCRIBE_CONFIGS, *of
+    if kind == "kv":
+        return DESCRIBE, KEY_VALUE, rest
+    named = {"hostnames": HOSTNAME, "export_cursors": EXPORT_CURSOR}
+    return (DESCRIBE, named[kind], rest) if kind in named else (DESCRIBE, CLUSTER, OF_CLUSTER)

@@ -382,6 +382,12 @@ RIGHTS = SwarmConfig(
 )  # fmt: skip
 """Rights that change all the time, and clients that try them."""
 
+WATCHED = replace(
+    RIGHTS, brokers=2, reads_per_s=0.0, topics_share=0.2, callers_per_s=40.0, watchers=4,
+    faults={"kill_broker": 2.0, "clog": 1.5},
+)  # fmt: skip
+"""Watchers with rights that change all the time, sent from broker to broker."""
+
 RIGHTS_LATE = replace(
     RIGHTS,
     delay_min_ms=1.0,

@@ -62,7 +62,7 @@ MUTANTS = (
         ASKED,
         "leaders that are cut off or sleep, and are asked",
         seeds=200,
-        known=25,
+        known=34,
     ),
     Mutant(
         "unknown-as-definite",
@@ -147,7 +147,7 @@ MUTANTS = (
         ),
         SLOW,
         "slow links to brokers",
-        known=2,
+        known=4,
     ),
     Mutant(
         "old-incarnation-accepted",

@@ -48,7 +48,7 @@ MUTANTS = (
         ),
         DATA_TWINS,
         "brokers that were replaced and do not know it",
-        known=12,
+        known=21,
     ),
     Mutant(
         "ineligible-not-reverted",
@@ -76,7 +76,7 @@ MUTANTS = (
         ),
         DATA,
         CUTS,
-        known=5,
+        known=12,
     ),
     Mutant(
         "commits-by-committed-isr",
@@ -160,7 +160,7 @@ MUTANTS = (
         DATA_DISKS,
         "brokers that come back with empty disks, leaders that change",
         seeds=200,
-        known=112,
+        known=142,
     ),
     Mutant(
         "data-truncation-skipped",
@@ -176,7 +176,7 @@ MUTANTS = (
         ),
         DATA,
         CUTS,
-        known=5,
+        known=8,
     ),
     Mutant(
         "old-incarnation-fetches",

@@ -39,7 +39,7 @@ MUTANTS = (
         ),
         KEEPERS,
         _FASTER,
-        known=5,
+        known=6,
     ),
     Mutant(
         "expected-value-not-compared",

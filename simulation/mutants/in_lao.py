@@ -48,7 +48,7 @@ MUTANTS = (
         ),
         BROKERS,
         "failovers",
-        known=18,
+        known=32,
     ),
     Mutant(
         "lao-known-too-early",
@@ -80,7 +80,7 @@ MUTANTS = (
         ),
         replace(SLOW, faults={"resign": 1.0, "isolate": 2.0, "clog": 1.0}),
         "failovers",
-        known=0,
+        known=6,
     ),
     Mutant(
         "lao-fences-when-proposed",
@@ -104,7 +104,7 @@ MUTANTS = (
         ),
         "brokers cut off or paused, slow disks",
         seeds=200,
-        known=2,
+        known=8,
     ),
     Mutant(
         "joins-unapplied",
@@ -141,7 +141,7 @@ MUTANTS = (
         ),
         "brokers that lag while they are fenced",
         seeds=100,
-        known=4,
+        known=26,
     ),
     Mutant(
         "joins-below-epoch-start",
@@ -182,7 +182,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers while brokers come",
-        known=6,
+        known=7,
     ),
     Mutant(
         "lao-of-nobody",

@@ -21,7 +21,7 @@ MUTANTS = (
         ),
         LIVES,
         "brokers that sleep, or are cut off, for longer than their timeout",
-        known=6,
+        known=24,
     ),
     Mutant(
         "unfenced-at-registration",
@@ -119,7 +119,7 @@ MUTANTS = (
         ),
         ROLLED,
         "the double roll, brokers that die",
-        known=22,
+        known=39,
     ),
     Mutant(
         "rejoins-unaware",
@@ -133,6 +133,6 @@ MUTANTS = (
         ),
         ROLLED,
         "the double roll, brokers that are behind",
-        known=24,
+        known=25,
     ),
 )

@@ -81,6 +81,7 @@ MUTANTS = (
         ),
         REPLICAS,
         RESTARTS,
+        known=1,
     ),
     Mutant(
         "fencing-keeps-isr",

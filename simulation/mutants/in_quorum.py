@@ -42,7 +42,7 @@ MUTANTS = (
         ),
         ELECTIONS,
         "elections under kills and cuts",
-        known=5,
+        known=7,
     ),
     Mutant(
         "vote-not-durable",
@@ -142,7 +142,7 @@ MUTANTS = (
         ),
         ELECTIONS,
         "a leader that dies with a tail that nobody has",
-        known=2,
+        known=82,
     ),
     Mutant(
         "commit-by-minority",
@@ -181,7 +181,7 @@ MUTANTS = (
         ),
         ELECTIONS,
         "restarts",
-        known=1,
+        known=11,
     ),
     Mutant(
         "late-vote-counts",
@@ -357,7 +357,7 @@ MUTANTS = (
         ),
         VOTERS,
         "voters that join and leave, failovers",
-        known=2,
+        known=3,
     ),
     Mutant(
         "removed-voter-leads",
@@ -391,7 +391,7 @@ MUTANTS = (
         DIVERGED,
         "answers to Fetches that come late, to followers that differ",
         seeds=200,
-        known=3,
+        known=37,
     ),
     Mutant(
         "timestamp-of-the-clock",
@@ -433,7 +433,7 @@ MUTANTS = (
         ),
         CLOCKS,
         "a wall clock that is set wrong",
-        known=1,
+        known=2,
     ),
     Mutant(
         "log-time-stays-ahead",

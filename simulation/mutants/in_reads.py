@@ -145,6 +145,6 @@ MUTANTS = (
             faults={"raise_features": 3.0},
         ),
         "a level that is raised, slow links to brokers",
-        known=3,
+        known=6,
     ),
 )

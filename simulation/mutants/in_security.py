@@ -160,7 +160,7 @@ MUTANTS = (
         ),
         RIGHTS_LATE,
         "slow links, brokers that are behind",
-        known=1,
+        known=11,
     ),
     Mutant(
         "fetch-checked-on-arrival",

@@ -50,7 +50,7 @@ MUTANTS = (
         ),
         HANDED_OVER,
         "leaders that die in a transfer",
-        known=10,
+        known=29,
     ),
     Mutant(
         "prepared-vote-outlives-another",
@@ -69,7 +69,7 @@ MUTANTS = (
         ),
         HANDED_OVER,
         "transfers that are given up, and others that campaign meanwhile",
-        known=2,
+        known=9,
     ),
     Mutant(
         "given-vote-counts-in-every-epoch",

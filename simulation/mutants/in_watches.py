@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from simulation.mutants.configs import OUTLIVED, WATCHES
+from simulation.mutants.configs import OUTLIVED, WATCHED, WATCHES
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
+_RIGHTS = "watchers whose rights change all the time"
 _RESUMED = "watchers that go on behind their tokens, at other brokers"
 
 MUTANTS = (
@@ -63,6 +64,61 @@ MUTANTS = (
         ),
         WATCHES,
         "watches that share a stream",
+        known=1,
+    ),
+    Mutant(
+        "watch-lists-what-is-hidden",
+        "an initial list shows what its watcher may not see",
+        (
+            Edit(
+                "broker.watch.hub:WatchHub._list",
+                """if entity is not None and (
+                group.asker is None or self._permits(group.asker, entity.kind, entity.key)
+            ):""",
+                "if entity is not None:",
+            ),
+        ),
+        WATCHED,
+        _RIGHTS,
+    ),
+    Mutant(
+        "watch-catches-up-with-what-is-hidden",
+        "a watch that catches up is told what its watcher may not see",
+        (
+            Edit(
+                "broker.watch.hub:WatchHub._scan",
+                "if group.selection.matches(kept.path) and self._may_see(group, kept):",
+                "if group.selection.matches(kept.path):",
+            ),
+        ),
+        WATCHED,
+        _RIGHTS,
+    ),
+    Mutant(
+        "watch-tells-what-is-hidden",
+        "a watch at the head is told what its watcher may not see",
+        (
+            Edit(
+                "broker.watch.hub:WatchHub._advance_to",
+                "if group.live and self._may_see(group, kept):",
+                "if group.live:",
+            ),
+        ),
+        WATCHED,
+        _RIGHTS,
+    ),
+    Mutant(
+        "watch-hides-what-everybody-sees",
+        "a watch with rights is told of the cluster alone",
+        (
+            Edit(
+                "broker.watch.hub:WatchHub._may_see",
+                "return group.asker is None or self._permits(group.asker, change.kind, change.key)",
+                "return group.asker is None",
+            ),
+        ),
+        WATCHED,
+        _RIGHTS,
     ),
     Mutant(
         "watch-of-another-generation",

@@ -166,7 +166,7 @@ class SwarmConfig:
     exports_per_s: float = 0.0
     """Turns of two exports that keep cursors; 0: there are none."""
     watchers: int = 0
-    """Clients that watch the metadata."""
+    """Clients that watch the metadata; with an authorizer: of those whose rights change."""
     keepers: int = 0
     """Clients that change keys and configs on conditions, and hold leases."""
     lockers: int = 0
@@ -280,12 +280,11 @@ def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with brokers. Their rights are another matter. Where the log is recovered by
-    hand, in all of the runs that would have them: few others have both.
+    """For clusters with brokers; with rights in all runs that have any. Where the log is recovered
+    by hand, in all of the runs that would have them: few others have both.
     """
-    rng = random.Random(f"{seed} swarm, watchers")
-    count = rng.choice((0, 0, 2, 4))
-    return config if config.authorizer else replace(config, watchers=count)
+    count = random.Random(f"{seed} swarm, watchers").choice((0, 0, 2, 4))
+    return replace(config, watchers=4 if config.authorizer else count)
 
 
 def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from simulation.swarm.identities import CALLERS
+
 PREFIX = "watcher"
-"""Of the names of their hosts."""
+"""Of the names of their hosts, where there are no rights; else they are ``CALLERS``."""
 
 
 class Wanted(NamedTuple):
@@ -24,6 +26,20 @@ WANTED = (
 """By the number of the watcher, over and over."""
 
 
+WANTED_BY_CALLERS = (
+    Wanted((), False),
+    Wanted(("configs",), True),
+    Wanted(("topics", "partitions"), False),
+    Wanted((), True),
+)
+"""Nothing that is refused to who may not see it: what they may not see is left out."""
+
+
+def is_watcher(host: str) -> bool:
+    """Whether watches come from this host."""
+    return host.startswith(PREFIX) or host in CALLERS
+
+
 def watchers_on(host: str) -> list[str]:
     """The names of the watchers on a host. On some there are two, which share streams, and may be
     told alike.
@@ -33,8 +49,10 @@ def watchers_on(host: str) -> list[str]:
 
 def wanted_by(watcher: str) -> Wanted:
     """What the watchers on a host ask for, by its name or theirs."""
-    return WANTED[_number(watcher) % len(WANTED)]
+    wanted = WANTED_BY_CALLERS if watcher.partition(".")[0] in CALLERS else WANTED
+    return wanted[_number(watcher) % len(wanted)]
 
 
 def _number(watcher: str) -> int:
-    return int(watcher.removeprefix(PREFIX).partition(".")[0])
+    host = watcher.partition(".")[0]
+    return list(CALLERS).index(host) if host in CALLERS else int(host.removeprefix(PREFIX))
