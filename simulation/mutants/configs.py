@@ -54,6 +54,9 @@ WATCHES = replace(BROKERS, watchers=4, reads_per_s=0.0)
 KEEPERS = replace(BROKERS, keepers=3, lockers=3, reads_per_s=0.0, writes_per_s=2.0, drift=0.1)
 """Clients that change on conditions, hold leases and take turns, under leaders that come and go."""
 
+STALLED = replace(KEEPERS, faults={"loop_blocked": 1.0, "pause": 2.0})
+"""The same where loops stand still: what keeps leases alive waits."""
+
 DEPOSED = SwarmConfig(
     brokers=2, clients=0, direct_clients=4, writes_per_s=40.0, topics_share=0.9, shared_keys=2, numbered_share=0.0,
     safety_s=20.0, election_timeout_ms=100, fetch_timeout_ms=2000, timeout_s=1.0,

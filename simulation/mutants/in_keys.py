@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.mutants.configs import HOLDERS, KEEPERS, KEPT
+from simulation.mutants.configs import BROKERS, HOLDERS, KEEPERS, KEPT, STALLED
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
@@ -188,6 +188,34 @@ MUTANTS = (
         HOLDERS,
         _LOST,
         known=3,
+    ),
+    Mutant(
+        "stalls-count-for-leases-that-came-later",
+        "a lease that is kept alive after the loop stood still lives for that time besides",
+        (
+            Edit(
+                "controller.state.leases:LeaseTracker.keep",
+                "due = now + ttl_ms / 1000 - self._extended_s",
+                "due = now + ttl_ms / 1000",
+            ),
+        ),
+        STALLED,
+        "loops that stand still",
+        known=3,
+    ),
+    Mutant(
+        "attempt-forgotten-at-the-deadline",
+        "a numbered write has failed at its deadline, whatever became of its attempts",
+        (
+            Edit(
+                "raftlog.client.session:Session._pause",
+                "outcome_unknown=on_the_way > 0",
+                "outcome_unknown=False",
+            ),
+        ),
+        BROKERS,
+        "controllers and brokers that die with a write on its way",
+        known=6,
     ),
     Mutant(
         "keys-below-level",

@@ -35,7 +35,7 @@ CONFIGS = (
     "PARTS", "TRANSFERS", "EXPORTS", "LIVES", "SILENCED", "DYING", "REFUSED", "LEAVES", "ROLLED", "DATA",
     "DATA_DISKS", "DATA_LATE", "DATA_TWINS", "DATA_UNKNOWN", "LED", "STRICT", "OPERATED", "MAPPED", "MOVED",
     "STEPS", "LOW", "BUSY", "RECOVERED", "BUILDS", "RIGHTS", "RIGHTS_LATE", "RIGHTS_PENDING", "WATCHED",
-    "KEEPERS", "KEPT", "OUTLIVED",
+    "KEEPERS", "KEPT", "STALLED", "OUTLIVED",
 )  # fmt: skip
 MAJORITY = Edit(
     "raftlog.quorum.progress:Progress.majority_offset", "offsets[-self._majority]", "offsets[-1]"
