@@ -209,6 +209,30 @@ async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> No
     watch.close()
 
 
+async def test_watch_that_waits_says_what_is_wrong_now_and_with_all_of_them() -> None:
+    network: Any = Network()
+    told: list[str] = []
+    watch = Watch(network, ["a:1", "b:1"], rng=random.Random(1), waiting=told.append)
+    fenced = common_pb2.Error(
+        error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, error_message="5 of 5 watches are open"
+    )
+    refusing = next(one for one in network.dialled if not one.closed)
+    refusing.handler.received(Answering(refusing), [broker_pb2.WatchResponse(error=fenced)])
+    other = {"a:1": "b:1", "b:1": "a:1"}[refusing.address]
+    serving = await network.until_dialled(other)
+    token = broker_pb2.WatchToken(epoch=1, offset=7)
+    serving.handler.received(Answering(serving), [broker_pb2.WatchResponse(token=token)])
+    await asyncio.wait_for(watch.started(), 1)
+    serving.handler.attempt_failed("UNAVAILABLE: Connection refused", None)
+    assert told == []
+    again = await network.until_dialled(refusing.address)
+    again.handler.attempt_failed("UNAVAILABLE: Connection reset", None)
+    (why,) = told
+    assert "Connection refused" in why
+    assert "Connection reset" in why
+    watch.close()
+
+
 class Silent:
     """Takes all and says nothing."""
 
