@@ -40,9 +40,10 @@ def tune_memory() -> None:
 
 
 class StopSignals:
-    """SIGTERM and SIGINT ask a node to stop in order.
+    """SIGTERM, SIGINT and SIGHUP ask a node to stop in order.
 
-    On the running event loop of the main thread.
+    SIGHUP is the end of the terminal; a node that was started with nohup goes on. On the running
+    event loop of the main thread.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
@@ -52,7 +53,9 @@ class StopSignals:
     def call(self, stop: Callable[[], None]) -> None:
         """Call ``stop`` from now on, at each signal; at once if one has come before."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
             loop.add_signal_handler(number, self._asked, number, stop)
         if self._first is not None:
             stop()
