@@ -19,6 +19,7 @@ MUTANTS = (
         ),
         HANDED_OVER,
         "transfers, and disks that are slow",
+        known=4,
     ),
     Mutant(
         "prepared-vote-for-nobody",
@@ -69,7 +70,7 @@ MUTANTS = (
         ),
         HANDED_OVER,
         "transfers that are given up, and others that campaign meanwhile",
-        known=9,
+        known=29,
     ),
     Mutant(
         "given-vote-counts-in-every-epoch",
