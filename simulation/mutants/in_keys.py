@@ -39,7 +39,7 @@ MUTANTS = (
         ),
         KEEPERS,
         _FASTER,
-        known=6,
+        known=7,
     ),
     Mutant(
         "expected-value-not-compared",
@@ -117,7 +117,7 @@ MUTANTS = (
         ),
         KEEPERS,
         "clients that are cut off",
-        known=1,
+        known=9,
     ),
     Mutant(
         "lock-without-a-queue",
@@ -145,7 +145,7 @@ MUTANTS = (
         ),
         KEEPERS,
         "programs that die and clients that are cut off",
-        known=1,
+        known=11,
     ),
     Mutant(
         "guard-of-another-generation",
