@@ -176,7 +176,8 @@ def _require_empty(directory: Path) -> None:
             f"data directory {directory} holds {', '.join(left)} but no {META_FILE}: not"
             " touching it"
         )
-    foreign = found - {*_FORMATTED, *_OURS, *replicas}
+    staged = (name + TEMPORARY_SUFFIX for name in _FORMATTED)
+    foreign = found - {*_FORMATTED, *staged, *_OURS, *replicas}
     if shown := sorted(name for name in foreign if not name.startswith(".")):
         raise ConfigError(
             f"data directory {directory} holds {named(shown)}: a node needs a directory of its"

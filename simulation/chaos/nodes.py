@@ -45,7 +45,7 @@ class ChaosNode:
 
     def __init__(self, role: str, node_id: int, directory: Path, network: Network) -> None:
         self.role, self.id, self.name = role, node_id, f"{role}-{node_id}"
-        self.directory, self._network = directory, network
+        self.directory, self.network = directory, network
         self.http_port = HTTP_PORT
         self.disk = PowerDisk(directory / f"{self.name}.img", directory / "disks" / self.name)
         self.data = self.disk.mount_point / "data"
@@ -57,7 +57,7 @@ class ChaosNode:
 
     def address(self, port: int) -> str:
         """host:port in its namespace."""
-        return f"{self._network.address(self.id)}:{port}"
+        return f"{self.network.address(self.id)}:{port}"
 
     def prepare(self, cluster_id: str, voters: list[str]) -> None:
         """Make its disk, its configuration and its identity."""
@@ -100,7 +100,7 @@ class ChaosNode:
             # A namespace is entered by exec, so the pid is the node's own.
             self._daemons.start(
                 self.name,
-                ["nsenter", f"--net=/var/run/netns/{self._network.space(self.id)}", *program],
+                ["nsenter", f"--net=/var/run/netns/{self.network.space(self.id)}", *program],
                 inherited,
             )
 
@@ -148,7 +148,7 @@ class Stranger(ChaosNode):
     """
 
     def __init__(self, node: ChaosNode, kind: str, port: int) -> None:
-        super().__init__(node.role, node.id, node.directory, node._network)
+        super().__init__(node.role, node.id, node.directory, node.network)
         self.name = f"{node.name}-{kind}"
         self.config = self.directory / f"{self.name}.toml"
         self.data = self.directory / self.name

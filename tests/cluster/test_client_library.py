@@ -403,11 +403,12 @@ def test_closing_a_client_ends_every_wait(cluster: LocalCluster) -> None:
     barrier = Barrier(client, "waits")
     barrier.hold()
     changes, records = client.watch("topics/nothing"), client.consume("waits")
+    polled = client.consume("waits")
     election = Election(client, "waits")
     waits: dict[str, Callable[[], Any]] = {
         "watch": lambda: list(changes),
         "consume": lambda: list(records),
-        "poll": lambda: client.consume("waits").poll(PATIENCE_S),
+        "poll": lambda: polled.poll(PATIENCE_S),
         "observe": lambda: list(election.observe()),
         "wait_lost": held.wait_lost,
         "acquire": other.acquire,
