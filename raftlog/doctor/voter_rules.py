@@ -149,12 +149,13 @@ def behind(seen: Evidence) -> Iterator[Finding]:
         if voter.replica_id not in up or voter.replica_id == leader.node_id:
             continue
         if since == -1 or since > BEHIND_MS:
-            last = "never" if since == -1 else f"{span(since)} ago"
+            last = f"it had all of them {span(since)} ago"
+            if since == -1:
+                last = f"it has not had all of them since node {leader.node_id} leads"
             yield Finding(
                 "VOTER_BEHIND",
                 Severity.DEGRADED,
-                f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; it had"
-                f" all of them {last}.",
+                f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; {last}.",
                 "It counts for elections, but not for what is written now.",
                 "Wait if it has just been started; else look at its disk and at the network.",
                 "raftlog quorum describe --replication",
