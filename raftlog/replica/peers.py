@@ -142,7 +142,9 @@ class PeerLink:
                     self._peer.answers_as(body.voter_id)
                 error = getattr(body, "error_code", 0)
                 if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and not self._peer.is_proven:
-                    # Another node does not lead.
+                    # Another node does not lead. [an observer, which asks for no votes and so
+                    # hears no id, asked it for ever]
+                    self._peer.not_reached(self._down_since)
                     self._peer.listener.unanswered(self._peer.node_id, message.correlation_id)
                     continue
                 if error or self._refusal:

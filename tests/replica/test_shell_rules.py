@@ -20,7 +20,7 @@ from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.replica.peer_acceptor import PeerAcceptor
-from raftlog.replica.peers import Peer
+from raftlog.replica.peers import ELSEWHERE_AFTER_S, Peer
 from raftlog.replica.replica import SAVE_LEADER_AFTER_S, Replica
 from raftlog.replica.visitors import Visitors
 from raftlog.storage.api import NodeIdentity, VoteState
@@ -637,3 +637,31 @@ async def test_node_at_another_address_answers_for_the_peer_only_if_it_is_the_pe
             proof = pb.QuorumMessage(correlation_id=2, vote_response=pb.VoteResponse(voter_id=2))
             votes.handler.received(votes.link, [proof])
     assert told == [("unanswered", 1), ("answered", 2), ("answered", 3)]
+
+
+@simulated
+async def test_an_address_at_which_another_node_does_not_lead_is_left() -> None:
+    """[An observer asks for no votes, so that nobody told it an id: it asked there for ever.]"""
+    transport = FakeTransport()
+    peer = Peer(
+        2,
+        "old:1",
+        cast(Any, transport),
+        Mock(),
+        cast(Any, None),
+        1.0,
+        elsewhere=lambda: ["new:1", "third:1"],
+    )
+    peer.is_elsewhere()
+    await asyncio.sleep(0)
+    assert peer.address == "new:1"
+    fetches = transport.dialers["new:1", Conversation.REPLICATION]
+    fetches.open()
+    refused = pb.FetchResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2)
+    for number, address in ((1, "new:1"), (2, "third:1")):
+        peer.send_fetch(number, pb.FetchRequest())
+        refused.correlation_id = number
+        fetches.handler.received(fetches.link, [refused])
+        await asyncio.sleep(0)
+        assert peer.address == address
+        await asyncio.sleep(ELSEWHERE_AFTER_S)

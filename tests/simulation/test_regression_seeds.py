@@ -842,6 +842,21 @@ REGRESSIONS = [
             " refusals for the leader's resignation, and campaigned for ever"
         ),
     ),
+    pytest.param(
+        920065,
+        '{"observers": 1, "brokers": 0, "direct_clients": 1, "reads_per_s": 0.0, '
+        '"topics_share": 0.3, "shared_keys": 2, "numbered_share": 1.0, "timeout_s": '
+        '10.0, "safety_s": 5.81647669425992, "queue_messages": 64, "snapshot_bytes": '
+        '500, "retention_bytes": 1, "release_version": 4, "old_build": 4, '
+        '"strict_share": 0.7, "exports_per_s": 1.0, "watchers": 4, "work_us": 50.0, '
+        '"faults": {"bridge": 11.4, "change_build": 0.5928271817907851, '
+        '"connect_refused": 0.141, "kill_mid_write": 4.73, "loop_blocked": 1.83, '
+        '"removed_campaigns": 3.48, "whole_roll": 0.152}}',
+        id=(
+            "an observer asked another node, at an address of the configuration, for its leader's"
+            " log for ever: it asks for no votes, and heard no id"
+        ),
+    ),
 ]
 
 
