@@ -4,6 +4,7 @@ backups.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -54,11 +55,14 @@ class RotatedFile:
         takes what comes.
         """
         try:
-            there = os.lstat(self._path) if os.path.lexists(self._path) else None
-            if there is None or not os.path.samestat(there, os.fstat(self._fd)):
-                self._begin()
+            if os.path.samestat(os.lstat(self._path), os.fstat(self._fd)):
+                return
+        except FileNotFoundError:
+            pass  # It has no name any more.
         except OSError:
             return
+        with contextlib.suppress(OSError):
+            self._begin()
 
     def _begin(self) -> None:
         fresh = self._open()

@@ -119,6 +119,7 @@ ALONE: dict[str, Fault] = {
     "restore_twice": replaced.restore_twice,
 }
 """Faults that come with no other one: what is promised under them needs the rest of the quorum."""
+EVERY = FAULTS | ALONE
 
 
 def heal(cluster: ChaosCluster) -> None:

@@ -66,7 +66,7 @@ class ChaosNode:
         format_storage(self.data, NodeIdentity(cluster_id, self.id, str(uuid.uuid4())))
 
     def configure(self, cluster_id: str, voters: list[str]) -> None:
-        """Write its configuration."""
+        """Write the file that its next start reads: its endpoint may have changed."""
         values = {
             "process.roles": [self.role],
             "node.id": self.id,
@@ -182,7 +182,7 @@ class ChaosCluster:
         ]
         self.cluster_id = str(uuid.uuid4())
         self.undo: list[Callable[[], None]] = []
-        """What faults of their own kind leave to be undone, the last one first."""
+        """Faults add how they are undone; the last one is undone first."""
         self.violations: list[str] = []
         """Promises that a fault itself saw broken."""
 
@@ -198,7 +198,7 @@ class ChaosCluster:
 
     @property
     def voters(self) -> list[str]:
-        """As ``controller.quorum.voters`` has them."""
+        """The value of ``controller.quorum.voters``."""
         return [f"{node.id}@{node.endpoint}" for node in self.controllers]
 
     @property

@@ -18,7 +18,7 @@ from raftlog.cli.quorum_queries import ask_quorum
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.meta_file import format_storage
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-from simulation.chaos.nodes import PORT, ChaosNode, Stranger
+from simulation.chaos.nodes import PORT, Stranger
 from simulation.chaos.scene import Scene
 
 MOVED_PORT = 9094
@@ -29,7 +29,7 @@ CAUGHT_UP_WITHIN_S = 60.0
 
 def transfer_leader(scene: Scene) -> None:
     """A planned transfer; whether it succeeds is not promised while other faults hold."""
-    _raftlog(scene, "quorum", "transfer", "--timeout", "5")
+    _ask(scene, "quorum", "transfer", "--timeout", "5")
 
 
 def clock_ahead(scene: Scene) -> None:
@@ -41,7 +41,7 @@ def clock_ahead(scene: Scene) -> None:
 
 
 def move_controllers(scene: Scene) -> None:
-    """All controllers get new addresses at once; whoever is left has the old ones in its log."""
+    """All controllers get new addresses at once: their logs have the old ones."""
     _move(scene, MOVED_PORT, PORT)
 
 
@@ -70,7 +70,7 @@ def foreign_controller(scene: Scene) -> None:
     stranger.start()
     scene.cluster.undo.append(stranger.remove)
     time.sleep(1)
-    _raftlog(scene, "quorum", "transfer", "--timeout", "5")
+    _ask(scene, "quorum", "transfer", "--timeout", "5")
 
 
 def copied_follower(scene: Scene) -> None:
@@ -97,9 +97,10 @@ def set_back_follower(scene: Scene) -> None:
     node.start()
     time.sleep(2)
     node.kill()
-    end = max((one.log_end_offset for one in _descriptions(scene, node)), default=0)
+    others = [one.endpoint for one in cluster.controllers if one is not node]
+    end = max((one.log_end_offset for one in _described(others)), default=0)
     deadline = time.monotonic() + CAUGHT_UP_WITHIN_S
-    while not _committed_on_both(_descriptions(scene, node), end):
+    while not _committed_on_both(_described(others), end):
         if time.monotonic() > deadline:
             cluster.violations.append(f"without {node.name} the others do not commit up to {end}")
             break
@@ -114,11 +115,6 @@ def set_back_follower(scene: Scene) -> None:
         cluster.violations.append(f"not ready with a directory that was set back: {unready}")
 
 
-def _descriptions(scene: Scene, away: ChaosNode) -> list[pb.DescribeQuorumResponse]:
-    endpoints = [one.endpoint for one in scene.cluster.controllers if one is not away]
-    return asyncio.run(ask_quorum(endpoints, ASK_S)).descriptions
-
-
 def _committed_on_both(found: list[pb.DescribeQuorumResponse], end: int) -> bool:
     return len(found) == 2 and all(one.high_watermark >= end for one in found)
 
@@ -127,7 +123,7 @@ def restore_twice(scene: Scene) -> None:
     """Two clusters from one backup: their logs and this one have different generations."""
     cluster = scene.cluster
     file = cluster.directory / "twice.checkpoint"
-    done = _raftlog(scene, "backup", str(file), "--timeout", "30")
+    done = _ask(scene, "backup", str(file), "--timeout", "30")
     if done.returncode:
         cluster.violations.append(f"no backup: {done.stderr}")
         return
@@ -137,7 +133,7 @@ def restore_twice(scene: Scene) -> None:
         generations.append(_restored_generation(scene, stranger, file))
         stranger.remove()
     file.unlink()
-    generations += [one.generation for one in asyncio.run(_described(cluster.endpoints))][:1]
+    generations += [one.generation for one in _described(cluster.endpoints)][:1]
     if len(set(generations)) != len(generations) or 0 in generations:
         cluster.violations.append(f"two logs of one generation: {generations}")
 
@@ -145,31 +141,29 @@ def restore_twice(scene: Scene) -> None:
 def _restored_generation(scene: Scene, stranger: Stranger, file: Path) -> int:
     endpoint, other = stranger.endpoint, str(uuid.uuid4())
     stranger.configure(other, [f"{stranger.id}@{endpoint}"])
-    words = ("storage", "restore", "--snapshot", str(file), "-c", str(stranger.config))
-    done = _raftlog(scene, *words)
+    done = _raftlog("storage", "restore", "--snapshot", str(file), "-c", str(stranger.config))
     if done.returncode:
         scene.cluster.violations.append(f"no restore: {done.stderr}")
     stranger.start()
     deadline = time.monotonic() + CAUGHT_UP_WITHIN_S
     while time.monotonic() < deadline:
-        for one in asyncio.run(_described([endpoint])):
+        for one in _described([endpoint]):
             if one.role == "leader" and one.high_watermark > 0 and one.generation:
                 return one.generation
         time.sleep(0.1)
     return 0
 
 
-async def _described(endpoints: list[str]) -> list[pb.DescribeQuorumResponse]:
-    return (await ask_quorum(endpoints, ASK_S)).descriptions
+def _described(endpoints: list[str]) -> list[pb.DescribeQuorumResponse]:
+    return asyncio.run(ask_quorum(endpoints, ASK_S)).descriptions
 
 
-def _raftlog(scene: Scene, *words: str) -> subprocess.CompletedProcess[str]:
-    at = (
-        []
-        if words[0] == "storage"
-        else ["--bootstrap-controller", ",".join(scene.cluster.endpoints)]
-    )
+def _ask(scene: Scene, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command that asks the controllers."""
+    return _raftlog(*words, "--bootstrap-controller", ",".join(scene.cluster.endpoints))
+
+
+def _raftlog(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "raftlog.cli", *words, *at],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "raftlog.cli", *words], check=False, capture_output=True, text=True
+    )

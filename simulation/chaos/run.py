@@ -28,7 +28,7 @@ from raftlog.errors import RaftlogError
 from raftlog.storage.reader import open_read_only
 from raftlog.wire.common.v1 import common_pb2
 from simulation.chaos.clients import PARTITIONS, TOPIC, Clients, History
-from simulation.chaos.faults import ALONE, FAULTS, heal
+from simulation.chaos.faults import ALONE, EVERY, heal
 from simulation.chaos.judge import Verdict, judge
 from simulation.chaos.nodes import ChaosCluster, is_possible
 from simulation.chaos.scene import Scene
@@ -107,18 +107,18 @@ async def _cycle(
     names: Sequence[str],
 ) -> None:
     await asyncio.sleep(rng.uniform(0.3, 1.5))
-    leader = (await ask_quorum([node.endpoint for node in cluster.controllers], 2.0)).leader
+    leader = (await ask_quorum(cluster.endpoints, 2.0)).leader
     scene = Scene(cluster, rng, -1 if leader is None else leader.node_id)
     chosen = rng.sample(names, k=min(len(names), rng.choice((1, 1, 2))))
     if alone := [name for name in chosen if name in ALONE]:
         chosen = alone[:1]
     for name in chosen:
-        await asyncio.to_thread((FAULTS | ALONE)[name], scene)
+        await asyncio.to_thread(EVERY[name], scene)
         report.faults[name] += 1
         await asyncio.sleep(rng.uniform(0.0, 1.0))
-    report.violations += cluster.violations
     await asyncio.sleep(rng.choice((0.3, 2.0, 6.0)) * rng.random())
     await asyncio.to_thread(heal, cluster)
+    report.violations += cluster.violations
     report.cycles += 1
     healed = time.monotonic()
     unready = await asyncio.to_thread(cluster.wait_ready, READY_WITHIN_S)
@@ -169,9 +169,7 @@ def _stop_all(cluster: ChaosCluster) -> None:
 
 async def _committed(cluster: ChaosCluster, clients: Clients) -> list[bytes]:
     transport = clients.world.transport_for("log")
-    reader = LogReader(
-        transport, [node.endpoint for node in cluster.controllers], rng=random.Random()
-    )
+    reader = LogReader(transport, cluster.endpoints, rng=random.Random())
     try:
         until = (await reader.info()).high_watermark
         return [chunk async for chunk in reader.chunks(0, until)]
@@ -247,9 +245,7 @@ def main() -> int:
     parser.add_argument(
         "--dir", type=Path, default=None, help="where the nodes live; kept if a promise was broken"
     )
-    parser.add_argument(
-        "--fault", action="append", choices=sorted(FAULTS | ALONE), help="only these faults"
-    )
+    parser.add_argument("--fault", action="append", choices=sorted(EVERY), help="only these faults")
     options = parser.parse_args()
     why_not = is_possible()
     if why_not:
@@ -257,7 +253,7 @@ def main() -> int:
         return 2
     directory = options.dir or Path(tempfile.mkdtemp(prefix="raftlog-chaos-"))
     report = asyncio.run(
-        _life(directory, options.seed, options.cycles, options.fault or sorted(FAULTS | ALONE))
+        _life(directory, options.seed, options.cycles, options.fault or sorted(EVERY))
     )
     print(json.dumps(report.as_dict(), indent=1))
     if report.violations:
