@@ -61,7 +61,7 @@ def document(seen: Evidence, findings: Sequence[Finding], verdict: Verdict) -> d
 def screen(seen: Evidence, findings: Sequence[Finding], verdict: Verdict) -> str:
     """For people; as wide as the terminal, within bounds."""
     width = min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
-    parts = [_headline(seen, verdict)]
+    parts = ["\n".join(_wrapped(_headline(seen, verdict), width, first="", then="  "))]
     parts += [_finding(one, width) for one in findings[:MOST_FINDINGS]]
     if len(findings) > MOST_FINDINGS:
         parts.append(f"... and {len(findings) - MOST_FINDINGS} more: raftlog doctor --json")
@@ -82,7 +82,7 @@ def _headline(seen: Evidence, verdict: Verdict) -> str:
         who = f"leader {leader.node_id} in epoch {leader.leader_epoch}"
     elif seen.heard_leader[0] >= 0:
         who = f"leader {seen.heard_leader[0]}, which does not answer"
-    return f"{verdict.value.upper()}: cluster {printable(best.cluster_id)}, {who}"
+    return f"{verdict.value.upper()}: cluster {best.cluster_id}, {who}"
 
 
 def _finding(one: Finding, width: int) -> str:

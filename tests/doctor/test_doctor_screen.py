@@ -68,6 +68,7 @@ SITUATIONS = {
             ),
         ),
     ),
+    "leader unseen": quorum(3, 1, {1: Reach.SILENT, 3: Reach.SILENT}, voters={1: {}}),
     "expired": behind_tls({3: EXPIRED}, 1),
     "own expired": behind_tls(dict.fromkeys((1, 2, 3), OWN), 0),
     "clocks": clocks(0, 61_000, 3),
