@@ -97,7 +97,9 @@ class Cores:
         to: Asker = effect.reply_to
         end, epoch = self.cores[me].log_end_offset, self.cores[me].epoch
         has_data = effect.max_bytes > 0 and effect.offset < end
-        span = ev.LogSpan(effect.offset, end, ((epoch, effect.offset),), b"") if has_data else None
+        span = (
+            ev.LogSpan(effect.offset, end, ((epoch, effect.offset),), b"", 0) if has_data else None
+        )
         self.queue.append(
             (to.node_id, ev.ResponseReceived(me, to.correlation_id, effect.response, span))
         )
@@ -106,7 +108,7 @@ class Cores:
         """One record of the leader's epoch at its log end."""
         core = self.cores[leader]
         base, epoch = core.log_end_offset, core.epoch
-        span = ev.LogSpan(base, base + 1, ((epoch, base),), b"")
+        span = ev.LogSpan(base, base + 1, ((epoch, base),), b"", 0)
         self.queue.append((leader, ev.Proposed(epoch, span)))
 
     def elect(self) -> int:

@@ -90,14 +90,13 @@ class Follower:
             scan = batch.scan(chunk, expect_offset=replica.log.end)
         except CorruptLogError as error:
             return str(error)
-        span = LogSpan(replica.log.end, scan.end_offset, scan.epochs, chunk)
+        span = LogSpan(replica.log.end, scan.end_offset, scan.epochs, chunk, scan.last_timestamp_ms)
         if not replica.log.accepts(span, self.epoch):
             return (
                 f"epochs {scan.epochs} do not continue the log of epoch {replica.last_epoch} in"
                 f" {self.epoch}"
             )
-        replica.last_timestamp_ms = scan.last_timestamp_ms
-        self.host.append(replica, span, scan.last_timestamp_ms)
+        self.host.append(replica, span)
         return ""
 
     def _follow_start(self, log_start_offset: int) -> None:

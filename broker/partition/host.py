@@ -165,10 +165,12 @@ class Host:
         self._dirty[replica.key] = replica
         self.note("replica deleted", partition=replica.key[0].hex(), index=replica.key[1])
 
-    def append(self, replica: Replica, span: LogSpan, timestamp_ms: int) -> None:
-        """Write a sound span, stamped so last, at the end of a replica's log."""
+    def append(self, replica: Replica, span: LogSpan) -> None:
+        """Write a sound span at the end of a replica's log."""
         replica.log.append(span)
-        replica.runs.append(span.base_offset, span.end_offset, timestamp_ms, len(span.data))
+        replica.runs.append(
+            span.base_offset, span.end_offset, span.last_timestamp_ms, len(span.data)
+        )
         replica.bytes_appended += len(span.data)
         self.out.append(Append(replica.key, span.data, span.base_offset, span.end_offset))
         self._dirty[replica.key] = replica

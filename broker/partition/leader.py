@@ -125,7 +125,7 @@ class Leader:
         Raises MESSAGE_TOO_LARGE.
         """
         replica, log = self.replica, self.replica.log
-        timestamp_ms = stamp_after(replica.last_timestamp_ms, timestamp_ms, timestamp_ms)
+        timestamp_ms = stamp_after(replica.runs.last_timestamp_ms, timestamp_ms, timestamp_ms)
         base = log.end
         chunk = batch.encode(
             [(DATA_RECORD_TYPE, 0, body) for body in bodies],
@@ -142,9 +142,9 @@ class Leader:
             )
         for follower in self.isr.followers.values():
             follower.leader_moved(base, self.host.now)
-        replica.last_timestamp_ms = timestamp_ms
         end = base + len(bodies)
-        self.host.append(replica, LogSpan(base, end, ((self.epoch, base),), chunk), timestamp_ms)
+        span = LogSpan(base, end, ((self.epoch, base),), chunk, timestamp_ms)
+        self.host.append(replica, span)
         self.isr.watch_lag()
         for position in self.positions.values():
             position.data_came()

@@ -56,7 +56,6 @@ class Replica:
         "deleted",
         "high_watermark",
         "key",
-        "last_timestamp_ms",
         "log",
         "offline",
         "role",
@@ -78,7 +77,6 @@ class Replica:
         self.truncations = 0
         self.truncation_unflushed = False
         self.bytes_appended = 0
-        self.last_timestamp_ms = 0
         self.deleted = False
         self.offline = ""
         """Why it may not lead though the image says so; empty if nothing is wrong."""

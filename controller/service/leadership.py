@@ -82,8 +82,10 @@ class Leadership:
         self.decider = Decider(state, log.report, quorum.node_id, replica.describe)
         return True
 
-    def propose(self, replica: Replica, *, idle: bool) -> None:
-        """Append all that was added to the log, if there is something, as one chunk."""
+    def propose(self, replica: Replica, timestamp_ms: int, *, idle: bool) -> None:
+        """Append all that was added to the log of this timestamp, if there is something, as one
+        chunk.
+        """
         log = self.log
         chunk = log.cut()
         if chunk is not None:
@@ -92,6 +94,7 @@ class Leadership:
                 chunk.base_offset,
                 log.end_offset,
                 log.epoch,
+                timestamp_ms,
                 idle=idle,
                 voters=chunk.voters,
             )

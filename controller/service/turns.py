@@ -152,7 +152,7 @@ class Turns:
         )
         if not early:
             self._decide_due(leadership, decider, now, timestamp_ms)
-        leadership.propose(self._replica, idle=self._is_idle(now, turn.count))
+        leadership.propose(self._replica, timestamp_ms, idle=self._is_idle(now, turn.count))
         if epoch_log.unfolded:
             # In the next turn: then it is on its way to the followers, who are to begin first.
             self._wake()

@@ -33,7 +33,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 class LogSpan(msgspec.Struct, frozen=True):
     """A chunk about to be appended: verified, contiguous.
 
-    ``epochs``: (epoch, first offset) of each run of equal epochs.
+    ``epochs``: (epoch, first offset) of each run of equal epochs. ``last_timestamp_ms``: of its
+    last batch.
 
     ``voters``: the VotersRecords in it, by offset; each takes effect when it is appended (KIP-853).
     ``generations``: the generations that begin or end in it.
@@ -43,6 +44,7 @@ class LogSpan(msgspec.Struct, frozen=True):
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     data: bytes
+    last_timestamp_ms: int
     voters: tuple[VotersAt, ...] = ()
     generations: tuple[GenerationAt, ...] = ()
 

@@ -54,9 +54,7 @@ class LocalLog:
         self.durable_end_offset = 0
         """The end of what was synced, as far as the store has reported it."""
         self.last_timestamp_ms = 0
-        """Of the last batch that was appended, or built."""
-        self._checked: tuple[bytes, int] = b"", 0
-        """The chunk that was checked last, and the timestamp of its last batch."""
+        """Of the last batch."""
         self.sync_latency = Latency()
         """What the disk took for each sync."""
 
@@ -85,18 +83,21 @@ class LocalLog:
         checked = batch.scan(chunk, expect_offset=end_offset)
         voters = voters_in(chunk, checked.control_at) if checked.control_at else ()
         generations = generations_in(chunk, checked.control_at) if checked.control_at else ()
-        span = ev.LogSpan(
-            end_offset, checked.end_offset, checked.epochs, chunk, voters, generations
+        return ev.LogSpan(
+            end_offset,
+            checked.end_offset,
+            checked.epochs,
+            chunk,
+            checked.last_timestamp_ms,
+            voters,
+            generations,
         )
-        self._checked = chunk, checked.last_timestamp_ms
-        return span
 
     def append(self, span: ev.LogSpan) -> None:
         """Add it at the end, in memory."""
         self._tail.append(span.data, span.base_offset, span.end_offset)
         self._unwritten.append(span)
-        if span.data is self._checked[0]:
-            self.last_timestamp_ms = self._checked[1]
+        self.last_timestamp_ms = span.last_timestamp_ms
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
         """(base offset, CRC-32C) of the batch that ends at ``end_offset``; None: there is none.
@@ -126,8 +127,12 @@ class LocalLog:
         return proven
 
     def truncate(self, end_offset: int) -> None:
-        """Drop everything at or above ``end_offset``. Raises StorageError."""
+        """Drop everything at or above ``end_offset``. Raises StorageError, CorruptLogError."""
         self._write()
+        before = self._store.batch_before(end_offset)
+        if before is not None:
+            last = self._store.read(before[0], until=end_offset, max_bytes=1)
+            self.last_timestamp_ms = next(batch.headers(last, verify=False)).timestamp_ms
         self._store.truncate(end_offset)
         self.durable_end_offset = min(self.durable_end_offset, end_offset)
         self._tail.reset(end_offset)

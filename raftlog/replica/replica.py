@@ -251,13 +251,14 @@ class Replica(PeerListener):
         base_offset: int,
         end_offset: int,
         epoch: int,
+        timestamp_ms: int,
         *,
         idle: bool = False,
         more_follows: bool = False,
         voters: tuple[VotersAt, ...] = (),
         generations: tuple[GenerationAt, ...] = (),
     ) -> None:
-        """Append the leader's own batches at the log end.
+        """Append the leader's own batches, all of one timestamp, at the log end.
 
         ``idle``: nothing else waits, the disk may sync right away. ``more_follows``: as in the
         event.
@@ -270,7 +271,13 @@ class Replica(PeerListener):
             ev.Proposed(
                 epoch,
                 ev.LogSpan(
-                    base_offset, end_offset, ((epoch, base_offset),), chunk, voters, generations
+                    base_offset,
+                    end_offset,
+                    ((epoch, base_offset),),
+                    chunk,
+                    timestamp_ms,
+                    voters,
+                    generations,
                 ),
                 more_follows,
             )
@@ -350,7 +357,6 @@ class Replica(PeerListener):
         stamp_ms = self._time.next_stamp_ms(last_ms, self._asked_for_time())
         if stamp_ms < last_ms:
             log.warning("log time goes back", by_ms=last_ms - stamp_ms)
-        self._log.last_timestamp_ms = stamp_ms
         return stamp_ms
 
     def time_ms(self) -> int:
@@ -703,6 +709,7 @@ class Replica(PeerListener):
             start,
             start + 1,
             effect.epoch,
+            timestamp_ms,
             # What follows is not to wait for the disk.
             idle=not more_follows,
             more_follows=more_follows,

@@ -54,6 +54,11 @@ class LogRuns:
         """All of them."""
         return tuple(self._runs)
 
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Of the newest batch in the last of them; 0: there is none."""
+        return self._runs[-1].last_timestamp_ms if self._runs else 0
+
     def append(self, base: int, end: int, timestamp_ms: int, size: int) -> None:
         """Whole batches from ``base`` on were written at the end."""
         runs = self._runs

@@ -400,6 +400,7 @@ RIGHTS_LATE = replace(
     disk_max_ms=5.0,
     faults={"clog": 1.0, "broker_behind": 1.0},
 )
+"""The same over long ways: some brokers know of a change before others do, and reads wait."""
 
 RIGHTS_PENDING = replace(
     RIGHTS,
@@ -410,4 +411,3 @@ RIGHTS_PENDING = replace(
     callers_per_s=200.0,
 )
 """The same on slow disks: much is decided before what it follows is committed."""
-"""The same over long ways: some brokers know of a change before others do, and reads wait."""

@@ -159,10 +159,10 @@ def test_a_truncation_is_durable_before_the_next_fetch() -> None:
 def test_a_flush_from_before_a_truncation_does_not_vouch_for_what_came_behind_it() -> None:
     host = Host(PartitionSettings(ME, CLUSTER_ID), (recovered(4),), 0.0)
     replica = host.replicas[KEY]
-    host.append(replica, LogSpan(4, 6, ((5, 4),), chunk(4, 5, "a", "b")), 0)
+    host.append(replica, LogSpan(4, 6, ((5, 4),), chunk(4, 5, "a", "b"), 0))
     host.ask_for_flush()
     host.truncate(replica, 4)
-    host.append(replica, LogSpan(4, 6, ((6, 4),), chunk(4, 6, "c", "d")), 0)
+    host.append(replica, LogSpan(4, 6, ((6, 4),), chunk(4, 6, "c", "d"), 0))
     host.ask_for_flush()
     host.flushed(1)
     assert (replica.log.flushed_end, replica.durable) == (4, False)

@@ -22,6 +22,7 @@ from test_follower import Follower
 
 from broker.partition import events as ev
 from broker.partition.retention import Retention, start_to_keep
+from raftlog import batch
 from raftlog.errors import ErrorCode
 from raftlog.storage.log_runs import RUNS_MAX, LogRuns, Run
 from raftlog.storage.partition_api import RecoveredPartition
@@ -143,6 +144,15 @@ def test_the_leader_drops_what_is_too_much() -> None:
     assert starts(due(stand)) == [3]
     stand.produce("g")
     assert starts(due(stand)) == [4]
+
+
+def test_a_leader_that_was_started_again_goes_on_with_the_time_of_its_log() -> None:
+    runs = LogRuns([Run(3, 1_000_005, 100)], 2)
+    found = RecoveredPartition(KEY, 0, 3, ((1, 0),), runs)
+    stand = Stand(found, image=first_image(partition(isr=(ME,))))
+    stand.produce("d")
+    (appended,) = of_kind(stand.got, ev.Append)
+    assert next(batch.headers(appended.chunk)).timestamp_ms == 1_000_005
 
 
 def test_what_all_topics_keep_is_said_under_the_brokers_name() -> None:

@@ -200,7 +200,7 @@ def span_of(records: list[Record], base: int) -> LogSpan:
         if not runs or runs[-1][0] != epoch:
             runs.append((epoch, base + i))
     return LogSpan(
-        base, base + len(records), tuple(runs), encode(records), voters_in(records, base)
+        base, base + len(records), tuple(runs), encode(records), 0, voters_in(records, base)
     )
 
 

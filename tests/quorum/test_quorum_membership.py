@@ -224,7 +224,7 @@ def test_what_it_may(changed: tuple[Voter, ...]) -> None:
     leader = logged()[1]
     at = leader.up.log_end_offset
     epoch = leader.up.epoch
-    span = LogSpan(at, at + 1, ((epoch, at),), b"1:1", (VotersAt(at, changed),))
+    span = LogSpan(at, at + 1, ((epoch, at),), b"1:1", 0, (VotersAt(at, changed),))
     leader.step(Proposed(epoch, span))
     assert leader.up.voters == changed
     assert not leader.fatal

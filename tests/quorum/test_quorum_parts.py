@@ -26,7 +26,7 @@ def voter_set(count: int, *, known: bool = True) -> VoterSet:
 
 def test_epoch_0_of_a_partition_is_an_epoch_like_any_other() -> None:
     log = LogEnds(0, 0, ())
-    log.append(LogSpan(0, 2, ((0, 0),), b""))
+    log.append(LogSpan(0, 2, ((0, 0),), b"", 0))
     assert log.epochs.entries == ((0, 0),)
     assert log.divergence(2, 0) is None
     assert (log.epochs.last_epoch, log.epochs.last_start) == (0, 0)
@@ -125,12 +125,12 @@ def test_divergence_ends_at_the_longest_common_prefix(
 def test_a_span_must_continue_the_log(
     base: int, end: int, epochs: tuple[tuple[int, int], ...], good: bool
 ) -> None:
-    assert log_of([1, 1, 2]).accepts(LogSpan(base, end, epochs, b""), max_epoch=4) is good
+    assert log_of([1, 1, 2]).accepts(LogSpan(base, end, epochs, b"", 0), max_epoch=4) is good
 
 
 def test_flushed_end_stays_within_the_log() -> None:
     log = log_of([1, 1, 1])
-    log.append(LogSpan(3, 6, ((2, 3),), b""))
+    log.append(LogSpan(3, 6, ((2, 3),), b"", 0))
     assert (log.end, log.flushed_end, log.last_epoch) == (6, 3, 2)
     log.flushed(5)
     log.flushed(4)

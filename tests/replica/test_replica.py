@@ -114,7 +114,7 @@ class Node:
             batch.encode(data, base_offset=base + i, epoch=self.recorder.leads, timestamp_ms=1)
             for i in range(count)
         )
-        self.replica.propose(chunk, base, base + count, self.recorder.leads)
+        self.replica.propose(chunk, base, base + count, self.recorder.leads, 1)
         return base + count
 
 

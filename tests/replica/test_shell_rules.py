@@ -383,7 +383,7 @@ async def test_what_is_on_its_way_to_the_disk_is_not_asked_of_it() -> None:
     shell.store.append(first, 0, 1)
     # As after a restart: the first is only on disk, the second only in memory.
     replica._log._tail.reset(1)
-    span = events.LogSpan(1, 2, ((1, 1),), second)
+    span = events.LogSpan(1, 2, ((1, 1),), second, 1)
     replica._append(events.Append(span))
     assert replica.read(0, 2, 1 << 20) == first
     assert replica.read(1, 2, 1 << 20) == second
@@ -402,7 +402,7 @@ async def test_fetch_tells_the_core_only_of_a_last_batch_that_is_another_one() -
     replica = shell.replica
     mine, others = batches((0, b"a"), (1, b"b")), batches((0, b"a"), (1, b"c"))
     for at, chunk in enumerate(mine):
-        replica._append(events.Append(events.LogSpan(at, at + 1, ((1, at),), chunk)))
+        replica._append(events.Append(events.LogSpan(at, at + 1, ((1, at),), chunk, 1)))
     steps: list[events.Event] = []
     replica._step = steps.append  # type: ignore[method-assign, assignment]
     for content in (mine[1], others[1]):
@@ -422,10 +422,10 @@ async def test_truncation_says_loudly_what_the_log_called_committed() -> None:
         batch.encode([progress], base_offset=2, epoch=1, timestamp_ms=1),
     ]
     for at, chunk in enumerate(chunks):
-        replica._append(events.Append(events.LogSpan(at, at + 1, ((1, at),), chunk)))
+        replica._append(events.Append(events.LogSpan(at, at + 1, ((1, at),), chunk, 1)))
     replica._truncate(events.Truncate(2))
     assert replica.dropped_committed == "", "the log said nothing of what it drops"
-    replica._append(events.Append(events.LogSpan(2, 3, ((1, 2),), chunks[2])))
+    replica._append(events.Append(events.LogSpan(2, 3, ((1, 2),), chunks[2], 1)))
     replica._truncate(events.Truncate(1))
     assert "the log said that offset 1 was committed" in replica.dropped_committed
 

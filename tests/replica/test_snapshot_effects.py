@@ -1,7 +1,7 @@
 """What the shell does with a fetched snapshot, with one of its own, and with the log below it."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -36,8 +36,8 @@ def content(
 class Stage(Shell):
     """A shell whose events are written down, and never reach the state machine."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, wall_clock_ms: Callable[[], int] = lambda: 1000) -> None:
+        super().__init__(wall_clock_ms)
         self.events: list[Any] = []
         for stepping in (self.replica, self.replica._log, self.replica.snapshots):
             stepping._step = self._note  # type: ignore[method-assign]
@@ -52,12 +52,15 @@ class Stage(Shell):
         self.replica._store_snapshot(ev.StoreSnapshot(snapshot_id, half, data[half:], True))
 
     def append(self, count: int) -> None:
-        for _ in range(count):
+        self.append_stamped(*[1] * count)
+
+    def append_stamped(self, *timestamps_ms: int) -> None:
+        for stamp_ms in timestamps_ms:
             end = self.replica.log_end_offset
             data = batch.encode(
-                [batch.RecordData(20, 0, b"a")], base_offset=end, epoch=1, timestamp_ms=1
+                [batch.RecordData(20, 0, b"a")], base_offset=end, epoch=1, timestamp_ms=stamp_ms
             )
-            self.replica._append(ev.Append(ev.LogSpan(end, end + 1, ((1, end),), data)))
+            self.replica._append(ev.Append(ev.LogSpan(end, end + 1, ((1, end),), data, stamp_ms)))
         self.replica._flush(ev.Flush())
 
     @property
@@ -216,3 +219,28 @@ async def test_the_log_start_waits_for_this_nodes_own_disk_and_then_nothing_is_s
     assert replica.log_start_offset == 8
     assert replica._log._tail.read(7, 10, 1000) is None
     assert [header.base_offset for header in batch.headers(replica.read(8, 10, 1000))] == [8, 9]
+
+
+# --- log time ------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_timestamp_of_which_no_batch_was_made_is_no_time_of_the_log() -> None:
+    clock_ms = [4_000_000]
+    stage = Stage(lambda: clock_ms[0])
+    stage.append_stamped(8_000)
+    assert stage.replica.next_timestamp_ms() == 4_000_000
+    # The clock was set back before anything was appended.
+    clock_ms[0] = 7_000
+    assert stage.replica.next_timestamp_ms() == 8_000
+
+
+@simulated
+async def test_log_time_of_batches_that_are_dropped_goes_with_them() -> None:
+    stage = Stage(lambda: 8_500)
+    stage.append_stamped(7_000, 9_000, 4_000_000)
+    assert stage.replica.next_timestamp_ms() == 4_000_000
+    stage.replica._truncate(ev.Truncate(2))
+    assert stage.replica.next_timestamp_ms() == 9_000
+    stage.replica._truncate(ev.Truncate(1))
+    assert stage.replica.next_timestamp_ms() == 8_500

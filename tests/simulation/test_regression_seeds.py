@@ -857,6 +857,19 @@ REGRESSIONS = [
             " log for ever: it asks for no votes, and heard no id"
         ),
     ),
+    pytest.param(
+        920295,
+        '{"clients": 3, "topics_share": 0.3, "admin_per_s": 3.0, "shared_keys": 2, '
+        '"numbered_share": 0.0, "timeout_s": 0.5, "safety_s": 9.0, "session_timeout_ms": 1500, '
+        '"queue_messages": 64, "snapshot_bytes": 1000, "retention_bytes": 100000, "data_per_s": '
+        '20.0, "replica_lag_ms": 10000, "max_clients": 2, "adopt_after_ms": 1000, '
+        '"reserve_bytes": 100000, "faults": {"broker_disk_error": 2.27, "clocks_ahead": 5.4, '
+        '"loop_blocked": 0.775}}',
+        id=(
+            "a timestamp of which no batch was made counted as the log's time, which then went"
+            " back by less than it may stand still"
+        ),
+    ),
 ]
 
 

@@ -297,7 +297,7 @@ class Trace:
         for chunks in (disk.live, disk.durable) if durable else (disk.live,):
             chunks.bases.append(base)
             chunks.chunks.append(chunk)
-        span = ev.LogSpan(base, scan.end_offset, scan.epochs, chunk, found)
+        span = ev.LogSpan(base, scan.end_offset, scan.epochs, chunk, scan.last_timestamp_ms, found)
         self.step(name, ev.Append(span))
         return scan.end_offset
 

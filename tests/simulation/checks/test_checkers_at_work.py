@@ -99,6 +99,7 @@ OTHERS = (
     (5, configs.BUILDS),
     (1, configs.RIGHTS),
     (1, configs.WATCHES),
+    (1, configs.WATCHED),
     (1, configs.KEEPERS),
     (2, KEEPS_LITTLE),
     (3, configs.RECOVERED),
@@ -108,7 +109,8 @@ OTHERS = (
 )
 """Twins; disks below their reserve; ids that are given by hand, adopted and new; levels that are
 lowered; controllers that are away, and code that takes time; snapshots in many parts; nodes of two
-builds; rights that change; clients that watch; leases and locks; partitions that keep little;
+builds; rights that change; clients that watch, also with
+such rights; leases and locks; partitions that keep little;
 logs that are recovered by hand, with data, among locks and among watchers; wrong clocks."""
 
 

@@ -114,7 +114,7 @@ def test_log_time_that_stays_ahead_of_all_clocks_is_refused() -> None:
         trace.last.clock_set(host)
     trace.time = 40.0
     trace.last.after_step(
-        trace.controllers[0], ev.Proposed(1, ev.LogSpan(1, 2, ((1, 1),), b"")), []
+        trace.controllers[0], ev.Proposed(1, ev.LogSpan(1, 2, ((1, 1),), b"", 0)), []
     )
     with refused("no voter's clock was, by 0"):
         trace.ledger.golden.append(log.batches[1])
@@ -242,7 +242,9 @@ def test_a_recovery_that_differs_from_the_disk_is_refused() -> None:
 def test_a_span_that_ends_elsewhere_than_its_batches_is_refused() -> None:
     trace = _led()
     with refused("which ends at 2"):
-        trace.step("c1", ev.Append(ev.LogSpan(1, 3, ((1, 1),), chunk_of(1, 1, config("k", "a")))))
+        trace.step(
+            "c1", ev.Append(ev.LogSpan(1, 3, ((1, 1),), chunk_of(1, 1, config("k", "a")), 1))
+        )
 
 
 def test_a_batch_that_says_another_offset_is_refused() -> None:
