@@ -27,7 +27,7 @@ HEARD_FOR_S = 10.0
 TOLD_FOR_S = 600.0
 """For how long a node goes by what it was told last; then by its own clock."""
 AGAIN_S = 0.1
-"""How often the clocks of the voters are compared."""
+"""How often a replica says what its clock shows, and the clocks of the voters are compared."""
 MAX_MS = 253_402_300_799_999
 """The end of the year 9999: no clock says more."""
 

@@ -113,7 +113,8 @@ class Fetcher:
         request.round = self._round
         request.correlation_id = correlation_id
         request.low_on_space = node.low_on_space
-        request.generation = node.bound_generation
+        if not self._compared:
+            request.generation = node.bound_generation
         node.out.append(SendFetch(self.peer_id, correlation_id, request, not self._compared))
 
     @property

@@ -102,6 +102,8 @@ class ReplyTo(msgspec.Struct, eq=False):
 
     link: Any
     correlation_id: int
+    asks_time: bool = False
+    """Whether the answer is to say what time it is by the quorum."""
 
     def malformed(self, what: str) -> None:
         """The request is beyond a limit."""

@@ -43,7 +43,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.description import QuorumDescription
 from raftlog.quorum.leader import MORE_WITHIN_S
-from raftlog.quorum_time import QuorumTime
+from raftlog.quorum_time import AGAIN_S, QuorumTime
 from raftlog.replica.backlog import ReplicaBacklog
 from raftlog.replica.dialed_peers import DialedPeers
 from raftlog.replica.listener import ReplicaListener
@@ -129,6 +129,7 @@ class Replica(PeerListener):
         self._voters = config.voters
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
+        self._clock_told_at = -AGAIN_S
         self._visitors = Visitors()
         self._peers = DialedPeers(config, transport, self)
 
@@ -383,7 +384,9 @@ class Replica(PeerListener):
 
     def _requested(self, request: Any, reply_to: ReplyTo) -> None:
         if type(request) is pb.FetchRequest:
-            self._heard(request.replica_id, request.replica_directory_id, request.clock_ms)
+            if request.clock_ms:
+                self._heard(request.replica_id, request.replica_directory_id, request.clock_ms)
+                reply_to.asks_time = True
             if request.HasField("last_batch"):
                 last, end_offset = request.last_batch, request.fetch_offset
                 if self.may_have_batch(last.base_offset, end_offset, last.crc):
@@ -499,7 +502,10 @@ class Replica(PeerListener):
 
     def _send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> None:
         if type(effect) is ev.SendFetch:
-            effect.request.clock_ms = self._wall_clock_ms()
+            now = self._loop.time()
+            if effect.compare or now - self._clock_told_at >= AGAIN_S:
+                self._clock_told_at = now
+                effect.request.clock_ms = self._wall_clock_ms()
             if effect.compare:
                 last = self._log.batch_before(effect.request.fetch_offset)
                 if last is not None:
@@ -512,17 +518,18 @@ class Replica(PeerListener):
         if type(response) is pb.VoteResponse:
             response.clock_ms = self._wall_clock_ms()
         elif type(response) is pb.FetchResponse:
-            self._say_time(response)
+            self._say_time(response, effect.reply_to)
         effect.reply_to.send(response)
 
-    def _say_time(self, response: pb.FetchResponse) -> None:
-        if self.core.role == "leader":
+    def _say_time(self, response: pb.FetchResponse, reply_to: ReplyTo) -> None:
+        if self.core.role != "leader":
+            if response.HasField("vote"):
+                response.vote.clock_ms = self._wall_clock_ms()
+        elif reply_to.asks_time:
             response.quorum_time_ms = self.quorum_time_ms or 0
-        elif response.HasField("vote"):
-            response.vote.clock_ms = self._wall_clock_ms()
 
     def _reply_fetch(self, effect: ev.ReplyFetch) -> None:
-        self._say_time(effect.response)
+        self._say_time(effect.response, effect.reply_to)
         if effect.max_bytes > 0:
             # As ``_add_records`` does.
             records = self._log.read(effect.offset, effect.max_bytes)

@@ -412,9 +412,9 @@ MUTANTS = (
         "a new leader does not know the times of the batches that it has fetched",
         (
             Edit(
-                "raftlog.replica.local_log:LocalLog.append",
-                "if span.data is self._checked[0]:",
-                "if span.data is None:",
+                "raftlog.replica.local_log:LocalLog.check",
+                "            checked.last_timestamp_ms,",
+                "            self.last_timestamp_ms,",
             ),
         ),
         CLOCKS,
