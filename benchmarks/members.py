@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from raftlog.cli.local import free_ports
+from raftlog.local.cluster import free_ports
 
 MEMBERS = 3
 START_TIMEOUT_S = 40.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 
 from benchmarks.rights import Rights
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 from raftlog.transport.tls import TlsConfig
 
 START_TIMEOUT_S = 30.0

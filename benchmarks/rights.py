@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raftlog.cli.local import Node
 from raftlog.client.controller_client import ControllerClient
 from raftlog.demo.secure import ADMINISTRATOR, SOMEBODY, Authority, allowing
+from raftlog.local.cluster import Node
 from raftlog.metadata.acls import CLUSTER, AclOperation, PatternType
 from raftlog.security.permissions import topic
 from raftlog.transport.grpc_transport import GrpcTransport

@@ -20,7 +20,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from raftlog.cli.local import LocalCluster
 from raftlog.demo.records import Records
 from raftlog.demo.secure import ADMINISTRATOR, Authority, Rights
 from raftlog.demo.world import (
@@ -32,6 +31,7 @@ from raftlog.demo.world import (
     Writer,
     setting,
 )
+from raftlog.local.cluster import LocalCluster
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb

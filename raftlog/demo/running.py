@@ -21,10 +21,10 @@ from rich.table import Table
 from raftlog.cli.endings import INTERRUPTED, TERMINATED
 from raftlog.cli.exits import Exit
 from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
-from raftlog.cli.local import LocalCluster
 from raftlog.demo.acts import Demo
 from raftlog.demo.secure import Authority
 from raftlog.demo.world import CommandFailedError, DemoError
+from raftlog.local.cluster import LocalCluster
 from raftlog.safe_console import SafeConsole
 
 NEEDED = ("pyarrow", "pyspark")

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from raftlog.cli.local import HOST, LocalCluster, Node
 from raftlog.client.broker_client import BrokerClient
 from raftlog.demo.world import DemoError, World
 from raftlog.errors import ErrorCode
+from raftlog.local.cluster import HOST, LocalCluster, Node
 from raftlog.metadata.acls import (
     ANY_HOST,
     AclOperation,

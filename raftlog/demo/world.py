@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from raftlog.cli.local import LocalCluster, Node
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, RaftlogError
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.broker.v1 import broker_pb2

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raftlog.cli.local import ask_ready
-from raftlog.cli.processes import Daemons
+from raftlog.local.cluster import ask_ready
+from raftlog.local.processes import Daemons
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.meta_file import format_storage
 from simulation.chaos.network import Network

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import pytest
 import structlog
 
-from raftlog.cli.local import LocalCluster
 from raftlog.cli.main import main
+from raftlog.local.cluster import LocalCluster
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.cli.check import RESOURCE, Measured, lines, report
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 
 @pytest.mark.parametrize(

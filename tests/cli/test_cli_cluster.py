@@ -10,7 +10,7 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.cli import completion
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.cli.bundle import Bundle
-from raftlog.cli.local import LocalCluster
 from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
+from raftlog.local.cluster import LocalCluster
 from raftlog.storage.sync_probe import PROBES, probe_sync_us
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from command_lines import running
 
-from raftlog.cli.local import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 import cluster_kit

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from command_lines import Raftlog
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 
 def test_a_killed_leader_is_told_online_and_offline(raftlog: Raftlog, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 
 

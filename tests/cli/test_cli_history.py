@@ -11,8 +11,8 @@ import typer
 from command_lines import Raftlog
 
 from raftlog.cli import explain_evidence
-from raftlog.cli.local import LocalCluster
 from raftlog.cli.times import FOR_EVER_MS, Period, parse_span_ms, parse_when_ms
+from raftlog.local.cluster import LocalCluster
 
 NOW = round(datetime(2026, 1, 31, 12, 30, tzinfo=UTC).timestamp() * 1000)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.local import LocalCluster
 from raftlog.errors import ErrorCode
+from raftlog.local.cluster import LocalCluster
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.unary import ERROR_METADATA_KEY
 from raftlog.wire.common.v1 import common_pb2

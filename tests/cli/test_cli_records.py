@@ -10,7 +10,7 @@ from base64 import b64encode
 from command_lines import Raftlog
 
 import raftlog as library
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 RAW = b"\xff\xfe\x80 \xe2\x82\xac"
 TEXT = "\N{EURO SIGN} 5"

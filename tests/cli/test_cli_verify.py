@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from raftlog import batch
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 from raftlog.segments.manifest import MANIFEST_NAME, encode, read_manifest
 from raftlog.segments.place import open_place
 from raftlog.segments.reading import read_segment

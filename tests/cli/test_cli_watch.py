@@ -13,9 +13,9 @@ from contextlib import contextmanager
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.local import LocalCluster
 from raftlog.cli.watch import line
 from raftlog.client.watch import Change, Token
+from raftlog.local.cluster import LocalCluster
 
 PATIENCE_S = 60
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 PATIENCE_S = 60
 PROGRAM = """

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli import processes
 from raftlog.cli.exits import FailedError
-from raftlog.cli.local import LocalCluster, free_ports
-from raftlog.cli.local_commands import start_quorum
-from raftlog.cli.processes import Daemons
 from raftlog.cli.quorum_queries import Answer, Quorum
 from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
+from raftlog.local import processes
+from raftlog.local.cluster import LocalCluster, free_ports
+from raftlog.local.commands import start_quorum
+from raftlog.local.processes import Daemons
 from raftlog.storage.meta_file import read_identity
 from raftlog.wire.quorum.v1 import quorum_pb2
 

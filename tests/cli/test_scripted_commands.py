@@ -14,7 +14,7 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.cli.endings import UNREAD
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 PATIENCE_S = 60
 RAFTLOG = f"{sys.executable} -m raftlog.cli"

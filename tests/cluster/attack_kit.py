@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from siege import Operator, Siege, State
 from stranger import Answer, Stranger
 
-from raftlog.cli.local import Node
 from raftlog.errors import ErrorCode
+from raftlog.local.cluster import Node
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from cluster_kit import until_true
 from siege import Operator, Siege, State
 from stranger import Answer
 
-from raftlog.cli.local import HOST
+from raftlog.local.cluster import HOST
 from raftlog.transport.api import Conversation
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data

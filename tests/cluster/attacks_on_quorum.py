@@ -12,7 +12,7 @@ from cluster_kit import until_true
 from siege import Operator, Siege, State
 from stranger import Answer, quorum_message
 
-from raftlog.cli.local import HOST
+from raftlog.local.cluster import HOST
 from raftlog.transport.api import Conversation
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum

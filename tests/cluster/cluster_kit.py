@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from raftlog.cli.local import LocalCluster, Node
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport

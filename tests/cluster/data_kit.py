@@ -14,13 +14,13 @@ from typing import Any
 
 from cluster_kit import PATIENCE_S, raftlog, until_true
 
-from raftlog.cli.local import LocalCluster
 from raftlog.client.backup import committed_state
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import EARLIEST, Consumer
 from raftlog.client.log_reader import LogReader
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError
+from raftlog.local.cluster import LocalCluster
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 

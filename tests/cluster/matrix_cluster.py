@@ -30,7 +30,7 @@ from matrix_rpcs import Method
 from matrix_world import Reach, World
 from token_issuer import AUDIENCE, ISSUER, Issuer
 
-from raftlog.cli.local import HOST, LocalCluster, free_ports
+from raftlog.local.cluster import HOST, LocalCluster, free_ports
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 
 CONTROLLERS = 4

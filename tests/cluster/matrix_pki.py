@@ -12,7 +12,7 @@ from matrix_callers import (
 )
 from token_issuer import Issuer
 
-from raftlog.cli.local import HOST, Node
+from raftlog.local.cluster import HOST, Node
 from raftlog.security.authority import Authority, Issued, new_authority
 
 

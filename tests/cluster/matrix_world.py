@@ -21,7 +21,7 @@ from matrix_facts import Facts
 from matrix_pki import Authorities
 from matrix_rpcs import Method, types_of
 
-from raftlog.cli.local import HOST, LocalCluster
+from raftlog.local.cluster import HOST, LocalCluster
 from raftlog.security.authority import Issued
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.data.v1 import data_pb2 as data

@@ -22,7 +22,7 @@ from typing import Any
 
 from cluster_kit import Load, committed_image, controllers_of, lost, raftlog, setting, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.image import Image
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cluster_kit import PATIENCE_S
 
-from raftlog.cli.local import Node
+from raftlog.local.cluster import Node
 
 PROBE = Path(__file__).with_name("hostile_probe.py")
 ROUNDS = 8

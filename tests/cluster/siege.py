@@ -15,12 +15,12 @@ from stranger import Stranger
 
 from raftlog import batch
 from raftlog.cli.client_security import ClientSecurity
-from raftlog.cli.local import LocalCluster, Node
 from raftlog.cli.quorum_queries import ask_node
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from siege import Siege
 from test_node_certificates import RULE, Files
 
-from raftlog.cli.local import HOST, LocalCluster, Node
+from raftlog.local.cluster import HOST, LocalCluster, Node
 from raftlog.security.authority import Authority, Issued, new_authority
 from raftlog.security.certificate_files import PairPaths, make_private_directory, write_pair
 from raftlog.transport.tls import TlsConfig

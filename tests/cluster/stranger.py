@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from google.protobuf.message import Message
 
 from raftlog import batch
-from raftlog.cli.local import HOST
 from raftlog.errors import ErrorCode
+from raftlog.local.cluster import HOST
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES

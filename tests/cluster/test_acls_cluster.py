@@ -13,7 +13,7 @@ import pytest
 from cluster_kit import PATIENCE_S, raftlog
 from test_node_certificates import RULE, Files, issue
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 SETTINGS = {
     "node.principal.rule": RULE,

@@ -21,10 +21,10 @@ import pytest
 from cluster_kit import PATIENCE_S, controllers_of, describe, raftlog, says, setting, until_true
 from prometheus_client.parser import text_string_to_metric_families
 
-from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.local.cluster import LocalCluster
 from raftlog.transport.api import WATCHES, Conversation, TransportLimits
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.unary import ERROR_METADATA_KEY

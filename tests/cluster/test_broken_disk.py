@@ -14,7 +14,7 @@ import pytest
 from cluster_kit import PATIENCE_S, raftlog, running
 
 from raftlog.cli.exits import DISK_REMEDY, Exit
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 NODE = Path(__file__).with_name("broken_disk_node.py")
 

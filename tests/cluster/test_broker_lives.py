@@ -23,7 +23,7 @@ from cluster_kit import (
     until_true,
 )
 
-from raftlog.cli.local import LocalCluster, free_ports
+from raftlog.local.cluster import LocalCluster, free_ports
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

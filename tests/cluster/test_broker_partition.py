@@ -17,9 +17,9 @@ from cluster_kit import PATIENCE_S, controllers_of, raftlog, setting, until_true
 from cuttable_proxy import CuttableProxy
 from tiers import nightly
 
-from raftlog.cli.local import LocalCluster, free_ports
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ErrorCode
+from raftlog.local.cluster import LocalCluster, free_ports
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cluster_kit import PATIENCE_S, describe, raftlog, says, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.meta_file import read_identity
 

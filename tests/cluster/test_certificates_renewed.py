@@ -14,8 +14,8 @@ import pytest
 import trustme
 from cluster_kit import PATIENCE_S, raftlog
 
-from raftlog.cli.local import LocalCluster
 from raftlog.client.controller_client import ControllerClient
+from raftlog.local.cluster import LocalCluster
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.reread import LOOK_AGAIN_S
 from raftlog.transport.tls import TlsConfig

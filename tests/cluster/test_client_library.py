@@ -18,9 +18,9 @@ from cluster_kit import PATIENCE_S, running, until
 
 import raftlog
 from raftlog import errors
-from raftlog.cli.local import LocalCluster
 from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.library.core import Core
+from raftlog.local.cluster import LocalCluster
 from raftlog.recipes import Barrier, Election, Lock
 
 ROOT = Path(__file__).parents[2]

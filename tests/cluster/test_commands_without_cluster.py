@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, Ran, one_message, raftlog, running, says, until
 
-from raftlog.cli.local import LocalCluster, free_ports
+from raftlog.local.cluster import LocalCluster, free_ports
 
 TIMEOUT_S = 1.5
 GRACE_S = 20.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, Load, Ran, controllers_of, raftlog, until
 
-from raftlog.cli.local import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.snapshot import load
 from raftlog.segments.manifest import read_manifest
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cluster_kit import PATIENCE_S, describe, raftlog, running, says, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 SESSION_S = 2.0
 SETTINGS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, running
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 SETTINGS = {
     "metadata.log.max.record.bytes.between.snapshots": 20_000,

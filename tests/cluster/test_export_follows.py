@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, Load, controllers_of, raftlog, three_controllers, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.segments.errors import ExportError

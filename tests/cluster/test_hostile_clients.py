@@ -20,8 +20,8 @@ from probe_kit import probing
 from raw_http2 import RawHttp2
 from tiers import in_gate
 
-from raftlog.cli.local import LocalCluster, Node
 from raftlog.errors import ErrorCode
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2

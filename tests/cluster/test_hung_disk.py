@@ -20,7 +20,7 @@ from cluster_kit import (
     until_true,
 )
 
-from raftlog.cli.local import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node
 
 NODE = Path(__file__).with_name("hung_disk_node.py")
 GAP_S = 15.0

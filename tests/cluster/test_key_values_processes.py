@@ -15,7 +15,7 @@ from cluster_kit import raftlog as raftlog_command
 
 import raftlog
 from raftlog import errors
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 WRITERS = 4
 DEATHS = 3

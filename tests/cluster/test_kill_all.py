@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tiers import nightly
 
-from raftlog.cli.local import LocalCluster
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
+from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport

@@ -22,8 +22,8 @@ import pytest
 from cluster_kit import Ran, raftlog, until
 
 from raftlog.cli.client_security import ClientSecurity
-from raftlog.cli.local import free_ports
 from raftlog.cli.quorum_queries import ask_quorum
+from raftlog.local.cluster import free_ports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
 

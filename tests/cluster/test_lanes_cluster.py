@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cluster_kit import PATIENCE_S, raftlog, running, until
 
-from raftlog.cli.local import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node
 
 WITHOUT = 3
 

@@ -28,7 +28,7 @@ from cluster_kit import (
 from cluster_kit import raftlog as raftlog_command
 
 import raftlog
-from raftlog.cli.local import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node
 
 GAP_S = 10.0
 """Of a hand-over that takes some 20 ms on a machine that has nothing else to do."""

@@ -16,9 +16,9 @@ import pytest
 from cluster_kit import PATIENCE_S, raftlog, setting, until
 from test_node_certificates import Files, issue
 
-from raftlog.cli.local import LocalCluster, Node, free_ports
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
+from raftlog.local.cluster import LocalCluster, Node, free_ports
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
 

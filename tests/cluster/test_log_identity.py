@@ -16,7 +16,7 @@ import pytest
 from cluster_kit import PATIENCE_S, Load, committed_image, controllers_of, raftlog, until
 
 from raftlog import connect
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 KEPT = 20
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cluster_kit import PATIENCE_S, configure, raftlog, running, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 RULE = "CN=node-{id}"
 SAID = "does not take this node's certificate for its own"

@@ -10,10 +10,10 @@ from cluster_kit import until
 
 from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import gather
-from raftlog.cli.local import LocalCluster
 from raftlog.cli.node_queries import ask_all, find_nodes, journals, nodes_of
 from raftlog.incident.evidence import NodeTold
 from raftlog.journal.files import read_journal
+from raftlog.local.cluster import LocalCluster
 from raftlog.wire.node.v1 import node_pb2 as pb
 
 PLAIN = ClientSecurity()

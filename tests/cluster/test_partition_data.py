@@ -25,8 +25,8 @@ from data_kit import (
     replace_disk,
 )
 
-from raftlog.cli.local import LocalCluster
 from raftlog.errors import ApiError
+from raftlog.local.cluster import LocalCluster
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from cluster_kit import PATIENCE_S, raftlog, running, until
 from data_kit import SETTINGS, TOPIC, Load, Reader, clients_of, nothing_is_lost
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from cluster_kit import PATIENCE_S, three_controllers, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 

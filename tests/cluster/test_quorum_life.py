@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, Load, raftlog, until_true
 
-from raftlog.cli.local import free_ports
 from raftlog.cli.quorum_queries import ask_quorum
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
+from raftlog.local.cluster import free_ports
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport

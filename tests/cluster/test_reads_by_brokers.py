@@ -25,9 +25,9 @@ from cluster_kit import (
 )
 from mixed_builds import MixedCluster, pinned
 
-from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError
+from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.versions import STRICT_READS
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2

@@ -24,8 +24,8 @@ from cluster_kit import (
 )
 
 from raftlog import Client, Put, connect
-from raftlog.cli.local import LocalCluster
 from raftlog.errors import InconsistentGenerationError, InvalidUpdateVersionError
+from raftlog.local.cluster import LocalCluster
 from raftlog.recipes import Lock
 
 LOCK_TTL_S = 60.0

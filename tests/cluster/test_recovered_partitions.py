@@ -15,7 +15,7 @@ import pytest
 from cluster_kit import PATIENCE_S, raftlog, says, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, nothing_is_lost
 
-from raftlog.cli.local import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.leader_epochs import EPOCHS_PER_RECOVERY
 
 PARTITIONS = 3

@@ -20,9 +20,9 @@ import pytest
 from cluster_kit import PATIENCE_S, raftlog, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Reader, clients_of, replace_disk
 
-from raftlog.cli.local import LocalCluster
 from raftlog.client.backup import committed_state
 from raftlog.client.log_reader import LogReader
+from raftlog.local.cluster import LocalCluster
 
 NODE = Path(__file__).with_name("race_node.py")
 RECORDS = 50

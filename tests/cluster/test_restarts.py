@@ -28,8 +28,8 @@ from cluster_kit import (
     three_controllers,
 )
 
-from raftlog.cli.local import LocalCluster
 from raftlog.client.controller_client import ControllerClient
+from raftlog.local.cluster import LocalCluster
 
 RESTART_ROUNDS = 2
 KILLS = int(os.environ.get("RAFTLOG_LEADER_KILLS", "10"))

@@ -12,8 +12,8 @@ from pathlib import Path
 from cluster_kit import PATIENCE_S, raftlog, running, until
 from data_kit import SETTINGS, TOPIC, clients_of, in_sync
 
-from raftlog.cli.local import LocalCluster
 from raftlog.client.producer import Producer
+from raftlog.local.cluster import LocalCluster
 from raftlog.storage.partition_opening import open_partition_store
 
 KEPT_BYTES = 3_000

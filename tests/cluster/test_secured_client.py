@@ -20,7 +20,7 @@ from token_issuer import AUDIENCE, ISSUER, Issuer
 
 import raftlog
 from raftlog import errors
-from raftlog.cli.local import HOST, LocalCluster, free_ports
+from raftlog.local.cluster import HOST, LocalCluster, free_ports
 
 AT_ONCE_S = 10.0
 """On a busy machine; a call's own time is five times as long."""

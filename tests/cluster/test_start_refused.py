@@ -23,7 +23,7 @@ from cluster_kit import (
     until,
 )
 
-from raftlog.cli.local import LocalCluster, free_ports
+from raftlog.local.cluster import LocalCluster, free_ports
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.vote_file import COPY_BYTES, VOTE_FILE
 

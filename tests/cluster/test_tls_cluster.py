@@ -13,7 +13,7 @@ import pytest
 import trustme
 from cluster_kit import PATIENCE_S, one_message, raftlog, running, says, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 TIMEOUT_S = 1.5
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, one_message, raftlog, says
 
-from raftlog.cli.local import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node
 
 REFUSED = re.compile(
     r'^raftlog_transport_complaints_total\{kind="unauthenticated"\} (\d+)', re.MULTILINE

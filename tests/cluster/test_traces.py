@@ -24,11 +24,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from raftlog import tracing
-from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
 from raftlog.library.client import Client
+from raftlog.local.cluster import LocalCluster
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2_grpc

@@ -14,8 +14,8 @@ import pytest
 from cluster_kit import PATIENCE_S, Ran, configure, raftlog, running
 from test_node_certificates import RULE, Files, issue
 
-from raftlog.cli.local import LocalCluster, Node, free_ports
 from raftlog.errors import ErrorCode
+from raftlog.local.cluster import LocalCluster, Node, free_ports
 from raftlog.transport.api import Conversation
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

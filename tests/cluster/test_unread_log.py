@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, raftlog, until
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 
 def full_pipe() -> tuple[int, int]:

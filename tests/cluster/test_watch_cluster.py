@@ -16,7 +16,7 @@ import pytest
 from cluster_kit import PATIENCE_S, running, until
 
 import raftlog
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 TOPIC, KEY = "watched", "retention.ms"
 SELECTOR = f"configs/topic/{TOPIC}/{KEY}"

@@ -16,7 +16,7 @@ import trustme
 from chromium_kit import Page, browsing, chromium
 
 from raftlog import Client
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 from raftlog.transport.tls import TlsConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))

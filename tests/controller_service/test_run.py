@@ -11,9 +11,9 @@ import pytest
 
 from controller import late_http
 from controller.run import run_controller
-from raftlog.cli.local import LocalCluster
 from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
+from raftlog.local.cluster import LocalCluster
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.http_socket import bind_http
 from raftlog.transport.api import Probe

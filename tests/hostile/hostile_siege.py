@@ -26,11 +26,11 @@ from typing import Any
 import psutil
 
 from raftlog import batch
-from raftlog.cli.local import LocalCluster
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
 from raftlog.errors import ApiError
+from raftlog.local.cluster import LocalCluster
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2

@@ -13,7 +13,7 @@ from hostile_messages import targets
 from hostile_siege import besiege, create_topic, start
 from tiers import nightly
 
-from raftlog.cli.local import LocalCluster
+from raftlog.local.cluster import LocalCluster
 
 IN_GATE = 2000
 MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "10000"))

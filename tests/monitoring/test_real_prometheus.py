@@ -20,8 +20,8 @@ from prometheus_kit import PROGRAM, Prometheus, prometheus, queries
 from rule_runs import Firing, each_rule, load_rules
 
 from raftlog import Client
-from raftlog.cli.local import LocalCluster
 from raftlog.errors import RaftlogError
+from raftlog.local.cluster import LocalCluster
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 from cluster_kit import running

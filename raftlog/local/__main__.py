@@ -1,4 +1,4 @@
-"""``python -m raftlog.cli.local_main``: the program of scripts/quorum and scripts/broker."""
+"""``python -m raftlog.local``: the program of scripts/quorum and scripts/broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from raftlog.cli.interrupts import run_interruptible
 
 
 def _load() -> Callable[[], object]:
-    from raftlog.cli.local_commands import main
+    from raftlog.local.commands import main
 
     return main
 

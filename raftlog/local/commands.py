@@ -11,11 +11,11 @@ import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.groups import PipedGroup
-from raftlog.cli.local import LocalCluster, Node
 from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.output import print_line, print_table
 from raftlog.cli.reporting import report
 from raftlog.errors import ConfigError, RaftlogError
+from raftlog.local.cluster import LocalCluster, Node
 from raftlog.plural import counted
 
 app = typer.Typer(

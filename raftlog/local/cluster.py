@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.cli.processes import Daemons
 from raftlog.config.sources import PROCESS_VARIABLES
 from raftlog.errors import ConfigError
+from raftlog.local.processes import Daemons
 
 if TYPE_CHECKING:
     from raftlog.cli.quorum_queries import Quorum

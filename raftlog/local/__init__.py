@@ -1,0 +1,1 @@
+"""Clusters of processes on one machine, for trying out, demonstrations and tests."""
