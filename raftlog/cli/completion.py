@@ -18,6 +18,7 @@ from raftlog.cli.spellings import respelled
 
 ASKED = "_RAFTLOG_COMPLETE"
 INSTALL = "--install-completion"
+SHOW = "--show-completion"
 ANSWER_S = 0.15
 """For the cluster to answer: who presses TAB does not wait."""
 MOST = 200

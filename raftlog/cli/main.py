@@ -19,6 +19,7 @@ import typer
 from raftlog.cli import built_in, extras
 from raftlog.cli.completion import (
     INSTALL,
+    SHOW,
     reported_installation,
     respell_line,
     words_to_complete,
@@ -206,7 +207,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if words == []:
                 build_names()(given)
             command_line = build_for(given if words is None else words)
+            # A shell completes words after a program's name, not after `python -m`.
+            program = "raftlog" if {INSTALL, SHOW} & {*given} else None
             with reported_installation() if INSTALL in given else nullcontext():
-                command_line(given)
+                command_line(given, prog_name=program)
     except typer.Abort:
         sys.exit(INTERRUPTED)

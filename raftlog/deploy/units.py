@@ -24,7 +24,7 @@ def this_command() -> list[str]:
     # Not resolved: python in a virtual environment is a link, and knows by its place which.
     python = Path(sys.executable).absolute()
     script = python.with_name("raftlog")
-    return [str(script)] if script.is_file() else [str(python), "-m", "raftlog.cli"]
+    return [str(script)] if script.is_file() else [str(python), "-m", "raftlog"]
 
 
 def unit_files(command: list[str]) -> dict[PurePosixPath, str]:

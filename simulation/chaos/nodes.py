@@ -92,7 +92,7 @@ class ChaosNode:
     def start(self, clock_ahead_s: int = 0) -> None:
         """Start the process, if it does not run."""
         if not self.runs:
-            begin = ["-c", _AHEAD, str(clock_ahead_s)] if clock_ahead_s else ["-m", "raftlog.cli"]
+            begin = ["-c", _AHEAD, str(clock_ahead_s)] if clock_ahead_s else ["-m", "raftlog"]
             program = [sys.executable, *begin, self.role, "run", "-c", str(self.config)]
             inherited = {
                 name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")

@@ -165,5 +165,5 @@ def _ask(scene: Scene, *words: str) -> subprocess.CompletedProcess[str]:
 
 def _raftlog(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "raftlog.cli", *words], check=False, capture_output=True, text=True
+        [sys.executable, "-m", "raftlog", *words], check=False, capture_output=True, text=True
     )

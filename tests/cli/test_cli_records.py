@@ -18,7 +18,7 @@ TEXT = "\N{EURO SIGN} 5"
 
 def command(cluster: LocalCluster, *words: str, given: bytes = b"") -> bytes:
     """Run a command with pipes for its streams."""
-    line = [sys.executable, "-m", "raftlog.cli", *words]
+    line = [sys.executable, "-m", "raftlog", *words]
     at = ["--bootstrap-server", cluster.bootstrap_servers]
     return subprocess.run([*line, *at], input=given, capture_output=True, check=True).stdout
 

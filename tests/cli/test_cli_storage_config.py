@@ -211,7 +211,7 @@ def test_a_node_of_the_wrong_role_says_which_command(raftlog: Raftlog, config: P
 
 def test_a_node_on_an_unformatted_directory_says_so(config: Path) -> None:
     # In a process of its own: a node takes the process's signals.
-    command = [sys.executable, "-m", "raftlog.cli", "controller", "run", "-c", str(config)]
+    command = [sys.executable, "-m", "raftlog", "controller", "run", "-c", str(config)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 2
     assert "raftlog storage format" in ran.stderr

@@ -24,7 +24,7 @@ PATIENCE_S = 60
 def running(cluster: LocalCluster, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command as a process, as a shell starts it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "raftlog.cli", *arguments],
+        [sys.executable, "-m", "raftlog", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

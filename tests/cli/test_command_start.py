@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -114,6 +115,38 @@ def test_a_client_command_needs_no_structlog_and_no_rich() -> None:
     _, packages = run("doctor", "--bootstrap-controller", "127.0.0.1:1", "--timeout", "0.3")
     assert "grpc" in packages
     assert not packages & {"structlog", "rich", "pydantic", "pyarrow", "uvloop"}
+
+
+def as_module(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """``python -m raftlog``, below a shell, whose completion it may show."""
+    line = shlex.join([sys.executable, "-m", "raftlog", *arguments])
+    return subprocess.run(
+        ["bash", "-c", f"{line}; exit $?"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("topics", "list"), ("quorum", "describe"), ()])
+def test_usage_names_the_module_that_was_run(arguments: tuple[str, ...]) -> None:
+    said = as_module(*arguments, "--help").stdout
+    assert said.startswith(f"Usage: {' '.join(['python -m raftlog', *arguments])} [OPTIONS]")
+    assert "python -m raftlog --help" in as_module("nope").stderr
+
+
+def test_module_ends_as_the_script_does() -> None:
+    script = Path(sys.executable).with_name("raftlog")
+    for arguments in (["--version"], ["topics", "list", "--nope"], ["config", "check", "/none"]):
+        expected = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
+        ran = as_module(*arguments)
+        assert ran.returncode == expected.returncode
+        assert ran.stdout == expected.stdout
+        assert ran.stderr.replace("python -m raftlog", "raftlog") == expected.stderr
+
+
+def test_completion_that_the_module_shows_is_that_of_the_script() -> None:
+    said = as_module("--show-completion").stdout
+    assert "_RAFTLOG_COMPLETE=complete_bash" in said
+    assert "python" not in said
 
 
 # --- completion ------------------------------------------------------------------------------

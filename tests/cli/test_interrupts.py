@@ -177,7 +177,7 @@ def test_a_command_whose_reader_hangs_is_ended_too() -> None:
 def node_in_a_loop(cluster: LocalCluster, name: str) -> subprocess.Popen[str]:
     """A shell that starts the node again and again, as a terminal runs it."""
     node = cluster.node(name)
-    command = f"{sys.executable} -m raftlog.cli {node.role} run -c {cluster.config_path(name)}"
+    command = f"{sys.executable} -m raftlog {node.role} run -c {cluster.config_path(name)}"
     return subprocess.Popen(
         ["bash", "-c", f'for i in 1 2; do {command}; echo "again after $?"; done'],
         env={**os.environ, "RAFTLOG_LOG_LEVEL": "info"},

@@ -76,7 +76,7 @@ def test_a_command_ends_when_nobody_reads_it_any_more(unread: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "program", ["raftlog.cli --help", "raftlog.cli topics --help", "raftlog.local quorum"]
+    "program", ["raftlog --help", "raftlog.cli topics --help", "raftlog.local quorum"]
 )
 def test_no_program_says_of_an_unread_help_that_it_was_refused(program: str, unread: int) -> None:
     words = [sys.executable, "-m", *program.split(), "--help"]
@@ -150,7 +150,7 @@ def test_output_lost_to_a_closed_descriptor_is_not_success(
 def test_completion_that_cannot_be_installed_is_one_line(home: str) -> None:
     # The command looks for the shell among the processes above it: here it is one for sure.
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m raftlog.cli --install-completion; exit $?"],
+        ["bash", "-c", f"{sys.executable} -m raftlog --install-completion; exit $?"],
         check=False, timeout=PATIENCE_S, capture_output=True, text=True,
         env={**os.environ, "HOME": home},
     )  # fmt: skip

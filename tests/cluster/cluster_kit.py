@@ -56,7 +56,7 @@ def raftlog(
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
     begun = time.monotonic()
     ended = subprocess.run(
-        [sys.executable, "-m", "raftlog.cli", *map(str, arguments)],
+        [sys.executable, "-m", "raftlog", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

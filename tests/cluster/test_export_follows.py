@@ -44,7 +44,7 @@ def follower(target: Path, cluster: LocalCluster, *more: str) -> subprocess.Pope
     at = ["--bootstrap-controller", cluster.bootstrap_controllers]
     own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
     return subprocess.Popen(
-        [sys.executable, "-m", "raftlog.cli", *map(str, [*words, *at])],
+        [sys.executable, "-m", "raftlog", *map(str, [*words, *at])],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -128,7 +128,7 @@ def test_the_commands(cluster: LocalCluster) -> None:
     assert run("kv", "list", "--json").json == []
     # One whose lock is taken away is ended.
     with subprocess.Popen(
-        [sys.executable, "-m", "raftlog.cli", "lock", "job", "--", "sleep", "60"],
+        [sys.executable, "-m", "raftlog", "lock", "job", "--", "sleep", "60"],
         env={**os.environ, **ask},
         stderr=subprocess.PIPE,
         text=True,

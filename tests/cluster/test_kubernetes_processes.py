@@ -81,7 +81,7 @@ class Pods:
         own = {key: value for key, value in os.environ.items() if not key.startswith("RAFTLOG_")}
         with (self._directory / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "raftlog.cli", *pod.runs["args"]],
+                [sys.executable, "-m", "raftlog", *pod.runs["args"]],
                 env={**own, **self.environment(pod, pod.runs)},
                 stdout=log,
                 stderr=log,

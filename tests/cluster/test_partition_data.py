@@ -198,7 +198,7 @@ def test_the_commands_produce_and_consume(cluster: LocalCluster) -> None:
     assert ran.code == 1
     says(ran.err, "UNKNOWN_TOPIC_OR_PARTITION")
     asked = subprocess.Popen(
-        [sys.executable, "-m", "raftlog.cli", "consume", "nothing", *at],
+        [sys.executable, "-m", "raftlog", "consume", "nothing", *at],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -45,7 +45,7 @@ class Node:
     def start(self) -> None:
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "raftlog.cli", "controller", "run", "-c", str(self.config)],
+                [sys.executable, "-m", "raftlog", "controller", "run", "-c", str(self.config)],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
 

@@ -30,7 +30,7 @@ def test_nodes_whose_log_nobody_reads_serve_and_stop(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=1)
     cluster.generate()
     unread, stderr = full_pipe()
-    program = (sys.executable, "-m", "raftlog.cli")
+    program = (sys.executable, "-m", "raftlog")
     nodes = {
         node: subprocess.Popen(
             [*program, node.role, "run", "--config", str(cluster.config_path(node.name))],

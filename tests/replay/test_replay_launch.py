@@ -57,7 +57,7 @@ def clean_environment(home: Path, java_home: Path) -> dict[str, str]:
 
 def run_cli(home: Path, java_home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "raftlog.cli", "replay", *words],
+        [sys.executable, "-m", "raftlog", "replay", *words],
         env=clean_environment(home, java_home),
         cwd=home,
         capture_output=True,
@@ -390,7 +390,7 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
     )
     (tmp_path / "bin" / "spark-submit").chmod(0o755)
     environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
-    words = [sys.executable, "-m", "raftlog.cli", "replay", "audit", "exported"]
+    words = [sys.executable, "-m", "raftlog", "replay", "audit", "exported"]
     with subprocess.Popen(
         words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -423,7 +423,7 @@ def test_an_answer_that_nobody_takes_leaves_no_spark_behind(
     )
     (tmp_path / "bin" / "spark-submit").chmod(0o755)
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {sys.executable} -m raftlog.cli replay {job} {reader}"],
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m raftlog replay {job} {reader}"],
         env=clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)},
         cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
     )  # fmt: skip
