@@ -134,7 +134,7 @@ class Announcements:
     def ask_reports(self) -> None:
         """Have brokers report the LAO that they were told, if somebody waits for that."""
         leadership = self._node.leadership
-        if leadership is not None and leadership.parking.waits_for_known_lao:
+        if leadership is not None and self._waits_for_known_lao(leadership):
             self.observers.ask_reports()
 
     def _must_report(self) -> Container[int]:
@@ -144,9 +144,15 @@ class Announcements:
         leadership = self._node.leadership
         if leadership is None or leadership.decider is None:
             return EVERYBODY
-        if leadership.parking.waits_for_known_lao:
+        if self._waits_for_known_lao(leadership):
             return EVERYBODY
         return leadership.decider.state.wants_unfence
+
+    @staticmethod
+    def _waits_for_known_lao(leadership: Leadership) -> bool:
+        # By LAO as the last report has moved it: the parked replies hear of it later in the turn,
+        # when brokers may have been told it already.
+        return leadership.parking.waits_for_known_lao(leadership.log.lao.lao)
 
     def _release_observers(self) -> None:
         self._observers_due = False

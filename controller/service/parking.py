@@ -244,11 +244,9 @@ class Parking:
                     self._finish(parked)
         self._release_duplicates()
 
-    @property
-    def waits_for_known_lao(self) -> bool:
-        """Whether a reply is covered by LAO, and waits for every member to know that."""
+    def waits_for_known_lao(self, lao: int) -> bool:
+        """Return whether a reply is covered by this LAO, and waits for every member to know it."""
         visible, duplicates = self._visible, self._duplicates[VISIBLE]
-        lao = self._lowest_acknowledged_offset
         return bool(
             (visible and visible[0].offset <= lao) or (duplicates and duplicates[0][0] <= lao)
         )

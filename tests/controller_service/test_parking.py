@@ -48,7 +48,7 @@ def test_what_brokers_were_told_matters_to_a_visible_reply_that_lao_covers(again
     parks.committed(6)
     for lao, min_known_lao in ((3, 2), (4, 2), (4, 4)):
         parks.visibility(lao, min_known_lao)
-        waits.append(parks.waits_for_known_lao)
+        waits.append(parks.waits_for_known_lao(lao))
     assert waits == [False, True, False], "acknowledged, and not visible yet"
     assert len(sent) == 2
 
