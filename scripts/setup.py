@@ -111,6 +111,7 @@ def fingerprint() -> str:
     digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
     for path in (
         ROOT / "pyproject.toml",
+        ROOT / "hatch_build.py",
         ROOT / "constraints.txt",
         *sorted((ROOT / "proto").rglob("*.proto")),
         ROOT / "raftlog" / "config_writes" / "native.c",

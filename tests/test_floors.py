@@ -17,7 +17,7 @@ PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_
 FLOORS: dict[str, str] = {
     "contracts": (
         """
-        raftlog.wire raftlog.build raftlog.errors raftlog.outcome raftlog.aliases raftlog.plural raftlog.words raftlog.printable raftlog.safe_console
+        raftlog.wire raftlog.build raftlog.descriptors raftlog.errors raftlog.outcome raftlog.aliases raftlog.plural raftlog.words raftlog.printable raftlog.safe_console
         raftlog.logger raftlog.runtime raftlog.resource_limits raftlog.memory_bounds raftlog.limits raftlog.endpoint raftlog.durable raftlog.rotated_file
         raftlog.background_look raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch raftlog.config_writes raftlog.deadline raftlog.deadline_timer
         raftlog.quorum_time

@@ -1,5 +1,5 @@
-"""A plain ``pip install raftlog`` is a client: what nodes and analyses need is an extra, and is not
-imported for less.
+"""A plain ``pip install raftlog`` is the client library: what commands, nodes and analyses need is
+an extra, and is not imported for less.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from raftlog.cli.extras import BROUGHT_BY, missing
 from raftlog.cli.main import GROUP
 
 ROOT = Path(__file__).resolve().parent.parent
+COMMAND_LINE = {name for name, extras in BROUGHT_BY.items() if "cli" in extras}
 HEAVY = sorted({*BROUGHT_BY, "duckdb", "h11", "numpy", "pandas", "psutil", "py4j"})
 CLIENT = sorted(
     f"{package.__name__}.{module.name}"
@@ -64,7 +65,7 @@ def run(arguments):
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(HEAVY)!r}:
+        if name.partition(".")[0] in {sorted({*HEAVY} - COMMAND_LINE)!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 if sys.argv[1] == "without extras":
@@ -109,6 +110,7 @@ def test_an_application_pays_for_the_library_when_it_uses_it() -> None:
 
 
 def test_client_commands_import_nothing_of_the_extras() -> None:
+    """But of ``cli`` the parser of options."""
     commands = {
         ("topics", "list", *NOWHERE): 4,
         ("configs", "describe", "topic", "t", *NOWHERE): 4,
@@ -117,12 +119,12 @@ def test_client_commands_import_nothing_of_the_extras() -> None:
         ("log", "dump", *NO_QUORUM): 4,
     }
     help_, *answers = command_lines(["--help"], *map(list, commands), extras=True)
-    assert (help_[0], help_[3]) == (0, [])
+    assert (help_[0], help_[3]) == (0, ["typer"])
     for (code, _, err, loaded), (arguments, expected) in zip(
         answers, commands.items(), strict=True
     ):
         assert code == expected, (arguments, err)
-        assert loaded == [], arguments
+        assert loaded == ["typer"], arguments
 
 
 def test_every_command_explains_itself_without_the_extras() -> None:
@@ -151,6 +153,36 @@ def test_a_command_that_lacks_an_extra_says_so_in_one_line() -> None:
         assert (code, out) == (2, ""), (arguments, err)
         (line,) = err.splitlines()
         assert f"pip install 'raftlog[{extra}]'" in line, arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "`raftlog` needs {}. To have it: pip install 'raftlog[cli]'"),
+        (["topics", "list"], "`raftlog topics` needs {}. To have it: pip install 'raftlog[cli]'"),
+        (
+            ["controller", "run", "-c", "node1.toml"],
+            "`raftlog controller` needs {}. To have it: pip install 'raftlog[server]'",
+        ),
+    ],
+)
+def test_command_without_typer_names_the_extra(arguments: list[str], told: str) -> None:
+    program = f"""
+import sys
+sys.modules |= dict.fromkeys({sorted(COMMAND_LINE)!r})
+from raftlog.cli.entry import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"raftlog: {told.format('typer, which is not installed')}")
 
 
 def test_a_command_that_needs_several_extras_names_all_of_them() -> None:

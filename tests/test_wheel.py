@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import venv
 import zipfile
-from pathlib import Path
 
 import pytest
+from installed import ROOT, build_wheels
 
 from raftlog.build import COMMIT_FILE, commit_of_checkout
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    target = tmp_path_factory.mktemp("wheel")
-    # With pip of its own: an environment that uv has made has none.
-    builder = tmp_path_factory.mktemp("builder")
-    venv.create(builder, with_pip=True)
-    command: list[str | Path] = [
-        builder / "bin" / "python",
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        target,
-        ROOT,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
-    (path,) = target.glob("*.whl")
+    (path,) = build_wheels(tmp_path_factory.mktemp("wheel")).glob("*.whl")
     return zipfile.ZipFile(path)
 
 

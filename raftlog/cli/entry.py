@@ -40,8 +40,18 @@ def _load() -> Callable[[], object]:
 
 
 def _command_line() -> Callable[[], object]:
-    from raftlog.cli.main import main as command_line
+    try:
+        from raftlog.cli.main import main as command_line
+    except ModuleNotFoundError as error:
+        from raftlog.cli.built_in import BY_NAME
+        from raftlog.cli.extras import missing
 
+        command = " ".join(sys.argv[1:2])
+        message = missing(command, error, BY_NAME[command].extras if command in BY_NAME else ())
+        if message is None:
+            raise
+        sys.stderr.write(f"raftlog: {message}\n")
+        sys.exit(2)
     return command_line
 
 
@@ -56,5 +66,7 @@ def _import_structlog_alone() -> None:
     sys.modules["rich"] = None  # type: ignore[assignment]
     try:
         importlib.import_module("structlog")
+    except ModuleNotFoundError:
+        pass  # Nor can the command line be imported, which says what brings it.
     finally:
         del sys.modules["rich"]

@@ -1,6 +1,6 @@
 """Which extra brings what a command lacks.
 
-A plain installation has what clients need; nodes and analyses need more.
+A plain installation is the client library; commands, nodes and analyses need more.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "numpy": ("replay",),
     "opentelemetry": ("otel",),
     "pyspark": ("replay",),
+    "rich": ("cli",),
     "rocksdict": ("server",),
     "sortedcontainers": ("server", "replay"),
     "starlette": ("server",),
+    "structlog": ("cli",),
+    "typer": ("cli",),
     "uvicorn": ("server",),
     "uvloop": ("server",),
 }
@@ -43,7 +46,7 @@ def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = 
         return None
     wanted = sorted(extras) if _with_included(extras) & set(bringing) else bringing[:1]
     return (
-        f"`raftlog {command}` needs {module}, which is not installed. To have it:"
+        f"`{f'raftlog {command}'.rstrip()}` needs {module}, which is not installed. To have it:"
         f" {pip_install(wanted)}"
     )
 
@@ -54,4 +57,6 @@ def pip_install(extras: Sequence[str]) -> str:
 
 
 def _with_included(extras: Collection[str]) -> set[str]:
-    return {*extras, "server"} if "simulation" in extras else set(extras)
+    if not extras:
+        return set()
+    return {*extras, "cli", "server"} if "simulation" in extras else {*extras, "cli"}

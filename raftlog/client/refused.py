@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from raftlog.descriptors import is_repeated
 from raftlog.errors import ApiError, ErrorCode, ItemsRefusedError
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.common.v1 import common_pb2
@@ -87,5 +88,5 @@ def _lists(descriptor: Descriptor) -> tuple[str, ...]:
     return tuple(
         field.name
         for field in descriptor.fields
-        if field.is_repeated and field.type == FieldDescriptor.TYPE_MESSAGE
+        if is_repeated(field) and field.type == FieldDescriptor.TYPE_MESSAGE
     )

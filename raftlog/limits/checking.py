@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from raftlog.descriptors import is_repeated
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.fields import FIELDS
 from raftlog.limits.rules import ByHandler, Items, Rule
@@ -66,9 +67,9 @@ def _put_together(type_: type[Message]) -> Check | None:
     others: list[Check] = []
     for field in type_.DESCRIPTOR.fields:
         rule = rules.get(field.name)
-        if rule is None and (field.is_repeated or field.type in _LIMITED):
+        if rule is None and (is_repeated(field) or field.type in _LIMITED):
             raise KeyError(f"{field.full_name} has no limit: raftlog.limits.fields")
-        if field.is_repeated or field.message_type is not None:
+        if is_repeated(field) or field.message_type is not None:
             each = _inner_check(field, rule)
             if each is not None:
                 others.append(each)
@@ -92,7 +93,7 @@ def _inner_check(field: Any, rule: Rule | None) -> Check | None:
     inner = (
         checks_of(GetMessageClass(field.message_type)) if field.message_type is not None else None
     )
-    if field.is_repeated:
+    if is_repeated(field):
         return _list_check(field.name, rule, inner)
     return None if inner is None else _message_check(field.name, inner)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor
 
+from raftlog.descriptors import is_repeated
 from raftlog.observability.latency import Latency
 
 MAX_DEPTH = 3
@@ -86,7 +87,7 @@ def _paths(message: Descriptor, depth: int = MAX_DEPTH) -> _Paths:
     repeated = []
     for field in message.fields if depth else ():
         kind = field.message_type
-        if kind is not None and field.is_repeated:
+        if kind is not None and is_repeated(field):
             inner = _paths(kind, depth - 1)
             if inner is not _NO_PATHS:
                 repeated.append((field.name, inner))

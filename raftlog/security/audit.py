@@ -14,6 +14,7 @@ from functools import cache, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple, Protocol, cast
 
+from raftlog.descriptors import is_repeated
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.logger import get_logger
@@ -330,7 +331,7 @@ def _codes(response: Any) -> list[int]:
     if kind is None:
         return []
     for field, value in getattr(response, kind).ListFields():
-        if field.is_repeated and field.message_type is not None:
+        if is_repeated(field) and field.message_type is not None:
             names = field.message_type.fields_by_name
             if "error" in names:
                 return [one.error.error_code for one in value]

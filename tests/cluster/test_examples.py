@@ -31,7 +31,7 @@ SAY = {
     "move_partitions.py": r"moving-1: leader \d+, in sync \(\d+,\)\n",
     "one_at_a_time.py": r"with token \d+\nwithout the lock nothing is changed\n",
     "produce_and_consume.py": r"0 b'key \d' b'hello \d'",
-    "read_your_writes.py": r"written at 0-1-\d+\nread: handed-over\n",
+    "read_your_writes.py": r"written at \d+-1-\d+\nread: handed-over\n",
     "watch_configs.py": r"\d+ User:me configs/topic/watched/retention\.ms None -> 1000\n",
     "who_holds_back.py": r"visible everywhere up to offset \d+\n",
 }

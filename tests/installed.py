@@ -1,0 +1,49 @@
+"""Wheels of this checkout, and virtual environments that they are installed into.
+
+Building and installing download packages: not for the gate.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+INSTALL_S = 900.0
+"""Downloads and compilers."""
+
+
+def virtual_environment(directory: Path) -> Path:
+    """The interpreter of a new environment, with pip: an environment made by uv has none."""
+    venv.create(directory, with_pip=True)
+    return directory / "bin" / "python"
+
+
+def build_wheels(directory: Path) -> Path:
+    """A directory with the wheels of this checkout."""
+    python = virtual_environment(directory / "builder")
+    wheels = directory / "wheels"
+    run([python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ROOT])
+    return wheels
+
+
+def install(python: Path, *requirements: str | Path) -> None:
+    """Install with pip; options count as requirements."""
+    run([python, "-m", "pip", "install", "--quiet", *requirements])
+
+
+def run(command: Sequence[str | Path], cwd: Path | None = None) -> str:
+    """What the program prints; it must succeed."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=INSTALL_S, check=False, cwd=cwd
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def lowest_versions(*extras: str) -> str:
+    """Constraints for pip: the lowest versions that pyproject.toml admits."""
+    return run([sys.executable, ROOT / "scripts" / "lowest_versions.py", *extras])
