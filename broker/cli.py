@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from raftlog.cli.nodes import Main
 
 app = typer.Typer(
-    help="Run a broker: a follower that serves reads and forwards writes.",
+    help="Run a broker: it serves reads and forwards writes.",
     epilog=EPILOG,
     no_args_is_help=True,
 )
@@ -26,7 +26,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """Run a broker: a follower that serves reads and forwards writes."""
+    """Run a broker: it serves reads and forwards writes."""
 
 
 @app.command(epilog=EPILOG)

@@ -273,14 +273,14 @@ _EVERY = _Option(
 _JOBS = (
     _Job(
         "state",
-        "State at an offset or a time: every entity and the state hash; or those of a KIND, or the"
+        "State at an offset or a time, with its hash. Every entity; or those of a KIND, or the"
         " one under a KEY.",
         (_KIND, _KEY, _AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
     ),
     _Job(
         "diff",
-        "What differs between two offsets or times: what was created, changed (field by field),"
-        " deleted.",
+        "What was created, changed, deleted between two offsets or times. Changes are shown field"
+        " by field.",
         (
             *(_KIND, _KEY, _FROM_OFFSET, _FROM_TIME, _TO_OFFSET, _TO_TIME),
             *(_FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
@@ -288,20 +288,20 @@ _JOBS = (
     ),
     _Job(
         "lao",
-        "LowestAcknowledgedOffset: how long writes took to be visible everywhere, and who held"
-        " them up.",
+        "How long writes took to be visible on every broker. LowestAcknowledgedOffset, and which"
+        " brokers held it back.",
         (_SINCE, _STALL, _AT_OFFSET, _AT_TIME, _LIMIT),
     ),
     _Job(
         "availability",
-        "What was not available, for how long and why: partitions, brokers, controllers. Exit code"
+        "What was not available, for how long and why. Partitions, brokers, controllers. Exit code"
         " 3: below the target.",
         (_SINCE, _TARGET, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES),
     ),
     _Job(
         "churn",
-        "What changed over and over, and what grew: ISRs, leaders, configs, the log; with a"
-        " forecast.",
+        "What changed over and over, and what grew, with a forecast. ISRs, leaders, configs, the"
+        " log.",
         (_SINCE, _AT_OFFSET, _AT_TIME, _LIMIT_OF_FIGURES, _PARTITIONS),
     ),
     _Job(
@@ -311,8 +311,7 @@ _JOBS = (
     ),
     _Job(
         "verify",
-        "Check that the export is whole and folds to the state hashes of the nodes. Exit code 3:"
-        " not so.",
+        "Check that an export is whole and has the nodes' state hashes. Exit code 3: not so.",
         (_AT_OFFSET, _AT_TIME, _LIMIT, _PARTITIONS),
     ),
     _Job(
@@ -322,7 +321,7 @@ _JOBS = (
     ),
     _Job(
         "history",
-        "Changes of one entity, or of all of a KIND: when, by whom, from what, to what.",
+        "Changes of one entity, or of a KIND: when, by whom, what.",
         (
             *(_KIND._replace(default=_REQUIRED), _KEY, _HISTORY_FROM, _SINCE),
             *(_AT_OFFSET, _AT_TIME, _FROM_THE_BEGINNING, _LIMIT, _PARTITIONS),
@@ -340,7 +339,8 @@ _JOBS = (
     ),
     _Job(
         "watch",
-        "Audit an export, or its LAO, while it is written: what is new since the last time. Exit"
+        "Audit an export, or its LAO, while it is written. It shows what is new since the last"
+        " time. Exit"
         " code 3: there are alerts.",
         (_WATCH, _ALERTS, _EVERY, _STALL, *_RIGHTS, _LIMIT),
     ),

@@ -1,4 +1,4 @@
-"""``raftlog simulate``: live one cluster's life from a seed, or look for one that goes wrong."""
+"""``raftlog debug simulate``: run one cluster from a seed, or look for a seed that goes wrong."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def simulate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each seed.")] = False,
 ) -> None:
-    """Run whole clusters in virtual time: real controllers and brokers, clients, faults, and every
-    promise checked at each step.
+    """Run clusters in virtual time, with faults, and check each step.
 
-    The same seed and config are the same run, byte for byte.
+    Real controllers, brokers and clients; every promise is checked at each step. The same seed and
+    config are the same run, byte for byte.
 
     \b
     Examples:
-      raftlog simulate --seed 7
-      raftlog simulate --seed 1000 --seeds 100
-      raftlog simulate --seed 7 --config '{"brokers": 1, "faults": {"kill_controller": 2.0}}'
-      raftlog simulate --seed 7 --until 12.5 --verbose --lines 300
+      raftlog debug simulate --seed 7
+      raftlog debug simulate --seed 1000 --seeds 100
+      raftlog debug simulate --seed 7 --config '{"brokers": 1, "faults": {"kill_controller": 2.0}}'
+      raftlog debug simulate --seed 7 --until 12.5 --verbose --lines 300
     """
     from simulation import shrink as shrinking
     from simulation.checks.api import Checker

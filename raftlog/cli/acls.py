@@ -193,10 +193,10 @@ def add(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Add access control entries: one for each principal, host, operation and resource given.
+    """Add access control entries.
 
-    Without --operation: all. Who may do nothing needs no entry; an entry that denies wins over all
-    that allow.
+    One for each principal, host, operation and resource given. Without --operation: all. Who may do
+    nothing needs no entry; an entry that denies wins over all that allow.
 
     \b
     Examples:

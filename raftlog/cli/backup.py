@@ -42,7 +42,7 @@ def backup_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Write the newest committed state of a running cluster to a file; writes go on meanwhile.
+    """Write the committed state to a file, while writes continue.
 
     The file is a snapshot: the state at one committed offset, its hash, the voter set and what
     names the log. It is read back and checked before it gets its name. --timeout bounds each

@@ -58,13 +58,13 @@ def list_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """List the registered brokers: state, epoch, applied and told offsets, lag, and which of them
-    hold LAO back.
+    """List the registered brokers: state, epoch, applied offset, lag.
 
-    APPLIED is the offset a broker shows to readers of "latest", LAO the lowest acknowledged offset
-    (LAO) it has heard of, LAG the committed records it has not applied. A * marks the brokers that
-    hold LAO back. EPOCH is the broker epoch (KIP-343's incarnation id), FOR how long it has been in
-    its STATE (>: longer than this controller leads), REASON what brought it there.
+    Also the LAO that each knows, and which of them hold LAO back. APPLIED is the offset a broker
+    shows to readers of "latest", LAO the lowest acknowledged offset (LAO) it has heard of, LAG the
+    committed records it has not applied. A * marks the brokers that hold LAO back. EPOCH is the
+    broker epoch (KIP-343's incarnation id), FOR how long it has been in its STATE (>: longer than
+    this controller leads), REASON what brought it there.
 
     \b
     Examples:
@@ -126,11 +126,11 @@ def unregister(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Remove the registration of a broker that will not come back, so that it no longer blocks
-    feature upgrades.
+    """Remove the registration of a broker that will not come back.
 
-    The broker leaves every ISR and leadership, but stays in the replica sets: move its replicas
-    away first (`raftlog partitions reassign`). If its process still runs, it exits.
+    It then no longer blocks feature upgrades. The broker leaves every ISR and leadership, but stays
+    in the replica sets: move its replicas away first (`raftlog partitions reassign`). If its
+    process still runs, it exits.
 
     \b
     Examples:
@@ -229,12 +229,11 @@ def api_versions(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show what a broker offers: versions of requests, by the feature levels that every broker has
-    applied (ApiVersions).
+    """Show which versions of requests a broker offers.
 
-    SUPPORTED is the range of levels that the broker's build knows of a feature. FINALIZED is the
-    level that the cluster uses, as far as all unfenced brokers have acknowledged it; 0: none, or
-    unknown.
+    By the feature levels that every broker has applied (ApiVersions). SUPPORTED is the range of
+    levels that the broker's build knows of a feature. FINALIZED is the level that the cluster uses,
+    as far as all unfenced brokers have acknowledged it; 0: none, or unknown.
 
     \b
     Examples:

@@ -1,8 +1,8 @@
-"""The commands of this distribution. One of them is found here without the metadata of every
-installed package, which takes as long to read as most commands take to run.
+"""The commands of this distribution, in the groups in which ``raftlog --help`` lists them.
 
-The same as ``[project.entry-points."raftlog.commands"]`` in pyproject.toml, and the same words as
-their own helps: tests compare them.
+One command is found here without the metadata of every installed package, which takes as long to
+read as most commands take to run. To add one takes an entry here, whose help is how the help of the
+command begins: a test compares them.
 """
 
 from __future__ import annotations
@@ -10,20 +10,38 @@ from __future__ import annotations
 import importlib
 from typing import Any, NamedTuple
 
+SECTIONS = ("Start", "Data", "Cluster", "Diagnose", "Analyse", "Node", "Security")
+"""The groups of ``raftlog --help``, in their order."""
+
 
 class Command(NamedTuple):
     """As importlib's EntryPoint, as far as the command line needs it."""
 
     name: str
+    """One word, or for a command of a group two: ``cluster features``."""
     value: str
+    """``module:function`` of what adds the command; empty: a group whose commands are all here."""
     help: str
-    """How the command's own help begins: the list of all commands loads none of them."""
+    """The first sentence of the command's own help: the list of all commands loads none of them."""
+    section: str = ""
+    """Where ``raftlog --help`` lists it; empty for a command of a group."""
     extras: tuple[str, ...] = ()
 
     def load(self) -> Any:
-        """The function that adds the command. Raises ImportError."""
+        """Return the function that adds the command. Raises ImportError."""
+        if not self.value:
+            return self._add_group
         module, _, function = self.value.partition(":")
         return getattr(importlib.import_module(module), function)
+
+    def _add_group(self, app: Any) -> None:
+        import typer
+
+        from raftlog.cli.exits import EPILOG
+
+        app.add_typer(
+            typer.Typer(help=self.help, epilog=EPILOG, no_args_is_help=True), name=self.name
+        )
 
 
 class Listed(NamedTuple):
@@ -31,197 +49,263 @@ class Listed(NamedTuple):
 
     name: str
     help: str = ""
+    section: str = ""
     extras: tuple[str, ...] = ()
 
     def load(self) -> Any:
-        """The function that adds the name."""
-        return lambda app: app.command(self.name, help=self.help)(_nothing)
+        """Return the function that adds the name."""
+        return lambda app: app.command(self.name.rpartition(" ")[2], help=self.help)(_nothing)
 
 
 def _nothing() -> None:
-    """Stands for a command whose name is all that is needed."""
+    """Stand for a command whose name is all that is needed."""
 
 
 COMMANDS = (
     Command(
-        "acls", "raftlog.cli.acls:register", "Access control entries: which principal may do what."
+        "demo",
+        "raftlog.demo.command:register",
+        "Show raftlog at work: six nodes, failures, export and Spark.",
+        "Start",
+        extras=("server", "replay"),
+    ),
+    Command("topics", "raftlog.cli.topics:register", "Topics and their partitions.", "Data"),
+    Command(
+        "configs",
+        "raftlog.cli.configs:register",
+        "Configs of topics and brokers: in the log, alike on every node.",
+        "Data",
     ),
     Command(
-        "backup",
-        "raftlog.cli.backup:register",
-        "Write the newest committed state of a running cluster to a file; writes go on meanwhile.",
+        "produce",
+        "raftlog.cli.produce:register",
+        "Write records to a topic: each line of stdin is one.",
+        "Data",
     ),
     Command(
-        "broker",
-        "broker.cli:register",
-        "Run a broker: a follower that serves reads and forwards writes.",
-        extras=("server",),
+        "consume",
+        "raftlog.cli.consume:register",
+        "Print the committed records of a topic, until interrupted.",
+        "Data",
+    ),
+    Command(
+        "kv",
+        "raftlog.cli.key_values:register",
+        "The key-value store: keys, leases and locks.",
+        "Data",
+    ),
+    Command(
+        "kv lease",
+        "raftlog.cli.leases:register",
+        "Leases: keys that name one are deleted when it ends.",
+    ),
+    Command(
+        "kv lock",
+        "raftlog.recipes.command:register",
+        "Take a lock, run a command, and release the lock.",
+    ),
+    Command(
+        "watch",
+        "raftlog.cli.watch:register",
+        "Print each change of the metadata in order, until interrupted.",
+        "Data",
+    ),
+    Command(
+        "cluster",
+        "raftlog.cli.cluster:register",
+        "The cluster as a whole: features, log levels, export cursors.",
+        "Cluster",
+    ),
+    Command(
+        "cluster features",
+        "raftlog.cli.features:register",
+        "The feature levels that the cluster uses (KIP-584).",
+    ),
+    Command(
+        "cluster loglevel",
+        "raftlog.cli.loglevel:register",
+        "Show the log level of each node, or set another one for a while.",
+    ),
+    Command(
+        "cluster hostnames",
+        "raftlog.cli.hostnames:register",
+        "Which broker runs on which host, without node.id (KIP-426).",
+    ),
+    Command(
+        "cluster cursors",
+        "raftlog.cli.cursors:register",
+        "Export cursors: the nodes keep the log from there on.",
+    ),
+    Command(
+        "cluster perf",
+        "raftlog.cli.perf:register",
+        "Write at a bounded rate, and judge what comes back.",
     ),
     Command(
         "brokers",
         "raftlog.cli.brokers:register",
         "The brokers, as the active controller sees them.",
-    ),
-    Command(
-        "certs",
-        "raftlog.cli.certs:register",
-        "Certificates for mutual TLS, and tokens: make and inspect them.",
-        extras=("certs",),
-    ),
-    Command("check", "raftlog.cli.check:register", "Whether the cluster does what it should."),
-    Command("cluster", "raftlog.cli.cluster:register", "The cluster, as a broker shows it."),
-    Command(
-        "config",
-        "raftlog.cli.config:register",
-        "Explain and check configuration files.",
-        extras=("server",),
-    ),
-    Command(
-        "configs",
-        "raftlog.cli.configs:register",
-        "Dynamic configs: kept in the log, the same on every node.",
-    ),
-    Command(
-        "consume",
-        "raftlog.cli.consume:register",
-        "Print the committed records of a topic, in order within a partition, until interrupted.",
-    ),
-    Command(
-        "controller",
-        "controller.cli:register",
-        "Run a controller: a voter of the quorum.",
-        extras=("server",),
-    ),
-    Command(
-        "cursors",
-        "raftlog.cli.cursors:register",
-        "Export cursors: up to where exports have read the log, which nodes keep from there on.",
-    ),
-    Command("debug", "raftlog.cli.debug:register", "What others need to help."),
-    Command(
-        "demo",
-        "raftlog.demo.command:register",
-        "Demonstrate raftlog: three controllers and three brokers as processes, writes, "
-        "failures, export and Spark. About a minute.",
-        extras=("server", "replay"),
-    ),
-    Command(
-        "doctor",
-        "raftlog.cli.doctor:register",
-        "Say what is wrong with the cluster, what follows from it, and what to do.",
-    ),
-    Command(
-        "explain",
-        "raftlog.cli.explain:register",
-        "Tell an incident in order: elections with their reasons, crashes, stalls, "
-        "fences, who held visibility back, what was changed before, gaps in the writes, "
-        "and what is wrong now.",
-    ),
-    Command(
-        "export",
-        "raftlog.cli.export:register",
-        "Export the committed log: Parquet for analysis, raw segments with its exact "
-        "bytes, and a manifest. Resumes where it ended.",
-        extras=("export",),
-    ),
-    Command(
-        "features",
-        "raftlog.cli.features:register",
-        "The feature levels that the cluster uses (KIP-584).",
-    ),
-    Command(
-        "history",
-        "raftlog.cli.history:register",
-        "Every change of a topic, broker, config, …: when, who, and from what to what.",
-    ),
-    Command(
-        "hostnames",
-        "raftlog.cli.hostnames:register",
-        "Which broker runs on which host, for brokers without node.id (KIP-426).",
-    ),
-    Command("image", "raftlog.cli.image:register", "All metadata at one offset."),
-    Command(
-        "import",
-        "replay.kafka.cli:register",
-        "Make exports of the logs of other systems.",
-        extras=("export",),
-    ),
-    Command(
-        "kv",
-        "raftlog.cli.key_values:register",
-        "The key-value store: small values, changed on conditions.",
-    ),
-    Command(
-        "lease",
-        "raftlog.cli.leases:register",
-        "Leases: keys that name one are deleted when it ends.",
-    ),
-    Command(
-        "lock",
-        "raftlog.recipes.command:register",
-        "Take a lock, run a command, and let the lock go.",
-    ),
-    Command("log", "raftlog.cli.log:register", "The records of the log."),
-    Command(
-        "loglevel",
-        "raftlog.cli.loglevel:register",
-        "Show the log level of each node, or set another one for a while.",
-    ),
-    Command(
-        "monitoring",
-        "raftlog.cli.monitoring:register",
-        "Alerts for Prometheus, dashboards for Grafana.",
+        "Cluster",
     ),
     Command(
         "partitions",
         "raftlog.cli.partitions:register",
         "Partitions: their replicas, leaders and in-sync replicas.",
+        "Cluster",
     ),
     Command(
-        "produce",
-        "raftlog.cli.produce:register",
-        "Write records to a topic: each line of stdin is one. --timeout applies to each record.",
+        "quorum",
+        "raftlog.cli.quorum:register",
+        "The controllers, as each sees itself: roles, lag, voters.",
+        "Cluster",
     ),
     Command(
-        "quorum", "raftlog.cli.quorum:register", "The nodes of the quorum, as each sees itself."
+        "backup",
+        "raftlog.cli.backup:register",
+        "Write the committed state to a file, while writes continue.",
+        "Cluster",
+    ),
+    Command(
+        "doctor",
+        "raftlog.cli.doctor:register",
+        "Say what is wrong, what follows from it, and what to do.",
+        "Diagnose",
+    ),
+    Command(
+        "explain",
+        "raftlog.cli.explain:register",
+        "Tell an incident in order: elections, crashes, stalls, changes.",
+        "Diagnose",
+    ),
+    Command(
+        "history",
+        "raftlog.cli.history:register",
+        "List the changes of a topic, broker or config: who, when, what.",
+        "Diagnose",
+    ),
+    Command(
+        "log",
+        "raftlog.cli.log:register",
+        "The records of the log, and all metadata at one offset.",
+        "Diagnose",
+    ),
+    Command(
+        "log image",
+        "raftlog.cli.image:register",
+        "Fold the log up to an offset and show all metadata there.",
+    ),
+    Command(
+        "debug",
+        "raftlog.cli.debug:register",
+        "What others need to help, and clusters in virtual time.",
+        "Diagnose",
+    ),
+    Command(
+        "debug simulate",
+        "simulation.cli:register",
+        "Run clusters in virtual time, with faults, and check each step.",
+        extras=("simulation",),
+    ),
+    Command(
+        "export",
+        "raftlog.cli.export:register",
+        "Export the committed log: Parquet, its exact bytes, a manifest.",
+        "Analyse",
+        extras=("export",),
+    ),
+    Command(
+        "verify",
+        "raftlog.cli.verify:register",
+        "Check that an export is whole and is the log.",
+        "Analyse",
+        extras=("export",),
     ),
     Command(
         "replay",
         "replay.cli:register",
         "Ask an exported log what happened, with Spark.",
+        "Analyse",
         extras=("replay",),
     ),
     Command(
-        "simulate",
-        "simulation.cli:register",
-        "Run whole clusters in virtual time: real controllers and brokers, clients, "
-        "faults, and every promise checked at each step.",
-        extras=("simulation",),
+        "import",
+        "replay.kafka.cli:register",
+        "Make exports of the logs of other systems.",
+        "Analyse",
+        extras=("export",),
     ),
     Command(
-        "size",
-        "raftlog.cli.size:register",
-        "Say what three controllers and some brokers need: memory, disk, syncs.",
+        "config",
+        "raftlog.cli.config:register",
+        "Explain and check configuration files.",
+        "Node",
+        extras=("server",),
     ),
-    Command("status", "raftlog.cli.doctor:register_status", "The same as `raftlog doctor`."),
     Command(
         "storage",
         "raftlog.cli.storage:register",
         "Prepare and inspect data directories (of stopped nodes).",
+        "Node",
         extras=("server",),
     ),
-    Command("systemd", "raftlog.cli.systemd:register", "Run nodes as services of systemd."),
-    Command("topics", "raftlog.cli.topics:register", "Topics and their partitions."),
     Command(
-        "verify",
-        "raftlog.cli.verify:register",
-        "Check that an export is whole and is the log, and say who vouches for which offsets.",
-        extras=("export",),
+        "controller",
+        "controller.cli:register",
+        "Run a controller: a voter of the quorum.",
+        "Node",
+        extras=("server",),
     ),
     Command(
-        "watch",
-        "raftlog.cli.watch:register",
-        "Print each change of the metadata, one a line, in order, until interrupted.",
+        "broker",
+        "broker.cli:register",
+        "Run a broker: it serves reads and forwards writes.",
+        "Node",
+        extras=("server",),
+    ),
+    Command("deploy", "", "Sizes, units of systemd, alerts and dashboards.", "Node"),
+    Command(
+        "deploy size",
+        "raftlog.cli.size:register",
+        "Say what the nodes need: memory, disk, syncs.",
+    ),
+    Command("deploy systemd", "raftlog.cli.systemd:register", "Run nodes as services of systemd."),
+    Command(
+        "deploy monitoring",
+        "raftlog.cli.monitoring:register",
+        "Alerts for Prometheus, dashboards for Grafana.",
+    ),
+    Command(
+        "acls",
+        "raftlog.cli.acls:register",
+        "Access control entries: which principal may do what.",
+        "Security",
+    ),
+    Command(
+        "certs",
+        "raftlog.cli.certs:register",
+        "Certificates for mutual TLS, and tokens: make and inspect them.",
+        "Security",
+        extras=("certs",),
     ),
 )
 BY_NAME = {one.name: one for one in COMMANDS}
+MOVED = {
+    "check": "cluster perf",
+    "cursors": "cluster cursors",
+    "features": "cluster features",
+    "hostnames": "cluster hostnames",
+    "image": "log image",
+    "lease": "kv lease",
+    "lock": "kv lock",
+    "loglevel": "cluster loglevel",
+    "monitoring": "deploy monitoring",
+    "simulate": "debug simulate",
+    "size": "deploy size",
+    "systemd": "deploy systemd",
+}
+"""Names that commands had when all of them stood in one list, with today's."""
+
+
+def nested(group: str) -> list[Command]:
+    """Return the commands of a group that have entries of their own."""
+    return [one for one in COMMANDS if one.name.startswith(f"{group} ")]

@@ -54,10 +54,11 @@ def init(
     ] = "raftlog development authority",
     days: Annotated[int, _days("the authority")] = _AUTHORITY_DAYS,
 ) -> None:
-    """Make a certificate authority for development: ca.pem, and ca.key, which stays here.
+    """Make a certificate authority for development.
 
-    Whoever has ca.key can make a certificate of every node. It is not encrypted; the directory and
-    the key are their owner's only. A directory that is there must be empty.
+    It is ca.pem, and ca.key, which stays here. Whoever has ca.key can make a certificate of every
+    node. It is not encrypted; the directory and the key are their owner's only. A directory that is
+    there must be empty.
 
     \b
     Examples:
@@ -94,11 +95,11 @@ def issue(
         bool, typer.Option("--force", help="Replace the files if they are there.")
     ] = False,
 ) -> None:
-    """Issue a certificate: node-ID.pem and node-ID.key, or client-NAME.pem and client-NAME.key.
+    """Issue a certificate to a node or a client.
 
-    A node's certificate names it as the rule CN=node-{id} expects (node.principal.rule). The output
-    is what a node's configuration, or a shell, needs. A certificate ends with its authority at the
-    latest.
+    It is node-ID.pem and node-ID.key, or client-NAME.pem and client-NAME.key. A node's certificate
+    names it as the rule CN=node-{id} expects (node.principal.rule). The output is what a node's
+    configuration, or a shell, needs. A certificate ends with its authority at the latest.
 
     \b
     Examples:

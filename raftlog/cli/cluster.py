@@ -13,7 +13,11 @@ from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.endpoint import address_of
 from raftlog.wire.broker.v1 import broker_pb2
 
-app = typer.Typer(help="The cluster, as a broker shows it.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="The cluster as a whole: features, log levels, export cursors.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
 
 
 def register(app_: typer.Typer) -> None:
@@ -23,7 +27,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """The cluster, as a broker shows it."""
+    """The cluster as a whole: features, log levels, export cursors."""
 
 
 @app.command(epilog=EPILOG)
@@ -36,7 +40,7 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show the cluster's id, its controller and its brokers (DescribeCluster).
+    """Show the cluster's id, its controller and its brokers.
 
     For what the controller knows: `raftlog brokers list`.
 

@@ -24,7 +24,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.command(epilog=EPILOG)
 def keys(as_json: Json = False) -> None:
-    """List every configuration key: who reads it, default, unit, and why one would change it.
+    """List every configuration key: roles, default, unit, purpose.
 
     Each can be given in the file, as an environment variable (RAFTLOG_ and the key in capitals,
     underscores for dots), or with --set KEY=VALUE; the later of these wins.
@@ -51,8 +51,10 @@ def check(
     flags: SetFlags = None,
     as_json: Json = False,
 ) -> None:
-    """Check a file, with the environment and flags on top, and show the values in force, or all
-    mistakes at once. The files of certificates and keys are read, as the node will.
+    """Check a file, and show the values in force or all mistakes.
+
+    The environment and flags are on top of the file. The files of certificates and keys are read,
+    as the node will.
 
     \b
     Examples:

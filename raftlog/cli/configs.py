@@ -35,7 +35,7 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 app = typer.Typer(
-    help="Dynamic configs: kept in the log, the same on every node.",
+    help="Configs of topics and brokers: in the log, alike on every node.",
     epilog=EPILOG,
     no_args_is_help=True,
 )

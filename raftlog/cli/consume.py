@@ -68,10 +68,10 @@ def consume(
     bootstrap_server: BootstrapServer = "",
     as_json: Json = False,
 ) -> None:
-    """Print the committed records of a topic, in order within a partition, until interrupted.
+    """Print the committed records of a topic, until interrupted.
 
-    Prints the values, each with a line break behind it. With --json what is no UTF-8 is in base64:
-    value_base64.
+    They are in order within a partition. Prints the values, each with a line break behind it. With
+    --json what is no UTF-8 is in base64: value_base64.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``raftlog cursors``: how far exports have come, and what of the log is kept for them."""
+"""``raftlog cluster cursors``: how far exports have come, and what of the log is kept for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
 
 app = typer.Typer(
-    help="Export cursors: up to where exports have read the log, which nodes keep from there on.",
+    help="Export cursors: the nodes keep the log from there on.",
     epilog=EPILOG,
     no_args_is_help=True,
 )
@@ -37,7 +37,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """Export cursors: up to where exports have read the log, which nodes keep from there on."""
+    """Export cursors: the nodes keep the log from there on."""
 
 
 @app.command("list", epilog=EPILOG)
@@ -58,7 +58,7 @@ def list_(
 
     \b
     Examples:
-      raftlog cursors list --bootstrap-controller 127.0.0.1:9093
+      raftlog cluster cursors list --bootstrap-controller 127.0.0.1:9093
     """
     answer = _ask(bootstrap_controller, timeout)
     cursors = [
@@ -117,16 +117,16 @@ def set_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Set an export cursor by hand: for a custom exporter, or to keep the log from an offset on
-    before the first export.
+    """Set an export cursor by hand.
 
-    `raftlog export --cursor NAME` sets its cursor by itself. To move the cursor of another export
+    For a custom exporter, or to keep the log from an offset on before the first export. `raftlog
+    export --cursor NAME` sets its cursor by itself. To move the cursor of another export
     (--target), give --expected-offset.
 
     \b
     Examples:
-      raftlog cursors set nightly 120400 --bootstrap-controller 127.0.0.1:9093
-      raftlog cursors set nightly 120400 --expected-offset -1
+      raftlog cluster cursors set nightly 120400 --bootstrap-controller 127.0.0.1:9093
+      raftlog cluster cursors set nightly 120400 --expected-offset -1
     """
     change = controller_pb2.ExportCursorAlteration(
         name=name, end_offset=end_offset, target=target, expected_offset=expected_offset
@@ -158,14 +158,14 @@ def delete(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Remove export cursors: nodes may then drop the log that they kept for them.
+    """Remove export cursors: nodes may then drop that part of the log.
 
     The exports themselves are not touched.
 
     \b
     Examples:
-      raftlog cursors delete nightly --bootstrap-controller 127.0.0.1:9093
-      raftlog cursors delete --all --validate-only
+      raftlog cluster cursors delete nightly --bootstrap-controller 127.0.0.1:9093
+      raftlog cluster cursors delete --all --validate-only
     """
     if all_ == bool(names):
         raise ConfigError("give the names of cursors, or --all")

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from raftlog.cli.node_queries import NodeAt
     from raftlog.incident.evidence import NodeTold
 
-app = typer.Typer(help="What others need to help.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="What others need to help, and clusters in virtual time.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
 
 
 def register(app_: typer.Typer) -> None:
@@ -33,7 +37,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """What others need to help."""
+    """What others need to help, and clusters in virtual time."""
 
 
 @app.command(epilog=EPILOG)
@@ -50,12 +54,11 @@ def bundle(
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Write one tar.gz with what every node says of itself: build, configuration without secrets,
-    journal, newest log lines, metrics, disk; the changes of the last day; what doctor and explain
-    say.
+    """Write one tar.gz with what every node says of itself.
 
-    It holds names of topics, principals and hosts. Read it with `raftlog doctor --bundle FILE` and
-    `raftlog explain --bundle FILE`.
+    Build, configuration without secrets, journal, newest log lines, metrics, disk; the changes of
+    the last day; what doctor and explain say. It holds names of topics, principals and hosts. Read
+    it with `raftlog doctor --bundle FILE` and `raftlog explain --bundle FILE`.
 
     \b
     Examples:

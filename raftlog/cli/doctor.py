@@ -37,11 +37,6 @@ def register(app: typer.Typer) -> None:
     app.command("doctor", epilog=EPILOG)(doctor)
 
 
-def register_status(app: typer.Typer) -> None:
-    """Add it under the name by which others look for it."""
-    app.command("status", epilog=EPILOG, help="The same as `raftlog doctor`.")(doctor)
-
-
 def doctor(
     bootstrap_controller: BootstrapController = "",
     watch: Annotated[
@@ -73,7 +68,7 @@ def doctor(
     bundle: BundleFile = None,
     as_json: Json = False,
 ) -> None:
-    """Say what is wrong with the cluster, what follows from it, and what to do.
+    """Say what is wrong, what follows from it, and what to do.
 
     Asks every controller by itself, and the leader for the brokers; needs no leader. Where none
     answers, it looks a second time before it says so. Exit code 0: healthy, 3: something was found,

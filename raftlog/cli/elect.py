@@ -74,11 +74,11 @@ def elect(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Elect the preferred leaders (the first replicas), or, with --unclean, any live replica where
-    there is no leader.
+    """Elect the preferred leaders, or any live replica.
 
-    A partition that needs no election is not an error. The controller elects preferred leaders by
-    itself every leader.imbalance.check.interval.seconds.
+    The preferred leader is the first replica; with --unclean any live replica, where there is no
+    leader. A partition that needs no election is not an error. The controller elects preferred
+    leaders by itself every leader.imbalance.check.interval.seconds.
 
     \b
     Examples:

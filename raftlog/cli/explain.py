@@ -52,12 +52,13 @@ def explain(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Tell an incident in order: elections with their reasons, crashes, stalls, fences, who held
-    visibility back, what was changed before, gaps in the writes, and what is wrong now.
+    """Tell an incident in order: elections, crashes, stalls, changes.
 
-    Asks each node for its journal, and the leader for the log. What some node does not answer is
-    named as missing. Default: the last hour. Times are UTC, by the clock of the leader; of
-    directories and bundles, the last hour that they tell of.
+    Elections with their reasons, fences, which broker held visibility back, gaps in the writes,
+    what was changed before, and what is wrong now. Asks each node for its journal, and the leader
+    for the log. What some node does not answer is named as missing. Default: the last hour. Times
+    are UTC, by the clock of the leader; of directories and bundles, the last hour that they tell
+    of.
 
     \b
     Examples:

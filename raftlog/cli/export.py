@@ -73,7 +73,7 @@ def export_(
             metavar="NAME",
             help=(
                 "Make the nodes keep the log that this export has not read yet, under this name"
-                " (see `raftlog cursors`)."
+                " (see `raftlog cluster cursors`)."
             ),
         ),
     ] = "",
@@ -121,8 +121,9 @@ def export_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Export the committed log: Parquet for analysis, raw segments with its exact bytes, and a
-    manifest. Resumes where it ended.
+    """Export the committed log: Parquet, its exact bytes, a manifest.
+
+    Resumes where it ended.
 
     \b
     Examples:

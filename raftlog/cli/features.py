@@ -1,4 +1,4 @@
-"""``raftlog features``: which levels the cluster uses, and what its nodes could."""
+"""``raftlog cluster features``: which levels the cluster uses, and what its nodes could."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Show the finalized level of each feature, and the levels that each controller knows.
+    """Show the finalized levels, and those that controllers know.
 
     Answers without a leader too.
 
     \b
     Examples:
-      raftlog features describe --bootstrap-controller 127.0.0.1:9093
+      raftlog cluster features describe --bootstrap-controller 127.0.0.1:9093
     """
     from raftlog.cli.client_security import security_of_environment
     from raftlog.cli.quorum_queries import ask_quorum
@@ -112,8 +112,8 @@ def upgrade(
 
     \b
     Examples:
-      raftlog features upgrade metadata.version=2 --bootstrap-controller 127.0.0.1:9093
-      raftlog features upgrade metadata.version=2 --validate-only
+      raftlog cluster features upgrade metadata.version=2 --bootstrap-controller 127.0.0.1:9093
+      raftlog cluster features upgrade metadata.version=2 --validate-only
     """
     _update(levels, UPGRADE, validate_only, bootstrap_controller, timeout, as_json=as_json)
 
@@ -139,7 +139,7 @@ def downgrade(
 
     \b
     Examples:
-      raftlog features downgrade metadata.version=1 --validate-only
+      raftlog cluster features downgrade metadata.version=1 --validate-only
     """
     upgrade_type = UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE
     _update(levels, upgrade_type, validate_only, bootstrap_controller, timeout, as_json=as_json)

@@ -65,11 +65,11 @@ def history(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: JsonLines = False,
 ) -> None:
-    """Every change of a topic, broker, config, …: when, who, and from what to what.
+    """List the changes of a topic, broker or config: who, when, what.
 
-    Reads the log of the running cluster, of a stopped node's directory, or of an export, which
-    reaches back beyond what the cluster keeps. A topic's history has its partitions and configs,
-    too; that of the cluster has leaders, voters and features.
+    Each with the values before and after. Reads the log of the running cluster, of a stopped node's
+    directory, or of an export, which reaches back beyond what the cluster keeps. A topic's history
+    has its partitions and configs, too; that of the cluster has leaders, voters and features.
 
     \b
     Examples:

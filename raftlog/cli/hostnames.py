@@ -1,5 +1,5 @@
-"""``raftlog hostnames``: which broker runs on which host, for brokers that are started without an
-id (KIP-426).
+"""``raftlog cluster hostnames``: which broker runs on which host, for brokers that are started
+without an id (KIP-426).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raftlog.metadata.causes import HostnameCause, cause_name
 from raftlog.wire.controller.v1 import controller_pb2
 
 app = typer.Typer(
-    help="Which broker runs on which host, for brokers without node.id (KIP-426).",
+    help="Which broker runs on which host, without node.id (KIP-426).",
     epilog=EPILOG,
     no_args_is_help=True,
 )
@@ -39,7 +39,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """Which broker runs on which host, for brokers without node.id (KIP-426)."""
+    """Which broker runs on which host, without node.id (KIP-426)."""
 
 
 @app.command("list", epilog=EPILOG)
@@ -48,17 +48,17 @@ def list_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """List the mapping from hostnames to broker ids, and the ids that hold replicas but whose
-    brokers are absent.
+    """List the hosts with their broker ids, and the ids without a host.
 
-    A broker without an id gets that of its HOST, if it is free, else the one that is missing:
-    absent for longer than broker.id.adopt.after.ms of the controllers. Until then it waits, and is
-    listed; to have a new id all the same, set its HOST to an id that is not in use, or start it
-    with broker.id.generation.force. OFFSET is what --expected-offset compares.
+    Without a host: an id that holds replicas, and whose broker is absent. A broker without an id
+    gets that of its HOST, if it is free, else the one that is missing: absent for longer than
+    broker.id.adopt.after.ms of the controllers. Until then it waits, and is listed; to have a new
+    id all the same, set its HOST to an id that is not in use, or start it with
+    broker.id.generation.force. OFFSET is what --expected-offset compares.
 
     \b
     Examples:
-      raftlog hostnames list --bootstrap-controller 127.0.0.1:9093
+      raftlog cluster hostnames list --bootstrap-controller 127.0.0.1:9093
     """
     answer = _ask(bootstrap_controller, timeout)
     document = _document(answer)
@@ -156,16 +156,15 @@ def set_(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Map a host to a broker id: a broker that starts there without an id gets this one, unless it
-    is taken by then.
+    """Map a host to a broker id.
 
-    Use it for a machine that replaces another one under a new name. The id is reserved for this
-    host.
+    A broker that starts there without an id gets this one, unless it is taken by then. Use it for a
+    machine that replaces another one under a new name. The id is reserved for this host.
 
     \b
     Examples:
-      raftlog hostnames set kafka-7b.example 7 --bootstrap-controller 127.0.0.1:9093
-      raftlog hostnames set kafka-7b.example 7 --expected-offset -1
+      raftlog cluster hostnames set kafka-7b.example 7 --bootstrap-controller 127.0.0.1:9093
+      raftlog cluster hostnames set kafka-7b.example 7 --expected-offset -1
     """
     change = controller_pb2.HostnameAlteration(
         hostname=host, broker_id=broker_id, expected_offset=expected_offset
@@ -195,8 +194,8 @@ def delete(
 
     \b
     Examples:
-      raftlog hostnames delete kafka-7.example --expected-offset 1204
-      raftlog hostnames delete --all --validate-only
+      raftlog cluster hostnames delete kafka-7.example --expected-offset 1204
+      raftlog cluster hostnames delete --all --validate-only
     """
     if all_ == bool(hosts):
         raise ConfigError("give the names of hosts, or --all")

@@ -1,4 +1,4 @@
-"""``raftlog image``: all metadata as it was at one offset."""
+"""``raftlog log image``: all metadata as it was at one offset."""
 
 from __future__ import annotations
 
@@ -21,23 +21,15 @@ from raftlog.metadata.kafka_ids import parse_topic_id, with_kafka_id
 if TYPE_CHECKING:
     from raftlog.segments.manifest import StateHash
 
-app = typer.Typer(help="All metadata at one offset.", epilog=EPILOG, no_args_is_help=True)
-
 RESOURCE_KINDS = {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="image")
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("image", epilog=EPILOG)(image_)
 
 
-@app.callback()
-def _group() -> None:
-    """All metadata at one offset."""
-
-
-@app.command(epilog=EPILOG)
-def show(
+def image_(
     at: Annotated[
         int | None,
         typer.Option(
@@ -64,17 +56,17 @@ def show(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Fold the log up to an offset and show the image, with its state hash, which is equal on every
-    node at the same offset.
+    """Fold the log up to an offset and show all metadata there.
 
-    An image is always the state at the end of a batch: an offset inside a batch shows the state
-    before that batch. With --entity or --json, the content is printed as JSON.
+    The state hash is equal on every node at the same offset. An image is always the state at the
+    end of a batch: an offset inside a batch shows the state before that batch. With --entity or
+    --json, the content is printed as JSON.
 
     \b
     Examples:
-      raftlog image show --bootstrap-controller 127.0.0.1:9093
-      raftlog image show --at 1200 --entity topics/orders/0 --export exported
-      raftlog image show -d data/controller-1 --json
+      raftlog log image --bootstrap-controller 127.0.0.1:9093
+      raftlog log image --at 1200 --entity topics/orders/0 --export exported
+      raftlog log image -d data/controller-1 --json
     """
     with open_log(directory, export, bootstrap_controller, timeout) as source:
         image = fold(source, at)

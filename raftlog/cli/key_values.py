@@ -34,7 +34,7 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 app = typer.Typer(
-    help="The key-value store: small values, changed on conditions.",
+    help="The key-value store: keys, leases and locks.",
     epilog=EPILOG,
     no_args_is_help=True,
 )
@@ -50,7 +50,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """The key-value store: small values, changed on conditions."""
+    """The key-value store: keys, leases and locks."""
 
 
 @app.command(epilog=EPILOG)
@@ -125,7 +125,9 @@ def watch(
     bootstrap_server: BootstrapServer = "",
     as_json: JsonLines = False,
 ) -> None:
-    """Print each change of the keys, until interrupted: as `raftlog watch kv/PREFIX*` does.
+    """Print each change of the keys, until interrupted.
+
+    As `raftlog watch kv/PREFIX*` does.
 
     \b
     Examples:

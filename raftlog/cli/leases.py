@@ -1,4 +1,4 @@
-"""``raftlog lease``: leases of the key-value store."""
+"""``raftlog kv lease``: leases of the key-value store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def list_(
 
     \b
     Examples:
-      raftlog lease list --bootstrap-controller 127.0.0.1:9093
+      raftlog kv lease list --bootstrap-controller 127.0.0.1:9093
     """
     from raftlog.cli.session import ask_controller
 
@@ -90,11 +90,11 @@ def grant(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Grant a lease, and print its id. Nobody keeps it alive: see `raftlog lease keep-alive`.
+    """Grant a lease, and print its id. Nobody keeps it alive: see `raftlog kv lease keep-alive`.
 
     \b
     Examples:
-      id=$(raftlog lease grant 60)
+      id=$(raftlog kv lease grant 60)
       raftlog kv put live/me here --lease "$id"
     """
     body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=round(ttl * 1000))
@@ -117,7 +117,7 @@ def keep_alive(
 
     \b
     Examples:
-      raftlog lease keep-alive 1042
+      raftlog kv lease keep-alive 1042
     """
     from raftlog.cli.session import Session, run
 
@@ -148,7 +148,7 @@ def revoke(
 
     \b
     Examples:
-      raftlog lease revoke 1042
+      raftlog kv lease revoke 1042
     """
     body = controller_pb2.RevokeLeaseRequest(lease_id=lease_id)
     response = write(body, AcksLevel.COMMITTED, bootstrap_server, bootstrap_controller, timeout)

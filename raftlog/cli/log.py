@@ -30,7 +30,11 @@ from raftlog.metadata.records import RecordType
 from raftlog.printable import printable
 
 POLL_S = 2.0
-app = typer.Typer(help="The records of the log.", epilog=EPILOG, no_args_is_help=True)
+app = typer.Typer(
+    help="The records of the log, and all metadata at one offset.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+)
 
 
 def register(app_: typer.Typer) -> None:
@@ -40,7 +44,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """The records of the log."""
+    """The records of the log, and all metadata at one offset."""
 
 
 @app.command(epilog=EPILOG)

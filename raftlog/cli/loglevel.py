@@ -1,4 +1,4 @@
-"""``raftlog loglevel``: another log level for a while, on running nodes."""
+"""``raftlog cluster loglevel``: another log level for a while, on running nodes."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def loglevel(
 
     \b
     Examples:
-      raftlog loglevel
-      raftlog loglevel debug --node broker-4 --for 2m
-      raftlog loglevel configured
+      raftlog cluster loglevel
+      raftlog cluster loglevel debug --node broker-4 --for 2m
+      raftlog cluster loglevel configured
     """
     from raftlog.cli.output import print_json, print_table
     from raftlog.cli.render import time_text

@@ -1,17 +1,19 @@
-"""``raftlog``: one command line, made of the commands that installed packages bring.
+"""``raftlog``: one command line, made of this distribution's commands and those of other packages.
 
 A package adds commands with an entry point of the group ``raftlog.commands`` that names a function
-``register(app: typer.Typer) -> None``. One that cannot be imported does not break the others: its
-name says what to install. Modules of ``register`` import no more than clients need, so that any
-command line starts fast and a plain installation explains every command; what else a command needs
-is imported when it runs, and the extras of its entry point bring it.
+``register(app: typer.Typer) -> None``; ``built_in`` lists those of this distribution. One that
+cannot be imported does not break the others: its name says what to install. Modules of ``register``
+import no more than clients need, so that any command line starts fast and a plain installation
+explains every command; what else a command needs is imported when it runs, and the extras of its
+entry bring it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -39,45 +41,70 @@ if TYPE_CHECKING:
 
 GROUP = "raftlog.commands"
 
-_HELP = """A replicated log of cluster metadata: run its nodes, query them, and read and change the metadata.
-
-Give a controller's address by --bootstrap-controller or RAFTLOG_BOOTSTRAP_CONTROLLER, a broker's by --bootstrap-server or
-RAFTLOG_BOOTSTRAP_SERVER. For mutual TLS set RAFTLOG_TLS_CERTIFICATE_FILE, RAFTLOG_TLS_KEY_FILE and RAFTLOG_TLS_CA_FILE; for a token
-RAFTLOG_TOKEN_FILE and RAFTLOG_TLS_CA_FILE.
+_HELP = """A replicated log of cluster metadata: run its nodes, read and change it.
 
 \b
 First steps:
-  raftlog storage random-uuid                  a cluster id for the configuration files
-  raftlog config check node1.toml              every mistake in it, at once
-  raftlog storage format -c node1.toml         give the data directory its identity
-  raftlog controller run -c node1.toml         run the node
-  raftlog quorum describe --bootstrap-controller 127.0.0.1:9093
+  raftlog dev                      a cluster of six processes and a prompt
+  raftlog topics create orders --acks visible
+  raftlog history topic orders     who changed it, and when
+  raftlog doctor                   what is wrong, and what to do
+
+Commands find a cluster by --bootstrap-controller and --bootstrap-server, or RAFTLOG_BOOTSTRAP_CONTROLLER and
+RAFTLOG_BOOTSTRAP_SERVER. Mutual TLS: RAFTLOG_TLS_CERTIFICATE_FILE, RAFTLOG_TLS_KEY_FILE and RAFTLOG_TLS_CA_FILE; a token:
+RAFTLOG_TOKEN_FILE and RAFTLOG_TLS_CA_FILE.
 """  # noqa: E501
+_OTHERS = "Other packages"
 
 
 def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
     """The whole command line. ``plugins``: instead of those installed."""
-    found = sorted(_installed() if plugins is None else plugins, key=lambda one: one.name)
+    found: Sequence[Plugin] = plugins or [*built_in.COMMANDS, *_installed()]
     app = typer.Typer(
         name="raftlog",
-        cls=_group({one.name: tuple(one.extras) for one in found}),
+        cls=_top(found),
         help=_HELP,
         epilog=EPILOG,
         no_args_is_help=True,
         add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
     )
     # With one command only, Typer would make it the whole program.
     app.callback()(_version_callback())
     for plugin in found:
+        group, _, _ = plugin.name.rpartition(" ")
+        place = _copied_group(app, group) if group else app
         try:
             register: Callable[[typer.Typer], None] = plugin.load()
         except ImportError as error:
-            _register_missing(app, plugin, error)
+            _register_missing(place, plugin, error)
         else:
-            register(app)
+            register(place)
+    _list_whole(app, found)
     return app
+
+
+def _copied_group(app: typer.Typer, name: str) -> typer.Typer:
+    """A group to which commands can be added: its module keeps its own as it is."""
+    info = next(one for one in app.registered_groups if one.name == name)
+    group = copy(info.typer_instance)
+    assert group is not None, name
+    group.registered_commands = [*group.registered_commands]
+    group.registered_groups = [*group.registered_groups]
+    info.typer_instance = group
+    return group
+
+
+def _list_whole(app: typer.Typer, plugins: Sequence[Plugin]) -> None:
+    """Let the groups within the app list their commands as the app does."""
+    for info in app.registered_groups:
+        within = [one.name for one in plugins if one.name.startswith(f"{info.name} ")]
+        last = {"last": [name.rpartition(" ")[2] for name in within]}
+        info.cls = type("Group", (PipedGroup,), last)
+        if info.typer_instance is not None:
+            _list_whole(info.typer_instance, ())
 
 
 def build_for(arguments: Sequence[str]) -> typer.Typer:
@@ -86,11 +113,11 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
     Most of a command line's start would be spent on building the other commands.
     """
     name = arguments[0] if arguments else ""
-    if list(arguments) in ([], ["--help"]):
-        return build_list()
     if name in built_in.BY_NAME:
-        return build([built_in.BY_NAME[name]])
-    if name[:1] in ("", "-"):
+        both = f"{name} {arguments[1]}" if len(arguments) > 1 else ""
+        inner = [built_in.BY_NAME[both]] if both in built_in.BY_NAME else _listed(name)
+        return build([built_in.BY_NAME[name], *inner])
+    if name[:1] == "-" and list(arguments) not in (["--help"], ["-h"]):
         return build()
     if named := [one for one in _installed() if one.name == name]:
         app = build(named)
@@ -98,60 +125,80 @@ def build_for(arguments: Sequence[str]) -> typer.Typer:
         groups, commands = app.registered_groups, app.registered_commands
         if name in [each.name for each in groups] + [each.name for each in commands]:
             return app
-    return build()
+    return build_list()
 
 
 def build_list() -> typer.Typer:
-    """The command line without what the commands of this distribution do: enough for --help."""
-    others = [one for one in _installed() if one.name not in built_in.BY_NAME]
-    return build([*_listed(), *others])
+    """The command line without what the commands of this distribution do: enough to list them."""
+    return build([*_listed(), *_installed()])
 
 
 def build_names() -> typer.Typer:
     """The command line without what any command does: enough to complete the first word."""
-    names = {one.name for one in _installed()} - built_in.BY_NAME.keys()
-    return build([*_listed(), *map(built_in.Listed, names)])
+    return build([*_listed(), *(built_in.Listed(one.name) for one in _installed())])
 
 
-def _listed() -> list[built_in.Listed]:
-    return [built_in.Listed(one.name, one.help) for one in built_in.COMMANDS]
+def _listed(group: str = "") -> list[built_in.Listed]:
+    """Those of the first level, or of a group, without what they do."""
+    found = built_in.nested(group) if group else built_in.COMMANDS
+    return [
+        built_in.Listed(one.name, one.help, one.section)
+        for one in found
+        if group or " " not in one.name
+    ]
 
 
-def _installed() -> Collection[EntryPoint]:
+def _installed() -> list[EntryPoint]:
+    """The commands that other packages bring."""
     from importlib.metadata import entry_points
 
-    return entry_points(group=GROUP)
+    found = entry_points(group=GROUP)
+    return sorted(
+        (one for one in found if one.name not in built_in.BY_NAME), key=lambda one: one.name
+    )
 
 
-def _group(extras_of: Mapping[str, Collection[str]]) -> type[PipedGroup]:
+def _top(plugins: Sequence[Plugin]) -> type[PipedGroup]:
+    sections = {one.name: getattr(one, "section", "") or _OTHERS for one in plugins}
+
     class Commands(PipedGroup):
-        """Lists commands by name, also those that are groups. Says of a command that finds a module
-        missing which extra brings it.
+        """Lists the commands by section. Says of a command that finds a module missing which extra
+        brings it, and of a name that commands had before which one it is now.
         """
 
-        def list_commands(self, ctx: Any) -> list[str]:
-            return sorted(super().list_commands(ctx))
+        last = tuple(one.name for one in plugins)
+
+        def sections(self, names: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
+            for section in (*built_in.SECTIONS, _OTHERS):
+                yield section, [one for one in names if sections.get(one, _OTHERS) == section]
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name = args[0]
-            if not name.startswith("-") and self.get_command(ctx, name) is None:
-                from difflib import get_close_matches
-
-                if near := get_close_matches(name, self.list_commands(ctx), n=1):
-                    ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+            if name in built_in.MOVED and self.get_command(ctx, name) is None:
+                ctx.fail(f"`raftlog {name}` is `raftlog {built_in.MOVED[name]}`")
             return super().resolve_command(ctx, args)
 
         def invoke(self, ctx: Any) -> Any:
             try:
                 return super().invoke(ctx)
             except ModuleNotFoundError as error:
-                command = ctx.invoked_subcommand or ""
-                message = extras.missing(command, error, extras_of.get(command, ()))
+                message = _missing(plugins, ctx.invoked_subcommand or "", error)
                 if message is None:
                     raise
                 raise FailedError(message, Exit.USAGE) from error
 
     return Commands
+
+
+def _missing(plugins: Sequence[Plugin], command: str, error: ModuleNotFoundError) -> str | None:
+    """What to tell a person about a command that lacks a module: ``extras.missing``."""
+    # The last one is the command of the group, where it is one that was built alone.
+    of = [
+        one
+        for one in plugins
+        if one.name.partition(" ")[0] == command and not isinstance(one, built_in.Listed)
+    ]
+    return extras.missing(of[-1].name, error, of[-1].extras) if of else None
 
 
 def _version_callback() -> Callable[..., None]:
@@ -201,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     respell_line()
     words = words_to_complete()
     # What a command cannot do it says itself; a node sets up logs of its own.
-    set_up_quiet_logs(given[:1] if words is None else ())
+    set_up_quiet_logs(given if words is None else ())
     try:
         with reported():
             if words == []:

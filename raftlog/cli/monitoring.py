@@ -1,4 +1,4 @@
-"""``raftlog monitoring``: what Prometheus and Grafana are given."""
+"""``raftlog deploy monitoring``: what Prometheus and Grafana are given."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def rules(
         ),
     ] = "",
 ) -> None:
-    """Print the rules file: alerts, each with its severity and what to read.
+    """Print the rules file: alerts with severity and a page to read.
 
     \b
     Examples:
-      raftlog monitoring rules > raftlog.rules.yml
-      raftlog monitoring rules --docs https://docs.example.org/raftlog/
+      raftlog deploy monitoring rules > raftlog.rules.yml
+      raftlog deploy monitoring rules --docs https://docs.example.org/raftlog/
     """
     text = RULES.read_text(encoding="utf-8")
     if docs:
@@ -58,13 +58,13 @@ def dashboards(
         Path | None, typer.Option("--output", metavar="DIR", help="Write all of them there.")
     ] = None,
 ) -> None:
-    """List the dashboards, print one as JSON, or write all into a directory.
+    """List the dashboards, print one, or write all into a directory.
 
     \b
     Examples:
-      raftlog monitoring dashboards
-      raftlog monitoring dashboards raftlog-overview > overview.json
-      raftlog monitoring dashboards --output /var/lib/grafana/dashboards
+      raftlog deploy monitoring dashboards
+      raftlog deploy monitoring dashboards raftlog-overview > overview.json
+      raftlog deploy monitoring dashboards --output /var/lib/grafana/dashboards
     """
     found = {path.stem: path for path in sorted(DASHBOARDS.glob("*.json"))}
     if name and name not in found:

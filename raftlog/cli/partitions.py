@@ -80,12 +80,11 @@ def isr(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Ask all leaders for the in-sync replicas (ISR) of their partitions: the leader is the first
-    to know them (KIP-24).
+    """Ask the leaders for the in-sync replicas of their partitions.
 
-    ISR is the committed ISR as far as the leader knows, each member as id@broker-epoch (incarnation
-    id in KIP-343). PROPOSED is what the leader has proposed (AlterPartition, IsrChange in KIP-343)
-    without an answer yet.
+    The leader is the first to know its ISR (KIP-24). ISR is the committed ISR as far as the leader
+    knows, each member as id@broker-epoch (incarnation id in KIP-343). PROPOSED is what the leader
+    has proposed (AlterPartition, IsrChange in KIP-343) without an answer yet.
 
     With --compare every registered broker is asked, then the committed log is read from the active
     controller. The two always differ for an instant when an ISR changes. A difference that stays

@@ -24,7 +24,8 @@ def set_up_quiet_logs(command: Sequence[str]) -> None:
     no command: ``--help``. Those that run parts of a node are given structlog, which these need.
     """
     is_command = bool(command) and not command[0].startswith("-")
-    known = [built_in.BY_NAME[name] for name in command if name in built_in.BY_NAME]
+    names = (" ".join(command[:words]) for words in (1, 2))
+    known = [built_in.BY_NAME[name] for name in names if name in built_in.BY_NAME]
     if (is_command and not known) or any(_OF_NODES & {*one.extras} for one in known):
         from raftlog.observability.logs import setup_logging
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from raftlog.cli.quorum_queries import Answer, Quorum
 
 app = typer.Typer(
-    help="The nodes of the quorum, as each sees itself.", epilog=EPILOG, no_args_is_help=True
+    help="The controllers, as each sees itself: roles, lag, voters.",
+    epilog=EPILOG,
+    no_args_is_help=True,
 )
 
 COLUMNS = (
@@ -44,7 +46,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """The nodes of the quorum, as each sees itself."""
+    """The controllers, as each sees itself: roles, lag, voters."""
 
 
 @app.command(epilog=EPILOG)
@@ -66,9 +68,9 @@ def describe(
         ),
     ] = False,
 ) -> None:
-    """Ask every node itself: role, epoch, leader, vote, log end, high watermark, lag.
+    """Ask every node itself: role, epoch, vote, log end, lag.
 
-    Answers without a leader too.
+    Also the leader that it knows, and its high watermark. Answers without a leader too.
 
     LAG is what a node's log lacks of the leader's, in records; AGE how long ago the leader had its
     last fetch. Exit code 3 if no leader answers or an address is another cluster's, 4 if nobody

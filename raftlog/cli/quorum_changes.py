@@ -48,11 +48,10 @@ def add_voter(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Make a running observer a voter: formatted with --no-initial-controllers, started, and caught
-    up.
+    """Make a running observer a voter.
 
-    Give its configuration, on its own machine, or all three of --voter-id, --directory-id and
-    --endpoint.
+    The observer was formatted with --no-initial-controllers, runs, and has caught up. Give its
+    configuration, on its own machine, or all three of --voter-id, --directory-id and --endpoint.
 
     \b
     Examples:
@@ -132,8 +131,9 @@ def transfer(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Transfer the leadership to another voter: no accepted write is lost, and writes wait a
-    moment.
+    """Transfer the leadership to another voter.
+
+    No accepted write is lost; writes wait a moment.
 
     \b
     Examples:

@@ -119,7 +119,7 @@ def cancel(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Cancel moves: drop the replicas that are being added, keep the old ones.
+    """Cancel moves: drop the new replicas, keep the old ones.
 
     Each partition succeeds or fails by itself.
 
@@ -162,8 +162,9 @@ def reassignments(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """List the moves in progress, and what each waits for: the new replicas that are not in sync
-    yet.
+    """List the moves in progress, and what each waits for.
+
+    It waits for the new replicas that are not in sync yet.
 
     \b
     Examples:

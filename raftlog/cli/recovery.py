@@ -56,13 +56,14 @@ def recover(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the cluster id.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Recover a quorum from one directory, when the directories of a majority are lost for good.
+    """Recover a quorum whose majority is lost, from one directory.
 
-    Without --unsafe the command only shows what the directory has. Do that for every remaining
-    directory, and recover the one with the highest last record epoch and, among equals, the highest
-    log end offset: no other has more committed records. Committed records that it lacks are lost.
-    The log records the recovery: a RecoveryRecord and a voter set of this node alone. When the node
-    starts, it gives the log a new generation.
+    Only when the directories of a majority are lost for good. Without --unsafe the command only
+    shows what the directory has. Do that for every remaining directory, and recover the one with
+    the highest last record epoch and, among equals, the highest log end offset: no other has more
+    committed records. Committed records that it lacks are lost. The log records the recovery: a
+    RecoveryRecord and a voter set of this node alone. When the node starts, it gives the log a new
+    generation.
 
     \b
     Examples:
@@ -184,12 +185,12 @@ def restore_(
     initial_controllers: InitialControllers = "",
     as_json: Json = False,
 ) -> None:
-    """Make a new cluster's data directory from a backup: run it for every controller, with the same
-    file, before any is started.
+    """Make a new cluster's data directory from a backup.
 
-    The new cluster needs an id of its own. Its voters are those of controller.quorum.voters, or of
-    the options that `storage format` has too. The log begins with a record that says what it was
-    made from; its first leader gives it a generation that no other log has.
+    Run it for every controller, with the same file, before any is started. The new cluster needs an
+    id of its own. Its voters are those of controller.quorum.voters, or of the options that `storage
+    format` has too. The log begins with a record that says what it was made from; its first leader
+    gives it a generation that no other log has.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``raftlog size``: what a cluster needs of its machines."""
+"""``raftlog deploy size``: what a cluster needs of its machines."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def _size(
     ] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Say what three controllers and some brokers need: memory, disk, syncs.
+    """Say what the nodes need: memory, disk, syncs.
 
-    For replication factor 3, by the larger of the figures that were measured;
-    --json has them all, with their sources. On top come the data of the
-    partitions and buffers under load (raftlog_memory_bound_bytes). `raftlog
-    check perf` says what a sync takes.
+    Three controllers and the brokers. For replication factor 3, by the larger of the figures that
+    were measured; --json has them all, with their sources. On top come the data of the partitions
+    and buffers under load (raftlog_memory_bound_bytes). `raftlog cluster perf` says what a sync
+    takes.
 
     \b
     Examples:
-      raftlog size --partitions 100000 --brokers 50 --writes-per-second 200
-      raftlog size --partitions 5000 --brokers 3 --writes-per-second 5 --json
+      raftlog deploy size --partitions 100000 --brokers 50 --writes-per-second 200
+      raftlog deploy size --partitions 5000 --brokers 3 --writes-per-second 5 --json
     """
     if math.isnan(writes_per_second) or math.isnan(sync_ms):
         raise typer.BadParameter("a number is wanted, not NaN")

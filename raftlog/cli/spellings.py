@@ -1,17 +1,18 @@
-"""One spelling finds both: ``config`` and ``configs``, ``broker`` and ``brokers``, ``topic`` and
-``topics``. The words of commands, before anything is looked up.
+"""Other words for commands, before anything is looked up: ``config`` for ``configs``, ``broker``
+for ``brokers``, ``topic`` for ``topics``, ``help topics`` for ``topics --help``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-_PLURALS: Mapping[str, str] = {
+_WORDS: Mapping[str, str] = {
     "acl": "acls",
     "cursor": "cursors",
     "feature": "features",
     "hostname": "hostnames",
     "partition": "partitions",
+    "status": "doctor",
     "topic": "topics",
 }
 _BY_SECOND: Mapping[tuple[str, str], str] = {
@@ -31,5 +32,7 @@ def respelled(arguments: Sequence[str]) -> list[str]:
     if not arguments:
         return []
     first, *rest = arguments
+    if first == "help":
+        return [*respelled(rest), "--help"]
     second = rest[0] if rest else ""
-    return [_BY_SECOND.get((first, second), _PLURALS.get(first, first)), *rest]
+    return [_BY_SECOND.get((first, second), _WORDS.get(first, first)), *rest]

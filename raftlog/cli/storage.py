@@ -100,10 +100,11 @@ def format_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Format an empty data directory for a node: cluster id, node id and a new directory id.
+    """Format an empty data directory for a node.
 
-    A directory of another node or cluster is refused. A node starts only on a formatted directory:
-    a directory that is empty because its disk is not mounted must not pass for a new one.
+    It gets the cluster id, the node id and a new directory id. A directory of another node or
+    cluster is refused. A node starts only on a formatted directory: a directory that is empty
+    because its disk is not mounted must not pass for a new one.
 
     The voters of a new quorum are those of controller.quorum.voters, or, where that is empty, one
     of: this node alone (--standalone; others are added later), a list with directory ids
@@ -114,7 +115,7 @@ def format_(
 
     A broker whose configuration has no node.id, or a directory formatted --without-node-id, gets
     its id at its first start: that of its hostname, or the one that is missing, or a new one; see
-    `raftlog hostnames`.
+    `raftlog cluster hostnames`.
 
     \b
     Examples:
@@ -169,7 +170,7 @@ def info(
     directory: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """Show which node a data directory belongs to, its vote, and what its log holds.
+    """Show a data directory's node, its vote, and what its log holds.
 
     The node must be stopped.
 

@@ -1,4 +1,4 @@
-"""``raftlog systemd``: the units that run nodes as services."""
+"""``raftlog deploy systemd``: the units that run nodes as services."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def install(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the units raftlog-controller@.service and raftlog-broker@.service.
+    """Write the units of systemd for controllers and brokers.
 
-    The service raftlog-controller@NAME reads /etc/raftlog/NAME.toml, keeps its
-    data in /var/lib/raftlog/NAME and runs as the user raftlog, which sees the
-    rest of the machine read-only. Files of an earlier version are replaced;
+    raftlog-controller@.service and raftlog-broker@.service. The service raftlog-controller@NAME
+    reads /etc/raftlog/NAME.toml, keeps its data in /var/lib/raftlog/NAME and runs as the user
+    raftlog, which sees the rest of the machine read-only. Files of an earlier version are replaced;
     drop-ins (systemctl edit) stay. Nothing is started.
 
     \b
     Examples:
-      raftlog systemd install --dry-run
-      raftlog systemd install
-      raftlog systemd install --prefix ./image --executable /opt/raftlog/bin/raftlog
+      raftlog deploy systemd install --dry-run
+      raftlog deploy systemd install
+      raftlog deploy systemd install --prefix ./image --executable /opt/raftlog/bin/raftlog
     """
     files = units.unit_files([executable] if executable else units.this_command())
     if dry_run:

@@ -45,12 +45,12 @@ def verify(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Check that an export is whole and is the log, and say who vouches for which offsets.
+    """Check that an export is whole and is the log.
 
     Every file, every batch, both forms against each other, and the log hash: against what the log
-    and the manifest say, the nodes that are asked, and a signature. Nothing is folded, so a
-    checkpoint may hold a state that was made up: `raftlog replay verify --engine local` finds that.
-    Exit code 3: something is wrong.
+    and the manifest say, the nodes that are asked, and a signature. It says for which offsets the
+    nodes and the signature vouch. Nothing is folded, so a checkpoint may hold a state that was made
+    up: `raftlog replay verify --engine local` finds that. Exit code 3: something is wrong.
 
     \b
     Examples:

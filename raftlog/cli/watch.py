@@ -64,7 +64,7 @@ def watch(
     bootstrap_server: BootstrapServer = "",
     as_json: JsonLines = False,
 ) -> None:
-    """Print each change of the metadata, one a line, in order, until interrupted.
+    """Print each change of the metadata in order, until interrupted.
 
     It goes on at another broker when one is lost; no change is missed, and none comes twice. At the
     end it says how to go on later.

@@ -28,10 +28,10 @@ def demo(
         typer.Option("--secure", help="With mutual TLS, access control entries and an audit log."),
     ] = False,
 ) -> None:
-    """Demonstrate raftlog: three controllers and three brokers as processes, writes, failures,
-    export and Spark. About a minute.
+    """Show raftlog at work: six nodes, failures, export and Spark.
 
-    Everything is stopped at the end, and on Ctrl-C.
+    Three controllers and three brokers as processes. About a minute. Everything is stopped at the
+    end, and on Ctrl-C.
     """
     from raftlog.demo.running import run_demo
 

@@ -1,1 +1,1 @@
-"""What runs nodes on machines, as files and figures: ``raftlog systemd``, ``raftlog size``."""
+"""What runs nodes on machines, as files and figures: units of systemd, sizes."""

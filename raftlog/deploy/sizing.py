@@ -1,4 +1,4 @@
-"""What a cluster of a given size needs, from what was measured: ``raftlog size``."""
+"""What a cluster of a given size needs, from what was measured: ``raftlog deploy size``."""
 
 from __future__ import annotations
 

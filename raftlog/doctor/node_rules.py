@@ -212,7 +212,7 @@ def builds(seen: Evidence) -> Iterator[Finding]:
         "Levels of features cannot be raised above what all nodes know. As long as none is raised,"
         " every node can go back.",
         "Finish the upgrade, or roll it back: docs/operations.md, Upgrade and rollback.",
-        "raftlog features describe",
+        "raftlog cluster features describe",
     )
 
 

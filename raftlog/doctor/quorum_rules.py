@@ -83,7 +83,7 @@ def diverged(seen: Evidence) -> Iterator[Finding]:
                 "One of them answers wrongly.",
                 "Stop the minority, keep its directory, and let it join again with an empty one."
                 " Report it.",
-                "raftlog image show --at " + str(offset),
+                "raftlog log image --at " + str(offset),
             )
     for offset, by_hash in logs.items():
         if len(by_hash) > 1:
@@ -110,7 +110,7 @@ def low_space(seen: Evidence) -> Iterator[Finding]:
             "Such a node does not lead if another can; if none can, writes are refused.",
             "Free space on it; a cursor of an export that nobody runs any more keeps the log."
             " docs/operations.md, A disk fills up.",
-            "raftlog cursors list",
+            "raftlog cluster cursors list",
         )
 
 
@@ -162,7 +162,7 @@ def feature_levels(seen: Evidence) -> Iterator[Finding]:
                 "What the higher level brings is not used. Before it is raised, every node can"
                 " still go back to the older build.",
                 "Raise it when the upgrade is to stay.",
-                f"raftlog features upgrade {feature.name}={highest}",
+                f"raftlog cluster features upgrade {feature.name}={highest}",
             )
 
 

@@ -1,4 +1,4 @@
-"""Alerts for Prometheus, dashboards for Grafana, as files: ``raftlog monitoring`` prints them."""
+"""Alerts for Prometheus and dashboards for Grafana: ``raftlog deploy monitoring`` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``raftlog lock``: run a command under a lock."""
+"""``raftlog kv lock``: run a command under a lock."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def lock(
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    r"""Take a lock, run a command, and let the lock go.
+    r"""Take a lock, run a command, and release the lock.
 
     The exit code is the command's. Its environment has the fencing token in LOCK_TOKEN (see
     --fence), the generation of the log that the token is of in LOCK_GENERATION, and the key in
@@ -76,9 +76,9 @@ def lock(
 
     \b
     Examples:
-      raftlog lock backup -- /usr/local/bin/backup --all
-      raftlog lock backup --wait 60 -- sh -c 'echo "token $LOCK_TOKEN"'
-      raftlog lock backup -n -- backup || echo "somebody else makes it"
+      raftlog kv lock backup -- /usr/local/bin/backup --all
+      raftlog kv lock backup --wait 60 -- sh -c 'echo "token $LOCK_TOKEN"'
+      raftlog kv lock backup -n -- backup || echo "somebody else makes it"
     """
     from raftlog.cli.session import run
 

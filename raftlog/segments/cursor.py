@@ -89,7 +89,7 @@ class CursorKeeper:
         if found is not None and found.target not in ("", self._target):
             raise ConfigError(
                 f"the cursor {self._name} is that of the export {found.target}, not of"
-                f" {self._target}: take another name, or remove it (`raftlog cursors delete"
+                f" {self._target}: take another name, or remove it (`raftlog cluster cursors delete"
                 f" {self._name}`) if that export is no more"
             )
         if found is not None and found.end_offset <= next_offset:

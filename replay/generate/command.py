@@ -54,8 +54,9 @@ def _generate(
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """Generate a cluster's history of any size, and write it as an export: to try the jobs, and to
-    measure them.
+    """Generate a history of any size, and write it as an export.
+
+    To try the jobs, and to measure them.
 
     \b
     Examples:

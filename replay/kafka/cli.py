@@ -66,11 +66,12 @@ def kafka(
     sign: Sign = None,
     as_json: Json = False,
 ) -> None:
-    """Read the metadata log of a Kafka cluster (KRaft, 3.3 to 4.x), so that `raftlog replay` and
-    `raftlog log dump` can be asked about it. Nothing is written to Kafka's files.
+    """Make an export of a Kafka cluster's metadata log.
 
-    Copies of several nodes are compared, and so is the state with Kafka's own snapshots. Exit code
-    3: something differs, is damaged or is missing; what could be read is imported.
+    Of KRaft, 3.3 to 4.x: `raftlog replay` and `raftlog log dump` read it. Nothing is written to
+    Kafka's files. Copies of several nodes are compared, and so is the state with Kafka's own
+    snapshots. Exit code 3: something differs, is damaged or is missing; what could be read is
+    imported.
 
     \b
     Examples:

@@ -23,7 +23,11 @@ def page() -> str:
 
 def _sections(command: Any, path: tuple[str, ...], parent: Any) -> Iterator[str]:
     context = type(command).context_class(
-        command, info_name=path[-1], parent=parent, terminal_width=WIDTH
+        command,
+        info_name=path[-1],
+        parent=parent,
+        terminal_width=WIDTH,
+        **command.context_settings,
     )
     command.epilog = None  # It is at the top of the page.
     text = "\n".join(line.rstrip() for line in command.get_help(context).splitlines()).rstrip()

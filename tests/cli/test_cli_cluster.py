@@ -74,7 +74,7 @@ def test_the_shell_completes_what_there_is_in_the_cluster(
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_CONTROLLER", cluster.bootstrap_controllers)
     monkeypatch.setenv("RAFTLOG_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
     assert raftlog("topics", "create", "completed", "--acks", "visible", *at).code == 0
-    assert raftlog("cursors", "set", "nightly", "0", *at).code == 0
+    assert raftlog("cluster", "cursors", "set", "nightly", "0", *at).code == 0
     assert completion.topics("compl") == ["completed"]
     assert completion.broker_ids("") == ["2"]
     assert completion.voter_ids("") == ["1"]
@@ -82,7 +82,7 @@ def test_the_shell_completes_what_there_is_in_the_cluster(
     assert completion.node_names("b") == ["broker-2"]
     assert completion.cursor_names("n") == ["nightly"]
     assert raftlog("topics", "delete", "completed", *at).code == 0
-    assert raftlog("cursors", "delete", "nightly", *at).code == 0
+    assert raftlog("cluster", "cursors", "delete", "nightly", *at).code == 0
 
 
 def test_topics_from_creation_to_deletion(
@@ -119,7 +119,7 @@ def test_topics_from_creation_to_deletion(
     assert deleted.code == 0
     assert raftlog("topics", "list", *server, "--json").json["topics"] == []
     shown = raftlog(
-        "image", "show", *at, "--at", made.json["write"]["offset"], "--entity", "topics/b/1"
+        "log", "image", *at, "--at", made.json["write"]["offset"], "--entity", "topics/b/1"
     ).json
     assert (shown["index"], shown["leader"]) == (1, 2)
 
@@ -228,16 +228,16 @@ def test_a_write_says_where_it_is(raftlog: Raftlog, at: tuple[str, str]) -> None
         "value": "1001",
         "topic_id": "",
     }
-    shown = raftlog("image", "show", *at, "--at", offset, "--entity", "configs/broker/").json
+    shown = raftlog("log", "image", *at, "--at", offset, "--entity", "configs/broker/").json
     assert shown["values"]["log.retention.ms"] == "1001"
 
 
 def test_wrong_settings_are_usage(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert raftlog("configs", "alter", "broker", "", *at).code == 2
     assert raftlog("configs", "alter", "broker", "", "--set", "novalue", *at).code == 2
-    assert raftlog("image", "show", *at, "--entity", "nonsense").code == 2
-    assert raftlog("image", "show", *at, "--entity", "topics/none").code == 1
-    ran = raftlog("image", "show", *at, "--at", 10**9)
+    assert raftlog("log", "image", *at, "--entity", "nonsense").code == 2
+    assert raftlog("log", "image", *at, "--entity", "topics/none").code == 1
+    ran = raftlog("log", "image", *at, "--at", 10**9)
     assert ran.code == 2
     assert "the log ends before offset" in ran.err
 
@@ -288,7 +288,7 @@ def test_export_dump_and_image_agree_on_every_source(
         stopped = raftlog("log", "dump", "-d", directory, "--until", end, "--json").out.splitlines()
         assert [json.loads(line) for line in stopped] == [json.loads(line) for line in running]
         hashes = {
-            raftlog("image", "show", *source, "--at", end - 1, "--json").json["state_hash"]
+            raftlog("log", "image", *source, "--at", end - 1, "--json").json["state_hash"]
             for source in (("-e", exported), ("-d", directory))
         }
         assert len(hashes) == 1

@@ -1,4 +1,4 @@
-"""``raftlog cursors`` against a real controller and broker."""
+"""``raftlog cluster cursors`` against a real controller and broker."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from command_lines import Raftlog
 
 from raftlog.local.cluster import LocalCluster
 
+CURSORS = ("cluster", "cursors")
+
 
 @pytest.fixture
 def at(cluster: LocalCluster) -> tuple[str, str]:
@@ -16,31 +18,31 @@ def at(cluster: LocalCluster) -> tuple[str, str]:
 
 
 def listed(raftlog: Raftlog, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in raftlog("cursors", "list", *at, "--json").json["cursors"]}
+    return {one["name"]: one for one in raftlog(*CURSORS, "list", *at, "--json").json["cursors"]}
 
 
 def test_set_list_take_over_and_delete(
     raftlog: Raftlog, at: tuple[str, str], cluster: LocalCluster
 ) -> None:
-    ran = raftlog("cursors", "set", "nightly", 2, "--target", "/a", "--validate-only", *at)
+    ran = raftlog(*CURSORS, "set", "nightly", 2, "--target", "/a", "--validate-only", *at)
     assert (ran.code, ran.out.strip()) == (0, "nightly: would be accepted")
     assert listed(raftlog, at) == {}
     assert (
-        raftlog("cursors", "set", "nightly", 2, "--target", "/a", "--expected-offset", -1, *at).code
+        raftlog(*CURSORS, "set", "nightly", 2, "--target", "/a", "--expected-offset", -1, *at).code
         == 0
     )
     one = listed(raftlog, at)["nightly"]
     assert (one["end_offset"], one["state"], one["target"]) == (2, "kept", "/a")
     assert one["lag"] > 0
-    shown = raftlog("cursors", "list", *at).out
+    shown = raftlog(*CURSORS, "list", *at).out
     assert "nightly" in shown
     assert "/a" in shown
     assert "begins at offset 0" in shown
-    refused = raftlog("cursors", "set", "nightly", 3, "--target", "/b", *at)
+    refused = raftlog(*CURSORS, "set", "nightly", 3, "--target", "/b", *at)
     assert refused.code == 1
     assert "cursor nightly is that of the export /a" in refused.err
     taken = (
-        "cursors",
+        *CURSORS,
         "set",
         "nightly",
         3,
@@ -53,24 +55,24 @@ def test_set_list_take_over_and_delete(
     assert raftlog(*taken).code == 0
     # A broker forwards it.
     moved = raftlog(
-        "cursors", "set", "nightly", 4, "--bootstrap-server", cluster.brokers[0].endpoint
+        *CURSORS, "set", "nightly", 4, "--bootstrap-server", cluster.brokers[0].endpoint
     )
     assert "nightly: the log is kept from offset 4 on" in moved.out
     one = listed(raftlog, at)["nightly"]
     assert (one["end_offset"], one["target"]) == (4, "/b")
-    assert raftlog("cursors", "delete", "nightly", *at, "--json").json["cursors"] == {
+    assert raftlog(*CURSORS, "delete", "nightly", *at, "--json").json["cursors"] == {
         "nightly": None
     }
     assert (
         "RESOURCE_NOT_FOUND: there is no cursor nightly"
-        in raftlog("cursors", "delete", "nightly", *at).err
+        in raftlog(*CURSORS, "delete", "nightly", *at).err
     )
 
 
 def test_all_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> None:
     for name in ("a", "b"):
-        assert raftlog("cursors", "set", name, 1, *at).code == 0
-    assert set(raftlog("cursors", "delete", "--all", "--json", *at).json["cursors"]) == {"a", "b"}
+        assert raftlog(*CURSORS, "set", name, 1, *at).code == 0
+    assert set(raftlog(*CURSORS, "delete", "--all", "--json", *at).json["cursors"]) == {"a", "b"}
     assert listed(raftlog, at) == {}
 
 
@@ -87,6 +89,6 @@ def test_all_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> None:
 def test_what_makes_no_sense(
     raftlog: Raftlog, at: tuple[str, str], arguments: list[str], says: str
 ) -> None:
-    ran = raftlog("cursors", *arguments, *at)
+    ran = raftlog(*CURSORS, *arguments, *at)
     assert ran.code != 0
     assert says in ran.err

@@ -159,17 +159,17 @@ def test_damaged_bundle_is_none(tmp_path: Path, damage: slice) -> None:
 def test_log_levels_of_one_node_and_of_all(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     name = cluster.brokers[0].name
-    assert raftlog("loglevel", "debug", "--node", name, "--for", "1h", *at).code == 0
-    shown = {row["node"]: row for row in raftlog("loglevel", "--json", *at).json}
+    assert raftlog("cluster", "loglevel", "debug", "--node", name, "--for", "1h", *at).code == 0
+    shown = {row["node"]: row for row in raftlog("cluster", "loglevel", "--json", *at).json}
     assert set(shown) == {node.name for node in cluster.nodes}
     assert shown[name]["level"] == "debug"
     assert shown[name]["until_ms"]
     assert {row["level"] for node, row in shown.items() if node != name} == {"info"}
-    assert raftlog("loglevel", "configured", *at).code == 0
-    shown = {row["node"]: row for row in raftlog("loglevel", "--json", *at).json}
+    assert raftlog("cluster", "loglevel", "configured", *at).code == 0
+    shown = {row["node"]: row for row in raftlog("cluster", "loglevel", "--json", *at).json}
     assert shown[name] == {"node": name, "level": "info", "until_ms": None, "failure": None}
-    assert raftlog("loglevel", "loud", *at).code != 0
-    assert raftlog("loglevel", "debug", "--node", "broker-99", *at).code == 2
+    assert raftlog("cluster", "loglevel", "loud", *at).code != 0
+    assert raftlog("cluster", "loglevel", "debug", "--node", "broker-99", *at).code == 2
 
 
 def test_builds_are_told(raftlog: Raftlog, cluster: LocalCluster) -> None:

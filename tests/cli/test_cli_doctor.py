@@ -116,7 +116,7 @@ def test_wrong_ports_and_two_clusters(
     assert ("No broker is registered" in words) is bool(shown[1])
     # [commands that show one cluster left the other out in silence, and ended with 0]
     at = ("--bootstrap-controller", both)
-    for command in (("quorum", "describe"), ("features", "describe")):
+    for command in (("quorum", "describe"), ("cluster", "features", "describe")):
         told = raftlog(*command, *at)
         assert told.code == 3
         assert told.out.count(" is of another cluster: it is node ") in (1, 3)

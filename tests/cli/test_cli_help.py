@@ -6,7 +6,7 @@ import ast
 import json
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import typer
 from command_lines import Raftlog
 from typer.testing import CliRunner
 
+from raftlog.cli import built_in
 from raftlog.cli.client_security import TOKEN_VARIABLE
 from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.main import GROUP, build, build_for
@@ -32,7 +33,7 @@ COMMANDS = [
     ("configs", "describe"),
     ("controller", "run"),
     ("export",),
-    ("image", "show"),
+    ("log", "image"),
     ("log", "dump"),
     ("partitions", "cancel"),
     ("partitions", "elect"),
@@ -138,10 +139,15 @@ def helps(command: Any, parent: Any = None) -> Iterator[str]:
 
 def test_a_command_that_is_built_alone_is_the_one_among_all() -> None:
     everything: Any = typer.main.get_command(build())
-    for name in sorted({one.name for one in entry_points(group=GROUP)}):
-        alone: Any = typer.main.get_command(build_for([name, "whatever follows"]))
-        assert list(alone.commands) == [name]
-        assert list(helps(alone.commands[name])) == list(helps(everything.commands[name]))
+    for command in built_in.COMMANDS:
+        words = command.name.split()
+        alone: Any = typer.main.get_command(build_for([*words, "whatever follows"]))
+        assert list(alone.commands) == words[:1]
+        among_all = everything
+        for word in words:
+            alone, among_all = alone.commands[word], among_all.commands[word]
+        if not built_in.nested(command.name):
+            assert list(helps(alone)) == list(helps(among_all))
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["topic"], ["--version", "topics"]])
@@ -149,7 +155,53 @@ def test_all_commands_are_built_for_what_names_none(arguments: list[str]) -> Non
     built = build_for(arguments)
     names = {one.name for one in built.registered_groups}
     names |= {one.name for one in built.registered_commands}
-    assert names == {one.name for one in entry_points(group=GROUP)}
+    assert names == {one.name for one in built_in.COMMANDS if " " not in one.name}
+
+
+@pytest.mark.parametrize(
+    ("typed", "today"),
+    [
+        (["loglevel"], "cluster loglevel"),
+        (["loglevel", "--help"], "cluster loglevel"),
+        (["lease", "list", "--json"], "kv lease"),
+        (["hostname", "list"], "cluster hostnames"),
+        (["image", "show"], "log image"),
+    ],
+)
+def test_name_of_before_says_the_one_of_today(
+    raftlog: Raftlog, typed: list[str], today: str
+) -> None:
+    ran = raftlog(*typed)
+    assert (ran.code, ran.out) == (2, "")
+    before = {"hostname": "hostnames"}.get(typed[0], typed[0])
+    assert ran.err.endswith(f"Error: `raftlog {before}` is `raftlog {today}`\n")
+
+
+def test_names_of_before_lead_to_commands() -> None:
+    assert built_in.MOVED.keys() & built_in.BY_NAME.keys() == set()
+    assert {*built_in.MOVED.values()} <= built_in.BY_NAME.keys()
+
+
+def test_status_is_the_doctor_and_help_is_an_option_too(raftlog: Raftlog) -> None:
+    assert raftlog("status", "--help").out == raftlog("doctor", "--help").out
+    for words in (["topics"], ["topics", "list"], ["cluster", "features"]):
+        assert raftlog("help", *words).out == raftlog(*words, "--help").out
+        assert raftlog(*words, "-h").out == raftlog(*words, "--help").out
+    assert raftlog("help").out == raftlog("--help").out
+
+
+@pytest.mark.parametrize("words", [[], ["topics"], ["cluster", "features"]])
+def test_missing_command_prints_the_help_on_stdout(raftlog: Raftlog, words: list[str]) -> None:
+    ran = raftlog(*words)
+    assert (ran.code, ran.err) == (2, "")
+    assert ran.out == raftlog(*words, "--help").out
+
+
+def test_mistyped_name_gets_those_that_are_like_it(raftlog: Raftlog) -> None:
+    for words, meant in ((["topcis"], "topics"), (["cluster", "feature"], "features")):
+        ran = raftlog(*words)
+        assert ran.code == 2
+        assert f"Did you mean '{meant}'?" in ran.err
 
 
 def test_building_the_command_line_again_adds_nothing() -> None:

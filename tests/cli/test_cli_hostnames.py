@@ -1,4 +1,4 @@
-"""``raftlog hostnames`` against a real controller and broker, and the same by unary gRPC."""
+"""``raftlog cluster hostnames`` against a real controller and broker, and the same by unary gRPC."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
 
 import grpc  # isort: skip
 
+HOSTNAMES = ("cluster", "hostnames")
+
 
 @pytest.fixture
 def at(cluster: LocalCluster) -> tuple[str, str]:
@@ -24,8 +26,7 @@ def at(cluster: LocalCluster) -> tuple[str, str]:
 
 def listed(raftlog: Raftlog, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
     return {
-        one["hostname"]: one
-        for one in raftlog("hostnames", "list", *at, "--json").json["hostnames"]
+        one["hostname"]: one for one in raftlog(*HOSTNAMES, "list", *at, "--json").json["hostnames"]
     }
 
 
@@ -40,24 +41,24 @@ def test_a_broker_that_registered_is_listed(
         "BY_REGISTRATION",
         broker.endpoint,
     )
-    shown = raftlog("hostnames", "list", *at).out
+    shown = raftlog(*HOSTNAMES, "list", *at).out
     assert "127.0.0.1" in shown
     assert broker.endpoint in shown
 
 
 def test_set_compare_and_delete(raftlog: Raftlog, at: tuple[str, str]) -> None:
-    ran = raftlog("hostnames", "set", "New.Example.", 77, "--validate-only", *at)
+    ran = raftlog(*HOSTNAMES, "set", "New.Example.", 77, "--validate-only", *at)
     assert (ran.code, ran.out.strip()) == (0, "New.Example.: would be accepted")
     assert "new.example" not in listed(raftlog, at)
-    assert raftlog("hostnames", "set", "New.Example.", 77, "--expected-offset", -1, *at).code == 0
+    assert raftlog(*HOSTNAMES, "set", "New.Example.", 77, "--expected-offset", -1, *at).code == 0
     offset = listed(raftlog, at)["new.example"]["offset"]
-    ran = raftlog("hostnames", "set", "new.example", 78, "--expected-offset", offset + 1, *at)
+    ran = raftlog(*HOSTNAMES, "set", "new.example", 78, "--expected-offset", offset + 1, *at)
     assert ran.code == 1
     assert "INVALID_UPDATE_VERSION" in ran.err
     assert "field alterations[0].expected_offset" in ran.err
-    ran = raftlog("hostnames", "delete", "new.example", "--expected-offset", offset, "--json", *at)
+    ran = raftlog(*HOSTNAMES, "delete", "new.example", "--expected-offset", offset, "--json", *at)
     assert ran.json["hostnames"] == {"new.example": None}
-    assert "RESOURCE_NOT_FOUND" in raftlog("hostnames", "delete", "new.example", *at).err
+    assert "RESOURCE_NOT_FOUND" in raftlog(*HOSTNAMES, "delete", "new.example", *at).err
 
 
 def test_a_broker_forwards_an_edit(
@@ -65,12 +66,12 @@ def test_a_broker_forwards_an_edit(
 ) -> None:
     assert (
         raftlog(
-            "hostnames", "set", "fwd.example", 5, "--bootstrap-server", cluster.brokers[0].endpoint
+            *HOSTNAMES, "set", "fwd.example", 5, "--bootstrap-server", cluster.brokers[0].endpoint
         ).code
         == 0
     )
     assert listed(raftlog, at)["fwd.example"]["mapping"]["broker.id"] == 5
-    assert raftlog("hostnames", "delete", "fwd.example", *at).code == 0
+    assert raftlog(*HOSTNAMES, "delete", "fwd.example", *at).code == 0
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_broker_forwards_an_edit(
 def test_what_makes_no_sense(
     raftlog: Raftlog, at: tuple[str, str], arguments: list[str], says: str
 ) -> None:
-    ran = raftlog("hostnames", *arguments, *at)
+    ran = raftlog(*HOSTNAMES, *arguments, *at)
     assert ran.code != 0
     assert says in ran.err
 
@@ -127,8 +128,8 @@ def test_unary(cluster: LocalCluster) -> None:
 
 
 def test_all_mappings_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> None:
-    assert raftlog("hostnames", "set", "x.example", 5, *at).code == 0
+    assert raftlog(*HOSTNAMES, "set", "x.example", 5, *at).code == 0
     names = set(listed(raftlog, at))
-    ran = raftlog("hostnames", "delete", "--all", "--json", *at)
+    ran = raftlog(*HOSTNAMES, "delete", "--all", "--json", *at)
     assert set(ran.json["hostnames"]) == names
     assert listed(raftlog, at) == {}

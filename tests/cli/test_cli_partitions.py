@@ -231,10 +231,12 @@ def test_lists_and_warnings(
             "without_effect": None,
         }
     ]
-    ran = raftlog("features", "downgrade", "lao.version=0", "--validate-only", *at, "--json")
+    ran = raftlog(
+        "cluster", "features", "downgrade", "lao.version=0", "--validate-only", *at, "--json"
+    )
     assert ran.code == 0, ran
     assert "the lowest acknowledged offset is not promised any more" in ran.json["warnings"][0]
-    ran = raftlog("features", "downgrade", "lao.version=0", "--validate-only", *at)
+    ran = raftlog("cluster", "features", "downgrade", "lao.version=0", "--validate-only", *at)
     assert "warning: lao.version goes from 1 to 0" in ran.err
 
 

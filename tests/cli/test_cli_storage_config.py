@@ -155,7 +155,7 @@ def test_who_reads_a_log_is_told_where_one_is(
         )
     (tmp_path / "cluster/data/a-broker/partitions").mkdir(parents=True)
     (tmp_path / "cluster/data/a-broker/meta.json").touch()
-    for command in (("export", tmp_path / "new"), ("log", "dump"), ("image", "show")):
+    for command in (("export", tmp_path / "new"), ("log", "dump"), ("log", "image")):
         ran = raftlog(*command, "-d", tmp_path / name)
         assert ran.code == 2
         assert f"{tmp_path / name} is no data directory of a node: " in ran.err

@@ -28,7 +28,7 @@ COMMANDS = [
     (("consume", "t"), "server"),
     (("partitions", "isr", "t"), "server"),
     (("log", "dump"), "controller"),
-    (("image", "show"), "controller"),
+    (("log", "image"), "controller"),
     (("export", "out"), "controller"),
 ]
 

@@ -164,12 +164,12 @@ def test_an_image_is_held_against_what_nodes_have_said(
     exported = tmp_path / "exported"
     assert raftlog("export", exported, *at).code == 0
     manifest = read_manifest(exported)
-    ran = raftlog("image", "show", "--export", exported)
+    ran = raftlog("log", "image", "--export", exported)
     assert ran.code == 0
     assert "node 1" in ran.out
     wrong = tuple(replace(one, state_hash="0" * 32) for one in manifest.state_hashes)
     (exported / MANIFEST_NAME).write_bytes(encode(replace(manifest, state_hashes=wrong)))
-    ran = raftlog("image", "show", "--export", exported)
+    ran = raftlog("log", "image", "--export", exported)
     assert ran.code == 3
     assert f"node 1 had {'0' * 32}" in ran.err
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from raftlog.cli import built_in, completion
-from raftlog.cli.main import build, build_list
+from raftlog.cli.main import build, build_for
 
-ROOT = Path(__file__).resolve().parents[2]
 LOADED = """
 import sys
 sys.argv = ["raftlog", *sys.argv[1:]]
@@ -43,21 +44,26 @@ def run(*arguments: str, **variables: str) -> tuple[str, set[str]]:
     return done.stdout, {name.partition(".")[0] for name in json.loads(modules.replace("'", '"'))}
 
 
-def test_the_built_in_commands_are_those_of_the_distribution() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = project["entry-points"]["raftlog.commands"]
-    ours = {
-        one.name: one.value + (f" [{','.join(one.extras)}]" if one.extras else "")
-        for one in built_in.COMMANDS
-    }
-    assert ours == declared
+def commands(app: typer.Typer, name: str = "") -> Any:
+    """The commands of the app, or of a group in it, by name."""
+    found: Any = typer.main.get_command(app)
+    for word in name.split():
+        found = found.commands[word]
+    return found.commands
 
 
 @pytest.mark.parametrize("name", sorted(built_in.BY_NAME))
-def test_each_of_them_can_be_loaded(name: str) -> None:
-    app = build([built_in.BY_NAME[name]])
-    names = {one.name for one in app.registered_groups}
-    assert name in names | {one.name for one in app.registered_commands}
+def test_each_command_is_built_alone_with_its_summary(name: str) -> None:
+    group, _, word = name.rpartition(" ")
+    built = commands(build_for(name.split()), group)[word]
+    assert built.get_short_help_str(1_000) == built_in.BY_NAME[name].help
+
+
+def test_each_section_of_the_help_has_commands_and_each_command_a_section() -> None:
+    of = [one.section for one in built_in.COMMANDS if " " not in one.name]
+    assert set(of) == set(built_in.SECTIONS)
+    assert of == sorted(of, key=built_in.SECTIONS.index), "the order of the help"
+    assert {one.section for one in built_in.COMMANDS if " " in one.name} == {""}
 
 
 def test_the_version_needs_neither_typer_nor_grpc() -> None:
@@ -70,14 +76,38 @@ def test_the_version_needs_neither_typer_nor_grpc() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 300])
-def test_the_list_of_all_commands_says_what_they_say_themselves(columns: int) -> None:
+@pytest.mark.parametrize("group", ["", "cluster", "kv", "deploy"])
+def test_list_of_commands_says_what_they_say_themselves(columns: int, group: str) -> None:
     texts = []
-    for app in (build_list(), build()):
-        command = typer.main.get_command(app)
+    for app in (build_for([group] if group else []), build()):
+        command: Any = typer.main.get_command(app)
+        command = command.commands[group] if group else command
         with command.make_context("raftlog", [], resilient_parsing=True) as context:
             context.terminal_width = context.max_content_width = columns
             texts.append(command.get_help(context))
     assert texts[0] == texts[1]
+
+
+def lists(command: Any, context: Any) -> Iterator[str]:
+    """The help of a command and of all within, at 80 columns."""
+    context.terminal_width = context.max_content_width = 80
+    yield command.get_help(context)
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from lists(inner, type(context)(inner, parent=context, info_name=name))
+
+
+def test_each_summary_has_room_in_one_line_of_80_columns() -> None:
+    command: Any = typer.main.get_command(build())
+    checked = 0
+    with command.make_context("raftlog", [], resilient_parsing=True) as context:
+        for text in lists(command, context):
+            headings = "|".join(["Commands", *built_in.SECTIONS])
+            for found in re.findall(rf"(?m)^(?:{headings}):\n((?:  .*\n?)+)", text):
+                for line in found.splitlines():
+                    assert not line.endswith("..."), "cut"
+                    assert not line.startswith("    "), "in two lines"
+                checked += len(found.splitlines())
+    assert checked > 100
 
 
 def test_the_list_of_all_commands_loads_none() -> None:
@@ -165,10 +195,10 @@ def completed(words: str, **variables: str) -> tuple[list[str], set[str]]:
 
 def test_the_first_word_is_completed_without_loading_a_command() -> None:
     names, packages = completed("raftlog co")
-    assert names == ["config", "configs", "consume", "controller"]
+    assert names == ["configs", "consume", "config", "controller"]
     assert "grpc" not in packages
     names, _ = completed("raftlog ")
-    assert set(names) == set(built_in.BY_NAME)
+    assert set(names) == {name for name in built_in.BY_NAME if " " not in name}
 
 
 def test_a_subcommand_is_completed_by_its_command_alone() -> None:
@@ -176,6 +206,14 @@ def test_a_subcommand_is_completed_by_its_command_alone() -> None:
         names, packages = completed(words)
         assert names == ["delete", "describe"]
         assert not packages & {"numpy", "pyarrow", "grpc", "structlog", "rich"}
+
+
+def test_commands_of_a_group_are_completed() -> None:
+    names, packages = completed("raftlog cluster ")
+    assert {*names} >= {"describe", "features", "loglevel", "perf"}
+    assert "grpc" not in packages
+    assert completed("raftlog cluster features down")[0] == ["downgrade"]
+    assert completed("raftlog kv lease re")[0] == ["revoke"]
 
 
 def test_keys_are_completed_by_kind() -> None:
@@ -192,7 +230,7 @@ def test_keys_are_completed_by_kind() -> None:
 
 def test_kinds_of_history_and_features_are_completed_without_a_cluster() -> None:
     assert completed("raftlog history ex")[0] == ["export_cursor"]
-    names, packages = completed("raftlog features upgrade me")
+    names, packages = completed("raftlog cluster features upgrade me")
     assert names == ["metadata.version="]
     assert "grpc" not in packages
 

@@ -48,7 +48,7 @@ def test_exit_code(error: Exception, code: Exit) -> None:
 def test_a_disk_error_that_nobody_has_named_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "/data/x")
 
     monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)
@@ -72,7 +72,7 @@ def test_a_disk_error_that_nobody_has_named_is_one_line(
 def test_lack_of_descriptors_is_told_with_its_own_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)
@@ -86,7 +86,7 @@ def test_lack_of_descriptors_is_told_with_its_own_remedy(
 
 
 def test_other_errors_of_the_system_are_defects(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EPIPE + 1000, "x")
 
     monkeypatch.setattr("raftlog.cli.main.build_for", lambda _: fail)

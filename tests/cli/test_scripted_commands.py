@@ -133,7 +133,7 @@ def test_what_runs_under_a_lock_ends_with_it(
     """[At SIGTERM the command went on, and others had the lock after its time.]"""
     told = tmp_path / "told"
     runs = f"echo $$ > {told}.new && mv {told}.new {told} && exec sleep 600"
-    command = [sys.executable, "-m", "raftlog", "lock", "job", "--", "sh", "-c", runs]
+    command = [sys.executable, "-m", "raftlog", "kv", "lock", "job", "--", "sh", "-c", runs]
     with subprocess.Popen(command, env=environment) as process:
         deadline = time.monotonic() + PATIENCE_S
         while not told.exists():

@@ -73,7 +73,12 @@ def levels(cluster: LocalCluster) -> dict[int, tuple[int, int]]:
     that it knows.
     """
     ran = raftlog(
-        "features", "describe", "--json", "--bootstrap-controller", cluster.bootstrap_controllers
+        "cluster",
+        "features",
+        "describe",
+        "--json",
+        "--bootstrap-controller",
+        cluster.bootstrap_controllers,
     )
     assert ran.code == 0, ran.err
     rows = [row for row in ran.json["features"] if row["feature"] == "metadata.version"]
@@ -84,7 +89,12 @@ def upgrade(cluster: LocalCluster) -> Any:
     """Ask for the latest metadata.version."""
     level = f"metadata.version={LATEST_METADATA_VERSION}"
     return raftlog(
-        "features", "upgrade", level, "--bootstrap-controller", cluster.bootstrap_controllers
+        "cluster",
+        "features",
+        "upgrade",
+        level,
+        "--bootstrap-controller",
+        cluster.bootstrap_controllers,
     )
 
 

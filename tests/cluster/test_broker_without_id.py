@@ -17,6 +17,8 @@ from raftlog.local.cluster import LocalCluster
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.meta_file import read_identity
 
+HOSTNAMES = ("cluster", "hostnames")
+
 SETTINGS = {
     "broker.session.timeout.ms": 3_000,
     "broker.heartbeat.interval.ms": 500,
@@ -67,7 +69,7 @@ class Hosts(LocalCluster):
     def ask(self) -> Any:
         """The mapping and the absent ids."""
         return raftlog(
-            "hostnames", "list", "--json", "--bootstrap-controller", self.bootstrap_controllers
+            *HOSTNAMES, "list", "--json", "--bootstrap-controller", self.bootstrap_controllers
         ).json
 
     def mapped(self) -> dict[str, int]:
@@ -153,7 +155,7 @@ def test_two_brokers_on_one_host(cluster: Hosts) -> None:
         "set node.id to 5",
     )
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    assert raftlog("hostnames", "set", HOSTS["broker-2"], 1001, *at).code == 0
+    assert raftlog(*HOSTNAMES, "set", HOSTS["broker-2"], 1001, *at).code == 0
 
 
 @pytest.mark.nightly
@@ -184,24 +186,24 @@ def test_several_ids_are_missing(cluster: Hosts) -> None:
 @pytest.mark.nightly
 def test_editing_the_mapping(cluster: Hosts) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    ran = raftlog("hostnames", "set", "spare.example", 1003, "--expected-offset", -1, *at)
+    ran = raftlog(*HOSTNAMES, "set", "spare.example", 1003, "--expected-offset", -1, *at)
     assert ran.code == 0, ran.err
     offset = next(
         one["offset"] for one in cluster.ask()["hostnames"] if one["hostname"] == "spare.example"
     )
-    ran = raftlog("hostnames", "set", "spare.example", 7, "--expected-offset", offset - 1, *at)
+    ran = raftlog(*HOSTNAMES, "set", "spare.example", 7, "--expected-offset", offset - 1, *at)
     assert ran.code != 0
     says(
         ran.err,
         f"host spare.example is mapped to broker 1003 since offset {offset}, expected was offset"
         f" {offset - 1}",
     )
-    says(raftlog("hostnames", "list", *at).out, "spare.example", "set by hand")
+    says(raftlog(*HOSTNAMES, "list", *at).out, "spare.example", "set by hand")
     assert (
-        raftlog("hostnames", "delete", "spare.example", "--expected-offset", offset, *at).code == 0
+        raftlog(*HOSTNAMES, "delete", "spare.example", "--expected-offset", offset, *at).code == 0
     )
     assert "spare.example" not in cluster.mapped()
-    says(raftlog("hostnames", "delete", "spare.example", *at).err, "RESOURCE_NOT_FOUND")
+    says(raftlog(*HOSTNAMES, "delete", "spare.example", *at).err, "RESOURCE_NOT_FOUND")
 
 
 @pytest.mark.nightly

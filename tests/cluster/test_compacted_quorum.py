@@ -99,7 +99,7 @@ def test_the_life_of_a_log_that_begins_late(cluster: LocalCluster, tmp_path: Pat
     # What the running cluster and each stopped node say of one offset is the same as long as they
     # have it.
     shown = raftlog(
-        "image", "show", "--bootstrap-controller", cluster.bootstrap_controllers, "--json"
+        "log", "image", "--bootstrap-controller", cluster.bootstrap_controllers, "--json"
     ).json
     dumped = raftlog(
         "log", "dump", "--bootstrap-controller", cluster.bootstrap_controllers, "--until", 1
@@ -166,10 +166,10 @@ def _same_offline(cluster: LocalCluster, node: Node, shown: dict) -> None:
         )
     info = raftlog("storage", "info", "-d", directory, "--json").json
     assert info["log_start_offset"] > 0
-    offline = raftlog("image", "show", "-d", directory, "--at", shown["offset"], "--json")
+    offline = raftlog("log", "image", "-d", directory, "--at", shown["offset"], "--json")
     assert offline.code == 0, offline.err
     assert offline.json["state_hash"] == shown["state_hash"]
-    gone = raftlog("image", "show", "-d", directory, "--at", 1)
+    gone = raftlog("log", "image", "-d", directory, "--at", 1)
     assert gone.code == 2
     assert "the oldest state that is still there" in gone.err
     dump = raftlog("log", "dump", "-d", directory, "--until", info["log_start_offset"] + 1)

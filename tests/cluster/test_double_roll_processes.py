@@ -31,7 +31,9 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 def levels(cluster: LocalCluster, way: str, level: int) -> Any:
     names = (f"broker.heartbeat.version={level}", f"lao.version={level}")
-    return raftlog("features", way, *names, "--bootstrap-controller", cluster.bootstrap_controllers)
+    return raftlog(
+        "cluster", "features", way, *names, "--bootstrap-controller", cluster.bootstrap_controllers
+    )
 
 
 def states(cluster: LocalCluster) -> dict[int, str]:

@@ -240,6 +240,7 @@ def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(
 
             def raise_level() -> Any:
                 return raftlog(
+                    "cluster",
                     "features",
                     "upgrade",
                     f"metadata.version={STRICT_READS}",

@@ -86,7 +86,7 @@ def test_one_directory_is_led_on_and_a_backup_becomes_a_cluster(tmp_path: Path) 
             "--bootstrap-controller",
             old.bootstrap_controllers,
         )
-        there = raftlog("image", "show", *at)
+        there = raftlog("log", "image", *at)
         assert there.json["state_hash"] == said["state_hash"], (
             "the state of the cluster at that very offset"
         )
@@ -221,7 +221,7 @@ def _begins_anew(cluster: LocalCluster, in_backup: dict[str, int], before: int) 
     assert generation not in (0, before)
     acknowledged = asyncio.run(written(cluster, "new", 50))
     for node in cluster.controllers:
-        described = raftlog("image", "show", "--json", "--bootstrap-controller", node.endpoint)
+        described = raftlog("log", "image", "--json", "--bootstrap-controller", node.endpoint)
         assert described.code == 0, described.err
         kept = {one["resource_name"] for one in described.json["configs"]}
         assert kept >= in_backup.keys() | acknowledged.keys()

@@ -214,7 +214,7 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised
                 " lead it",
             )
 
-        raised = raftlog("features", "upgrade", "metadata.version=5", *at)
+        raised = raftlog("cluster", "features", "upgrade", "metadata.version=5", *at)
         assert raised.code == 0, raised.err
         cluster.wait_ready(names, PATIENCE_S)
         for partition in (0, 1):

@@ -459,7 +459,7 @@ def test_with_several_missing_somebody_has_to_decide(cell: Ids) -> None:
         "2 broker ids are missing",
         "2 (last at h2:9092",
         "3 (last at h3:9092",
-        "raftlog hostnames set new",
+        "raftlog cluster hostnames set new",
     )
     cell.no_id(ErrorCode.INVALID_REGISTRATION, *says, request=cell.wanted("new"))
     cell.on(3, "h3", incarnation="it still has its disk")

@@ -90,7 +90,8 @@ def test_a_large_state_has_snapshots_less_often() -> None:
 
 
 def test_the_command_prints_it() -> None:
-    words = ["size", "--partitions", "100000", "--brokers", "50", "--writes-per-second", "200"]
+    words = ["deploy", "size"]
+    words += ["--partitions", "100000", "--brokers", "50", "--writes-per-second", "200"]
     ran = CliRunner().invoke(build(), words)
     assert ran.exit_code == 0
     assert re.search(r"^memory of a controller +117\.6 MiB$", ran.output, re.M)
@@ -105,5 +106,5 @@ def test_the_command_prints_it() -> None:
     ["--partitions -1", "--sync-ms 0", "--sync-ms nan", "--writes-per-second nan", "--brokers x"],
 )
 def test_nonsense_is_refused(words: str) -> None:
-    good = ["size", "--partitions", "1", "--brokers", "1", "--writes-per-second", "1"]
+    good = ["deploy", "size", "--partitions", "1", "--brokers", "1", "--writes-per-second", "1"]
     assert CliRunner().invoke(build(), [*good, *words.split()]).exit_code == 2

@@ -137,7 +137,8 @@ def test_install_writes_once_and_replaces_what_is_older(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_prints_them_and_writes_nothing(tmp_path: Path) -> None:
-    words = ["systemd", "install", "--dry-run", "--prefix", str(tmp_path), "--executable", RAFTLOG]
+    words = ["deploy", "systemd", "install", "--dry-run"]
+    words += ["--prefix", str(tmp_path), "--executable", RAFTLOG]
     ran = CliRunner().invoke(build(), words)
     assert ran.exit_code == 0
     assert ran.output.count(f"ExecStart={RAFTLOG} ") == 2

@@ -290,7 +290,7 @@ def test_a_feature_level_that_all_could_use() -> None:
 
     found = only(levels(7))
     assert (found.code, found.severity) == ("FEATURE_LEVEL_LOW", Severity.NOTICE)
-    assert found.command == "raftlog features upgrade metadata.version=7"
+    assert found.command == "raftlog cluster features upgrade metadata.version=7"
     lowest = diagnose(levels(6))
     assert [one.code for one in lowest] == ["FEATURE_LEVEL_LOW", "MIXED_BUILDS"]
     assert lowest[0].command.endswith("=6")

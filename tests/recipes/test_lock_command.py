@@ -1,4 +1,4 @@
-"""``raftlog lock``: what it says is what became of the command."""
+"""``raftlog kv lock``: what it says is what became of the command."""
 
 from __future__ import annotations
 

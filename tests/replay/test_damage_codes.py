@@ -34,7 +34,7 @@ TOPIC = ("topic", "topic-1")
 OF_RAW: dict[str, tuple[str, ...]] = {
     "history": ("history", *TOPIC, "--export", "{}"),
     "log dump": ("log", "dump", "--export", "{}"),
-    "image show": ("image", "show", "--export", "{}"),
+    "image show": ("log", "image", "--export", "{}"),
 }
 """Those that read the raw segments."""
 _ASKED = {"history": TOPIC}

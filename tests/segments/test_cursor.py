@@ -152,7 +152,7 @@ def test_another_exports_cursor_is_not_touched() -> None:
     cluster.keeper("here")
     with pytest.raises(
         ConfigError,
-        match=r"cursor c is that of the export here, not of there: .*`raftlog cursors delete c`",
+        match=r"cursor c is that of the export here, not of there: .*`raftlog cluster cursors delete c`",
     ):
         cluster.keeper("there")
     assert cluster.puts == [0]

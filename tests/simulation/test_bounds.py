@@ -52,7 +52,7 @@ def test_the_bound_on_steps_is_the_same_on_each_machine() -> None:
     short = run_swarm(1, QUIET, max_steps=whole.steps // 2)
     assert isinstance(short.failure, RunTooLongError)
     assert run_swarm(1, QUIET, max_steps=whole.steps // 2).digest == short.digest
-    assert "raftlog simulate --seed 1 " in failure_report(short)
+    assert "raftlog debug simulate --seed 1 " in failure_report(short)
 
 
 def test_a_step_that_does_not_return_ends_after_so_much_real_time() -> None:

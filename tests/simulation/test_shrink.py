@@ -53,6 +53,6 @@ def test_a_report_holds_the_command_that_replays_it() -> None:
     outcome = _run(3, replace(SwarmConfig(), faults={"reset_links": 2.0}))
     outcome.transcript.append("1.0 c1 leader")
     report = failure_report(outcome)
-    assert 'raftlog simulate --seed 3 --config \'{"faults": {"reset_links": 2.0}}\'' in report
+    assert 'raftlog debug simulate --seed 3 --config \'{"faults": {"reset_links": 2.0}}\'' in report
     assert "c1 leader" in report
     assert "LAO 1 of c3 is too high" in report

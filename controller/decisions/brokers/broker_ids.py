@@ -34,8 +34,8 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 BROKER_ID_MAX = 2**31 - 1
 _FORCE = (
-    "For a new id all the same: broker.id.generation.force, or `raftlog hostnames set` with an id"
-    " that is not in use"
+    "For a new id all the same: broker.id.generation.force, or `raftlog cluster hostnames set` with"
+    " an id that is not in use"
 )
 
 
@@ -359,7 +359,8 @@ def _several_missing(asking: _Asking, free: list[Absent]) -> ApiError:
         ErrorCode.INVALID_REGISTRATION,
         f"{len(free)} broker ids are missing, and which one is that of the broker at {asking.place}"
         f" cannot be known: {listed}. Start those that still have their disks, or say which one"
-        f" this is: node.id in its configuration, or `raftlog hostnames set {asking.host} ID`."
+        f" this is: node.id in its configuration, or `raftlog cluster hostnames set {asking.host}"
+        " ID`."
         f" {_FORCE}",
         "broker_id",
     )

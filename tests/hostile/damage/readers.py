@@ -98,8 +98,8 @@ def dump(directory: Path) -> Said:
 
 
 def image(directory: Path) -> Said:
-    """``raftlog image show -d``."""
-    return _command("image", "show", "-d", str(directory), "--json")
+    """``raftlog log image -d``."""
+    return _command("log", "image", "-d", str(directory), "--json")
 
 
 def info(directory: Path) -> Said:
@@ -213,8 +213,8 @@ def export_dump(directory: Path) -> Said:
 
 
 def export_image(directory: Path) -> Said:
-    """``raftlog image show -e``."""
-    return _command("image", "show", "-e", str(directory), "--json")
+    """``raftlog log image -e``."""
+    return _command("log", "image", "-e", str(directory), "--json")
 
 
 def export_verify(directory: Path) -> Said:

@@ -1,11 +1,11 @@
-"""``raftlog check perf``: what it judges, and that it leaves nothing behind."""
+"""``raftlog cluster perf``: what it judges, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.check import RESOURCE, Measured, lines, report
+from raftlog.cli.perf import RESOURCE, Measured, lines, report
 from raftlog.local.cluster import LocalCluster
 
 
@@ -30,9 +30,9 @@ def test_verdicts(measured: Measured, why: str) -> None:
 
 def test_a_cluster_is_measured_and_left_as_it_was(raftlog: Raftlog, cluster: LocalCluster) -> None:
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    ran = raftlog("check", "perf", "--seconds", 1, "--json", *at)
+    ran = raftlog("cluster", "perf", "--seconds", 1, "--json", *at)
     assert ran.code in (0, 3), "a busy machine may be slow"
     assert ran.json["writes"] == 50
     assert ran.json["majority_sync_ms"] > 0
-    image = raftlog("image", "show", "--json", *at).json
+    image = raftlog("log", "image", "--json", *at).json
     assert not [one for one in image["configs"] if one["resource_name"].startswith(RESOURCE)]

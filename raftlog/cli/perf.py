@@ -1,4 +1,4 @@
-"""``raftlog check``: whether the cluster does what it should."""
+"""``raftlog cluster perf``: whether writes take as long as they should."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ from raftlog.cli.options import (
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
 
-app = typer.Typer(
-    help="Whether the cluster does what it should.", epilog=EPILOG, no_args_is_help=True
-)
 RESOURCE = "raftlog-check-perf"
 CLIENT_METRICS = 16
 RATE_SHARE = 0.9
@@ -54,17 +51,11 @@ class Measured:
     lasted_s: float = 0.0
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="check")
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("perf", epilog=EPILOG)(perf)
 
 
-@app.callback()
-def _group() -> None:
-    """Whether the cluster does what it should."""
-
-
-@app.command(epilog=EPILOG)
 def perf(
     load: Annotated[
         Load, typer.Option("--load", help="s: 50 writes a second, m: 300, l: 1000.")
@@ -76,7 +67,7 @@ def perf(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
-    """Write to the running cluster at a bounded rate, and judge what that took.
+    """Write at a bounded rate, and judge what comes back.
 
     The writes are configs of the client-metrics resources raftlog-check-perf-N, which are removed
     afterwards (after Ctrl-C by the next check); the records stay in the log until a snapshot
@@ -84,8 +75,8 @@ def perf(
 
     \b
     Examples:
-      raftlog check perf
-      raftlog check perf --load m --seconds 30 --json
+      raftlog cluster perf
+      raftlog cluster perf --load m --seconds 30 --json
     """
     from raftlog.cli.output import print_json, print_line
     from raftlog.cli.session import run
