@@ -27,6 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SERVER = ROOT / "scripts" / "raftlog_server"
+"""The other distribution of this repository."""
 VENV = ROOT / ".venv"
 STAMP = VENV / ".raftlog-setup"
 EXTRAS_FOR = {
@@ -111,6 +113,7 @@ def fingerprint() -> str:
     digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
     for path in (
         ROOT / "pyproject.toml",
+        SERVER / "pyproject.toml",
         ROOT / "hatch_build.py",
         ROOT / "constraints.txt",
         *sorted((ROOT / "proto").rglob("*.proto")),
@@ -151,7 +154,7 @@ def set_up(extras: Sequence[str]) -> None:
         make_venv(uv)
     elif not uv:
         bring_pip()
-    target = f"{ROOT}[{','.join(extras)}]"
+    targets = ["--editable", str(SERVER), "--editable", f"{ROOT}[{','.join(extras)}]"]
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
     size = "some hundred" if NEEDS_JAVA & {*extras} else "some dozen"
     print(f"setup: installing (the first time this downloads {size} megabytes)", flush=True)
@@ -164,8 +167,7 @@ def set_up(extras: Sequence[str]) -> None:
             "--python",
             str(python()),
             *constraints,
-            "--editable",
-            target,
+            *targets,
         ]
     else:
         pip = [str(python()), "-m", "pip", "--disable-pip-version-check", "install", "--no-input"]
@@ -175,8 +177,7 @@ def set_up(extras: Sequence[str]) -> None:
             "--progress-bar",
             "on" if sys.stdout.isatty() else "off",
             *constraints,
-            "--editable",
-            target,
+            *targets,
         ]
     run(
         command,

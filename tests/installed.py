@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = (ROOT, ROOT / "scripts" / "raftlog_server")
+"""The directories of the two distributions."""
 INSTALL_S = 900.0
 """Downloads and compilers."""
 
@@ -23,10 +25,10 @@ def virtual_environment(directory: Path) -> Path:
 
 
 def build_wheels(directory: Path) -> Path:
-    """A directory with the wheels of this checkout."""
+    """A directory with the two wheels of this checkout."""
     python = virtual_environment(directory / "builder")
     wheels = directory / "wheels"
-    run([python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, ROOT])
+    run([python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *SOURCES])
     return wheels
 
 

@@ -1,38 +1,66 @@
-"""What is in the wheel. Building one downloads a build environment, so this is not for the gate."""
+"""What is in the two wheels. Building them downloads a build environment, so this is not for the
+gate.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import zipfile
+from pathlib import Path
 
 import pytest
-from installed import ROOT, build_wheels
+from installed import INSTALL_S, ROOT, build_wheels, install, run, virtual_environment
 
 from raftlog.build import COMMIT_FILE, commit_of_checkout
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(INSTALL_S)]
 
-PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_raftlog")
+SERVER = ("broker", "controller", "pyspark_raftlog", "replay", "simulation")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    (path,) = build_wheels(tmp_path_factory.mktemp("wheel")).glob("*.whl")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def wheel(wheels: Path) -> zipfile.ZipFile:
+    (path,) = wheels.glob("raftlog-*.whl")
     return zipfile.ZipFile(path)
 
 
-def test_the_wheel_has_the_code_and_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
-    names = set(wheel.namelist())
-    for package in PACKAGES:
-        assert f"{package}/py.typed" in names
-        sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
-        assert sources <= names
-    assert "raftlog/wire/controller/v1/controller_pb2_grpc.py" in names
-    assert "raftlog/wire/controller/v1/controller_pb2.pyi" in names
-    assert "replay/report/templates/report.html.j2" in names
-    assert "raftlog/deploy/raftlog-controller@.service" in names
-    tops = {name.partition("/")[0] for name in names}
-    beside = (".dist-info", ".data")
-    assert {top for top in tops if not top.endswith(beside)} == set(PACKAGES)
+@pytest.fixture(scope="module")
+def server(wheels: Path) -> zipfile.ZipFile:
+    (path,) = wheels.glob("raftlog_server-*.whl")
+    return zipfile.ZipFile(path)
+
+
+def packages(wheel: zipfile.ZipFile) -> list[str]:
+    """The names that an installation adds to those that can be imported."""
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    return sorted(top for top in tops if not top.endswith((".dist-info", ".data")))
+
+
+def test_wheel_has_no_package_but_raftlog(wheel: zipfile.ZipFile, server: zipfile.ZipFile) -> None:
+    """[A ``broker`` among an application's own packages would hide ours, or be hidden.]"""
+    assert packages(wheel) == ["raftlog"]
+    assert packages(server) == sorted(SERVER)
+
+
+def test_wheels_have_the_code_and_say_that_it_is_typed(
+    wheel: zipfile.ZipFile, server: zipfile.ZipFile
+) -> None:
+    for wheel_of, of in ((wheel, ("raftlog",)), (server, SERVER)):
+        names = set(wheel_of.namelist())
+        for package in of:
+            assert f"{package}/py.typed" in names
+            sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
+            assert sources <= names
+        assert not [name for name in names if name.endswith(".pyc")]
+    assert "raftlog/wire/controller/v1/controller_pb2_grpc.py" in wheel.namelist()
+    assert "raftlog/wire/controller/v1/controller_pb2.pyi" in wheel.namelist()
+    assert "raftlog/deploy/raftlog-controller@.service" in wheel.namelist()
+    assert "replay/report/templates/report.html.j2" in server.namelist()
 
 
 def test_the_command_is_a_script_that_imports_nothing_before_ctrl_c_is_silent(
@@ -53,8 +81,9 @@ def test_the_command_is_a_script_that_imports_nothing_before_ctrl_c_is_silent(
     assert script.external_attr >> 16 & 0o111 == 0o111, "pip keeps the mode that it has"
 
 
-def test_the_wheel_has_the_contracts_and_the_licence(wheel: zipfile.ZipFile) -> None:
-    names = wheel.namelist()
+def test_the_wheels_have_the_contracts_and_the_licence(
+    wheel: zipfile.ZipFile, server: zipfile.ZipFile
+) -> None:
     contracts = {
         path.relative_to(ROOT / "proto").as_posix(): path
         for path in (ROOT / "proto").rglob("*.proto")
@@ -62,9 +91,32 @@ def test_the_wheel_has_the_contracts_and_the_licence(wheel: zipfile.ZipFile) -> 
     assert contracts
     for name, path in contracts.items():
         assert wheel.read(f"raftlog/proto/{name}") == path.read_bytes()
-    (licence,) = (name for name in names if name.endswith(".dist-info/licenses/LICENSE"))
-    assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
+    for one in (wheel, server):
+        (licence,) = (name for name in one.namelist() if name.endswith("/licenses/LICENSE"))
+        assert one.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
 def test_the_wheel_says_which_commit_it_was_built_from(wheel: zipfile.ZipFile) -> None:
     assert wheel.read(f"raftlog/{COMMIT_FILE}").decode().strip() == commit_of_checkout(ROOT)
+
+
+def test_server_extra_is_installed_from_a_directory_of_wheels(wheels: Path, tmp_path: Path) -> None:
+    (wheel,) = wheels.glob("raftlog-*.whl")
+    python = virtual_environment(tmp_path / "venv")
+    raftlog = python.parent / "raftlog"
+    install(python, f"{wheel}[cli]")
+    refused = subprocess.run(
+        [raftlog, "controller", "run", "-c", "node1.toml"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "pip install 'raftlog[server]'" in refused.stderr
+    assert "\n  controller " in run([raftlog, "--help"])
+
+    install(python, "--find-links", wheels, f"{wheel}[server]")
+    assert "Run a controller" in run([raftlog, "controller", "run", "--help"])
+    run([python, "-c", "import broker.run, controller.run, simulation.cli"], cwd=tmp_path)
+    assert run([python, "-m", "pip", "check"]).strip() == "No broken requirements found."

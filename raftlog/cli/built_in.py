@@ -1,4 +1,4 @@
-"""The commands of this distribution, in the groups in which ``raftlog --help`` lists them.
+"""The commands of raftlog and raftlog-server, in the groups in which ``raftlog --help`` lists them.
 
 One command is found here without the metadata of every installed package, which takes as long to
 read as most commands take to run. To add one takes an entry here, whose help is how the help of the
@@ -232,7 +232,7 @@ COMMANDS = (
         "replay.kafka.cli:register",
         "Make exports of the logs of other systems.",
         "Analyse",
-        extras=("export",),
+        extras=("replay",),
     ),
     Command(
         "config",

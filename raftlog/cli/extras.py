@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
+    "broker": ("server",),
+    "controller": ("server",),
     "cryptography": ("certs", "server"),
     "fsspec": ("remote",),
     "grpc_health": ("server",),
@@ -21,8 +23,10 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "numpy": ("replay",),
     "opentelemetry": ("otel",),
     "pyspark": ("replay",),
+    "replay": ("replay",),
     "rich": ("cli",),
     "rocksdict": ("server",),
+    "simulation": ("simulation",),
     "sortedcontainers": ("server", "replay"),
     "starlette": ("server",),
     "structlog": ("cli",),

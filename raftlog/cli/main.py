@@ -233,7 +233,7 @@ def _register_missing(app: typer.Typer, plugin: Plugin, error: ImportError) -> N
         raise typer.Exit(Exit.USAGE)
 
     app.command(
-        plugin.name,
+        plugin.name.rpartition(" ")[2],
         help=f"Not available: {error}. To have it: {remedy}",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )(missing)

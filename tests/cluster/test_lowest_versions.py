@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(INSTALL_S)]
 def lowest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the programs of an environment with the lowest versions."""
     directory = tmp_path_factory.mktemp("lowest")
-    (wheel,) = build_wheels(directory).glob("*.whl")
+    (wheel,) = build_wheels(directory).glob("raftlog-*.whl")
     constraints = directory / "lowest.txt"
     constraints.write_text(lowest_versions("cli"))
     python = virtual_environment(directory / "application")
