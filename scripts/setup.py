@@ -154,7 +154,8 @@ def set_up(extras: Sequence[str]) -> None:
         make_venv(uv)
     elif not uv:
         bring_pip()
-    targets = ["--editable", str(SERVER), "--editable", f"{ROOT}[{','.join(extras)}]"]
+    # In this order: pip settles raftlog itself before raftlog-server asks for it.
+    targets = ["--editable", f"{ROOT}[{','.join(extras)}]", "--editable", str(SERVER)]
     constraints = ["--constraint", str(ROOT / "constraints.txt")]
     size = "some hundred" if NEEDS_JAVA & {*extras} else "some dozen"
     print(f"setup: installing (the first time this downloads {size} megabytes)", flush=True)
