@@ -10,7 +10,8 @@ import typer
 
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import Json, SetFlags
-from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.cli.output import print_json, print_line, print_table, print_text
+from raftlog.plural import counted
 
 app = typer.Typer(
     help="Explain and check configuration files.", epilog=EPILOG, no_args_is_help=True
@@ -49,6 +50,7 @@ def keys(as_json: Json = False) -> None:
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration to check.")],
     flags: SetFlags = None,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Show the defaults, too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check a file, and show the values in force or all mistakes.
@@ -71,12 +73,19 @@ def check(
     if as_json:
         print_json({key: _plain(value) for key, value in config.items()})
         return
-    rows = [
-        (key, _text(value) or None, "" if value == defaults[key] else "set")
-        for key, value in config.items()
-    ]
-    print_table(("KEY", "VALUE", ""), rows)
+    values = dict(config.items())
+    chosen = {key: value for key, value in values.items() if value != defaults[key]}
     print_line(f"{file}: a {config.role}'s configuration without mistakes")
+    print_line("")
+    rows = [
+        (key, "yes" if key in chosen else "", _text(value) or None)
+        for key, value in (values if show_all else chosen).items()
+    ]
+    if show_all:
+        print_table(("KEY", "SET", "VALUE"), rows)
+    else:
+        print_table(("KEY", "VALUE"), [(key, value) for key, _, value in rows])
+        print_text(f"({counted(len(values) - len(chosen), 'key')} with their defaults: --all)")
 
 
 def _plain(value: object) -> object:

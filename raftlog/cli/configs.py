@@ -17,7 +17,14 @@ from raftlog.cli.options import (
     Json,
     Timeout,
 )
-from raftlog.cli.output import print_error, print_json, print_line, print_note, print_table
+from raftlog.cli.output import (
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+    print_text,
+)
 from raftlog.cli.reads import ReadMode, ReadModeOption, read
 from raftlog.cli.writes import (
     Acks,
@@ -31,6 +38,7 @@ from raftlog.cli.writes import (
 )
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.config_keys import without_effect as effect_of
+from raftlog.plural import counted
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -188,12 +196,17 @@ def describe(
             autocompletion=completion.config_keys,
         ),
     ] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", "-a", help="Show defaults that nothing acts on, too.")
+    ] = False,
     mode: ReadModeOption = ReadMode.REPEATABLE,
     bootstrap_server: BootstrapServer = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     as_json: Json = False,
 ) -> None:
     """Show the configs of one resource, and where each value comes from.
+
+    Those that are set, and those that this build acts on; --all and --json show all that there are.
 
     \b
     Examples:
@@ -221,10 +234,14 @@ def describe(
         ]
         print_json({"offset": response.token.offset, "configs": configs})
     else:
-        print_table(
-            ("KEY", "VALUE", "SOURCE"),
-            [(key, value, marked(source, marks[key])) for key, value, source in rows],
-        )
+        shown = [
+            (key, value, marked(source, marks[key]))
+            for key, value, source in rows
+            if show_all or keys or source != SOURCES[DEFAULT] or not marks[key]
+        ]
+        print_table(("KEY", "VALUE", "SOURCE"), shown)
+        if idle := len(rows) - len(shown):
+            print_text(f"({counted(idle, 'default')} that nothing acts on: --all)")
         print_line(f"at offset {response.token.offset}")
     meant = {one.name: one.value for one in result.configs if keys or one.config_source != DEFAULT}
     if note := without_effect(kind.wire, meant):

@@ -273,5 +273,7 @@ def _text(value: bytes) -> str:
 
 
 def _short(value: bytes) -> str:
-    text = value[: 4 * _SHOWN_CHARS].decode(errors="backslashreplace")
-    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 1]}…"
+    from raftlog.cli.render import shortened, value_text
+
+    text = value_text(value)
+    return text if len(text) <= _SHOWN_CHARS else shortened(text, value, _SHOWN_CHARS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from itertools import chain
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import typer
 
@@ -22,12 +23,19 @@ from raftlog.cli.log_sources import (
     open_log,
 )
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, JsonLines, Timeout
-from raftlog.cli.output import print_error, print_json_line
-from raftlog.cli.render import fields_text, record_name, record_to_dict, time_text
+from raftlog.cli.output import print_error, print_json_line, terminal_width
+from raftlog.cli.render import (
+    config_text,
+    fields_text,
+    one_line,
+    record_fields,
+    record_name,
+    record_to_dict,
+    time_text,
+)
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import LONG_MAX
 from raftlog.metadata.records import RecordType
-from raftlog.printable import printable
 
 POLL_S = 2.0
 app = typer.Typer(
@@ -76,7 +84,10 @@ def dump(
 ) -> None:
     """Print records, one a line: offset, epoch, time, type, content.
 
-    Every checksum is verified on the way.
+    Times are UTC. Bytes that are printable UTF-8 are shown as text, others in hex. On a terminal a
+    record has one line: a value that has no room ends with "…" and its size, and fields that have
+    none are counted. A pipe, a file and --json get all of it. Every
+    checksum is verified on the way.
 
     Reads the running cluster (committed records only), a stopped node's directory (to its end,
     committed or not), or an export. A corrupt log ends the dump with exit code 3, naming the
@@ -99,35 +110,88 @@ def dump(
         end = source.end_offset if until is None else min(until, source.end_offset)
         if first < source.start_offset:
             print_error(begins_late(source))
-        for line in _records(chunks(source, end), first, end):
-            if source.origin:
-                line["record"] |= _as_kafka(line["record"])
-            _print(line, wanted, as_json)
+        show = _print_json if as_json else _printer(terminal_width())
+        records = _records(chunks(source, end), first, end)
         if follow:
-            for line in _records(_to_come(source, end, timeout), first, LONG_MAX):
-                _print(line, wanted, as_json)
+            to_come = _records(_to_come(source, end, timeout), first, LONG_MAX)
+            records = chain(records, to_come)
+        for found in records:
+            if not wanted or record_name(found.data.type) in wanted:
+                show(found, is_kafka=bool(source.origin))
+
+
+class _Found(NamedTuple):
+    """A record where it stands in the log."""
+
+    offset: int
+    header: batch.BatchHeader
+    data: batch.RecordData
+
+
+class _Show(Protocol):
+    """Print one record. ``is_kafka``: its topics' ids as Kafka prints them."""
+
+    def __call__(self, found: _Found, *, is_kafka: bool) -> None: ...
 
 
 def _as_kafka(record: dict[str, Any]) -> dict[str, Any]:
-    """What it says of topics' ids, as Kafka prints them."""
     from raftlog.metadata.kafka_ids import kafka_id
 
     said = ((name, record.get(name)) for name in ("topic_id", "clears_elr_of"))
-    return {name: kafka_id(value) for name, value in said if value}
+    ids = {
+        name: kafka_id(value.hex() if isinstance(value, bytes) else value)
+        for name, value in said
+        if value
+    }
+    return record | ids
 
 
-def _print(line: dict[str, Any], wanted: set[str], as_json: bool) -> None:
-    if wanted and line["type"] not in wanted:
-        return
-    if as_json:
-        print_json_line(line)
-    else:
+def _print_json(found: _Found, *, is_kafka: bool) -> None:
+    header = found.header
+    record = record_to_dict(found.data)
+    print_json_line(
+        {
+            "offset": found.offset,
+            "epoch": header.epoch,
+            "timestamp_ms": header.timestamp_ms,
+            "batch_base_offset": header.base_offset,
+            "batch_records": header.record_count,
+            "control": header.control,
+            "principal": header.principal or None,
+            "client_id": header.client_id or None,
+            "sequence": header.sequence or None,
+            "type": record_name(found.data.type),
+            "record": _as_kafka(record) if is_kafka else record,
+        }
+    )
+
+
+def _printer(width: int | None) -> _Show:
+    """Print records for people, in so many columns; None: as many as there are."""
+    shown_date = ""
+
+    def show(found: _Found, *, is_kafka: bool) -> None:
+        nonlocal shown_date
+        header, name, fields = found.header, record_name(found.data.type), record_fields(found.data)
+        if is_kafka:
+            fields = _as_kafka(fields)
+        date, time = time_text(header.timestamp_ms).split("T")
         # Not through rich: a log may have millions of lines.
-        text = (
-            f"{line['offset']:>10}  {line['epoch']:>4}  {time_text(line['timestamp_ms'])} "
-            f" {line['type']:<26}  {fields_text(line['record'])}"
-        )
-        typer.echo(printable(text))
+        if width is None:
+            begin = f"{found.offset:>10}  {header.epoch:>4}  {date}T{time}  {name:<26}  "
+            typer.echo(begin + fields_text(fields))
+            return
+        if date != shown_date:
+            typer.echo(f"{date} (UTC)")
+            shown_date = date
+        begin = f"{found.offset:>6} {header.epoch:>2}  {time[:8]}  {name}  "
+        room = width - len(begin)
+        if found.data.type == RecordType.CONFIG:
+            typer.echo(begin + one_line(config_text(fields), room))
+        else:
+            typer.echo(begin + fields_text(fields, room))
+
+    return show
 
 
 def _to_come(source: LogSource, offset: int, timeout_s: float) -> Iterator[bytes]:
@@ -161,21 +225,9 @@ def _check_types(wanted: set[str]) -> None:
             raise typer.BadParameter(f"--type {name}: there is no such record type; {hint}")
 
 
-def _records(read: Iterator[bytes], first: int, end: int) -> Iterator[dict[str, Any]]:
+def _records(read: Iterator[bytes], first: int, end: int) -> Iterator[_Found]:
     for chunk in read:
         for header in batch.headers(chunk, verify=False):
             for offset, data in enumerate(batch.records(chunk, header), header.base_offset):
                 if first <= offset < end:
-                    yield {
-                        "offset": offset,
-                        "epoch": header.epoch,
-                        "timestamp_ms": header.timestamp_ms,
-                        "batch_base_offset": header.base_offset,
-                        "batch_records": header.record_count,
-                        "control": header.control,
-                        "principal": header.principal or None,
-                        "client_id": header.client_id or None,
-                        "sequence": header.sequence or None,
-                        "type": record_name(data.type),
-                        "record": record_to_dict(data),
-                    }
+                    yield _Found(offset, header, data)

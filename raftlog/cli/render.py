@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.protobuf.message import Message
 
 from raftlog.batch import RecordData
+from raftlog.cli.table import columns_of
+from raftlog.metadata.entity_words import RESOURCE_TYPES
 from raftlog.metadata.records import RecordType, UnknownRecordError, parse
+from raftlog.plural import counted
+from raftlog.printable import printable
 from raftlog.words import moment
 
+LEAST_SHOWN = 6
+"""Columns of a shortened value; with less room it is not begun."""
+_ASIDE = frozenset(' "=,{}[]')
+"""Characters that stand between values: a text that has one is quoted."""
 
-def record_to_dict(data: RecordData) -> dict[str, Any]:
-    """A record's fields; one that this build does not know as its bytes in hex: a dump must show it
-    all the same.
+
+def record_to_dict(
+    data: RecordData, of_bytes: Callable[[bytes], Any] = bytes.hex
+) -> dict[str, Any]:
+    """A record's fields; one that this build does not know as its bytes: a dump must show it all
+    the same.
     """
     try:
-        return message_to_dict(parse(data))
+        return message_to_dict(parse(data), of_bytes)
     except UnknownRecordError:
-        return {"undecoded": data.body.hex()}
+        return {"undecoded": of_bytes(data.body)}
+
+
+def record_fields(data: RecordData) -> dict[str, Any]:
+    """A record's fields for people: bytes are shown as text if they are text, else in hex."""
+    return record_to_dict(data, bytes)
 
 
 def record_name(type_: int) -> str:
@@ -29,32 +46,114 @@ def record_name(type_: int) -> str:
         return f"UNKNOWN_{type_}"
 
 
-def message_to_dict(message: Message) -> dict[str, Any]:
+def message_to_dict(
+    message: Message, of_bytes: Callable[[bytes], Any] = bytes.hex
+) -> dict[str, Any]:
     """A message as plain containers: bytes in hex, optional fields only if set, all others
     always.
     """
     return {
-        field.name: _plain(getattr(message, field.name))
+        field.name: _plain(getattr(message, field.name), of_bytes)
         for field in message.DESCRIPTOR.fields
         if not field.has_presence or message.HasField(field.name)
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, of_bytes: Callable[[bytes], Any]) -> Any:
     if isinstance(value, Message):
-        return message_to_dict(value)
+        return message_to_dict(value, of_bytes)
     if isinstance(value, bytes):
-        return value.hex()
+        return of_bytes(value)
     if isinstance(value, str | int | float):
         return value
-    return [_plain(one) for one in value]
+    return [_plain(one, of_bytes) for one in value]
 
 
-def fields_text(fields: dict[str, Any]) -> str:
-    """``name=value ...`` in one line; empty fields are left out."""
-    return " ".join(
-        f"{name}={_text(value)}" for name, value in fields.items() if value not in ("", [], {})
-    )
+def fields_text(fields: Mapping[str, Any], room: int | None = None) -> str:
+    """``name=value ...`` in one line; empty fields are left out.
+
+    ``room``: the columns there are; None: as many as it takes. Where they are too few, the first
+    field and then the shortest ones are shown, another one is shortened, and the rest is counted.
+    """
+    texts = {name: f"{name}={_text(one)}" for name, one in fields.items() if one not in _EMPTY}
+    whole = " ".join(texts.values())
+    if room is None or columns_of(whole) <= room:
+        return whole
+    shown: dict[str, str] = {}
+    first, *others = texts
+    for name in (first, *sorted(others, key=lambda name: len(texts[name]))):
+        if columns_of(_line(texts, shown | {name: texts[name]})) > room:
+            break
+        shown[name] = texts[name]
+    for name in (one for one in texts if one not in shown):
+        free = room - columns_of(_line(texts, shown | {name: ""}))
+        if cut := shortened(texts[name], fields[name], free, len(name) + 1):
+            shown[name] = cut
+            break
+    return _line(texts, shown)
+
+
+_EMPTY: tuple[Any, ...] = ("", b"", [], {})
+
+
+def _line(texts: Mapping[str, str], shown: Mapping[str, str]) -> str:
+    """The fields shown in the order of all, and how many are not."""
+    left = len(texts) - len(shown)
+    more = [f"… {left} more"] if left else []
+    return " ".join([*(shown[name] for name in texts if name in shown), *more])
+
+
+def config_text(fields: Mapping[str, Any]) -> str:
+    """The change of a CONFIG record: ``topic orders: retention.ms=3600000``, or ``… deleted``."""
+    value = fields.get("value")
+    to = f"={value}" if value is not None else " deleted"
+    of = resource_text(fields["resource_type"], fields["resource_name"])
+    return f"{of}: {fields['name']}{to}"
+
+
+def resource_text(type_: int, name: str) -> str:
+    """``topic orders``; ``broker``: all of them."""
+    return f"{RESOURCE_TYPES.get(type_, str(type_))} {name}".strip()
+
+
+def one_line(text: str, room: int | None) -> str:
+    """A text that is whole, or ends with its size in bytes."""
+    text = printable(text)
+    if room is None or columns_of(text) <= room:
+        return text
+    return shortened(text, text, room) or text
+
+
+def shortened(text: str, value: Any, room: int, kept: int = 0) -> str:
+    """The beginning of a value's text, with the size of the whole; empty if there is no room for
+    that. ``kept``: characters before the value itself.
+    """
+    if isinstance(value, int | float):
+        return ""
+    size = f"… {_size(value)}"
+    begins = room - columns_of(size)
+    if begins < kept + LEAST_SHOWN:
+        return ""
+    head = text[:begins]
+    while columns_of(head) > begins:
+        head = head[:-1]
+    return head + size
+
+
+def _size(value: Any) -> str:
+    if isinstance(value, bytes | str):
+        length = len(value if isinstance(value, bytes) else value.encode(errors="replace"))
+        return f"{length:,} byte{'' if length == 1 else 's'}"
+    return counted(len(value), "field" if isinstance(value, dict) else "item")
+
+
+def value_text(value: bytes) -> str:
+    """Bytes for people: as text if all of them are printable UTF-8, else in hex."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+    return text if text.isprintable() else f"0x{value.hex()}"
 
 
 def _text(value: Any) -> str:
@@ -62,7 +161,18 @@ def _text(value: Any) -> str:
         return "{" + fields_text(value) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_text(one) for one in value) + "]"
-    return str(value)
+    if isinstance(value, bytes):
+        text = value_text(value)
+        return text if text == f"0x{value.hex()}" else _quoted(text)
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    """A text that no other value can be taken for."""
+    shown = printable(text)
+    if _ASIDE & {*text} or text.startswith("0x"):
+        return '"' + shown.replace('"', '\\"') + '"'
+    return shown
 
 
 def time_text(timestamp_ms: int) -> str:

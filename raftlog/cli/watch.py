@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -154,18 +152,13 @@ async def _show(
 
 
 def _print(change: Change, as_json: bool) -> None:
-    from raftlog.cli.output import print_json_line
-    from raftlog.printable import printable
+    from raftlog.cli.output import print_json_line, terminal_width
+    from raftlog.cli.render import one_line
 
     if as_json:
         print_json_line(_document(change))
         return
-    text = printable(line(change))
-    if sys.stdout.isatty():
-        columns = shutil.get_terminal_size().columns
-        if len(text) > columns:
-            text = f"{text[: columns - 1]}…"
-    typer.echo(text)
+    typer.echo(one_line(line(change), terminal_width()))
 
 
 def line(change: Change) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from raftlog.cli.doctor_screen import document as of_doctor
 from raftlog.cli.output import known
+from raftlog.cli.render import resource_text
 from raftlog.console.altered import altered
-from raftlog.console.recent import resource_text
 from raftlog.doctor.diagnosis import diagnose, verdict
 from raftlog.doctor.evidence import Evidence
 from raftlog.incident.line import took

@@ -8,9 +8,8 @@ from itertools import islice
 from typing import Any
 
 from raftlog import batch
-from raftlog.cli.render import fields_text, record_name, record_to_dict
+from raftlog.cli.render import config_text, fields_text, record_name, record_to_dict
 from raftlog.metadata.authors import author
-from raftlog.metadata.entity_words import RESOURCE_TYPES
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 
@@ -131,7 +130,7 @@ def _told(
     if topic and data.type != RecordType.TOPIC:
         # People know topics by name.
         fields = {"topic": topic} | {k: v for k, v in fields.items() if k != "topic_id"}
-    text = _config_text(fields) if data.type == RecordType.CONFIG else fields_text(fields)
+    text = config_text(fields) if data.type == RecordType.CONFIG else fields_text(fields)
     if len(text) > TEXT_MAX_CHARS:
         text = text[: TEXT_MAX_CHARS - 1] + "…"
     return {
@@ -143,16 +142,3 @@ def _told(
         "text": text,
         "partitions": 0,
     }
-
-
-def _config_text(fields: Mapping[str, Any]) -> str:
-    """``topic orders: retention.ms=3600000``, or that it was deleted."""
-    value = fields.get("value")
-    to = f"={value}" if value is not None else " deleted"
-    of = resource_text(fields["resource_type"], fields["resource_name"])
-    return f"{of}: {fields['name']}{to}"
-
-
-def resource_text(type_: int, name: str) -> str:
-    """``topic orders``; ``broker``: all of them."""
-    return f"{RESOURCE_TYPES.get(type_, str(type_))} {name}".strip()

@@ -117,7 +117,8 @@ def test_topics_from_creation_to_deletion(
 
     deleted = raftlog("topics", "delete", "a", "b", "c", "--acks", "visible", *server)
     assert deleted.code == 0
-    assert raftlog("topics", "list", *server, "--json").json["topics"] == []
+    left = {one["name"] for one in raftlog("topics", "list", *server, "--json").json["topics"]}
+    assert not left & {"a", "b", "c"}
     shown = raftlog(
         "log", "image", *at, "--at", made.json["write"]["offset"], "--entity", "topics/b/1"
     ).json

@@ -192,7 +192,16 @@ def test_config_check_shows_what_is_in_force(
     values = raftlog("config", "check", config, "--json").json
     assert values["log.level"] == "debug"
     assert values["controller.quorum.voters"] == ["1@127.0.0.1:9093"]
-    assert "without mistakes" in raftlog("config", "check", config).out
+    ran = raftlog("config", "check", config)
+    verdict, blank, headings, *rows, rest = ran.out.splitlines()
+    assert verdict == f"{config}: a controller's configuration without mistakes"
+    assert (blank, headings.split()) == ("", ["KEY", "VALUE"])
+    shown = {row.split()[0] for row in rows}
+    assert shown >= {"node.id", "controller.quorum.voters", "log.level"}
+    assert "log.format" not in shown, "it has its default"
+    assert rest == f"({len(values) - len(shown)} keys with their defaults: --all)"
+    everything = raftlog("config", "check", config, "--all").out
+    assert {line.split()[0] for line in everything.splitlines()[3:]} >= values.keys()
 
 
 def test_config_keys(raftlog: Raftlog) -> None:

@@ -82,6 +82,13 @@ def test_what_the_commands_say(raftlog: Raftlog, cluster: LocalCluster) -> None:
     shown = raftlog("configs", "describe", "topic", "hinted", *through)
     # Only what was set: the defaults of keys that do nothing are nobody's mistake.
     assert shown.err == "note: segment.ms is kept and shown, but this build does not act on it\n"
+    lines = {line.split()[0]: line for line in shown.out.splitlines()}
+    assert lines.keys() >= {"retention.ms", "min.insync.replicas"}, "defaults that are acted on"
+    assert "segment.jitter.ms" not in lines
+    everything = raftlog("configs", "describe", "topic", "hinted", "--all", *through).out
+    unused = [line for line in everything.splitlines() if line.endswith("default (not acted on)")]
+    assert len(unused) > 10
+    assert f"({len(unused)} defaults that nothing acts on: --all)" in lines.values()
     shown = raftlog("configs", "describe", "topic", "hinted", "--key", "max.message.bytes", *at)
     assert not shown.err
     shown = raftlog("config", "describe", "topic", "hinted", "--key", "retention.m", *at)
