@@ -42,8 +42,10 @@ def describe_acls(state: ControllerState, request: rpc.DescribeAclsRequest) -> R
     """The entries that a filter chooses, sorted. Raises UNSUPPORTED_VERSION, INVALID_REQUEST."""
     check_supported(state.log.pending)
     check_filter(request.filter, "filter")
+    image = state.log.committed
     response = rpc.DescribeAclsResponse(
-        entries=[_wire(one) for one in chosen(state.log.committed.acls.values(), request.filter)]
+        entries=[_wire(one) for one in chosen(image.acls.values(), request.filter)],
+        offset=image.offset,
     )
     if state.authorization is not None:
         authorizer = state.authorization.authorizer

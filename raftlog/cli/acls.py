@@ -142,6 +142,7 @@ def list_(
     if as_json:
         print_json(
             {
+                "offset": answers[-1].offset,
                 "authorizer_enabled": answers[0].authorizer_enabled,
                 "super_users": list(answers[0].super_users),
                 "allow_everyone_if_no_acl_found": answers[0].allow_everyone_if_no_acl_found,
@@ -359,6 +360,7 @@ def decide(
     if as_json:
         print_json(
             {
+                "offset": answer.offset,
                 "authorizer_enabled": answer.authorizer_enabled,
                 "verdicts": [
                     {

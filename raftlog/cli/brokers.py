@@ -96,6 +96,7 @@ def list_(
 def _document(answer: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What ``list --json`` prints."""
     return {
+        "offset": answer.high_watermark - 1,
         "high_watermark": answer.high_watermark,
         "lowest_acknowledged_offset": known(answer.lowest_acknowledged_offset),
         "lao_unknown_reason": answer.lao_unknown_reason or None,

@@ -34,7 +34,7 @@ def keys(as_json: Json = False) -> None:
 
     rows = reference()
     if as_json:
-        print_json([dataclasses.asdict(row) for row in rows])
+        print_json({"keys": [dataclasses.asdict(row) for row in rows]})
         return
     print_table(
         ("KEY", "ROLES", "DEFAULT", "UNIT", "WHAT AND WHY"),
@@ -71,7 +71,8 @@ def check(
     check_tls_files(config)
     defaults = {key: getattr(Settings, name) for key, name in FIELD_OF_KEY.items()}
     if as_json:
-        print_json({key: _plain(value) for key, value in config.items()})
+        values = {key: _plain(value) for key, value in config.items()}
+        print_json({"file": str(file), "role": config.role, "values": values})
         return
     values = dict(config.items())
     chosen = {key: value for key, value in values.items() if value != defaults[key]}

@@ -146,7 +146,7 @@ def _print(record: ConsumedRecord, as_json: bool) -> None:
 def _document(record: ConsumedRecord) -> dict[str, Any]:
     key, key_base64 = text_and_base64(record.key)
     value, value_base64 = text_and_base64(record.value)
-    fields: dict[str, Any] = {
+    return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
@@ -156,11 +156,9 @@ def _document(record: ConsumedRecord) -> dict[str, Any]:
         "key_base64": key_base64,
         "value": value,
         "value_base64": value_base64,
-    }
-    if record.headers:
-        fields["headers"] = [
+        "headers": [
             {"key": name, "value": text, "value_base64": base64}
             for name, content in record.headers
             for text, base64 in (text_and_base64(content),)
-        ]
-    return fields
+        ],
+    }

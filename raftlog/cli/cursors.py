@@ -76,6 +76,7 @@ def list_(
     if as_json:
         print_json(
             {
+                "offset": answer.high_watermark - 1,
                 "log_start_offset": answer.log_start_offset,
                 "high_watermark": answer.high_watermark,
                 "cursors": cursors,

@@ -68,9 +68,10 @@ def list_(
         _show(document)
 
 
-def _document(answer: Any) -> dict[str, list[dict[str, Any]]]:
+def _document(answer: Any) -> dict[str, Any]:
     """What --json prints."""
     return {
+        "offset": answer.offset,
         "hostnames": [
             {
                 "hostname": one.hostname,
@@ -105,7 +106,7 @@ def _document(answer: Any) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _show(document: dict[str, list[dict[str, Any]]]) -> None:
+def _show(document: dict[str, Any]) -> None:
     rows = [
         (
             host["hostname"],

@@ -83,7 +83,8 @@ def image_(
     if origin:
         document["topics"] = [with_kafka_id("topic", one) for one in document["topics"]]
     if entity:
-        print_json(find(document, entity))
+        found = find(document, entity)
+        print_json({"offset": image.offset, "path": entity, "entity": found})
     elif as_json:
         print_json(document)
     else:

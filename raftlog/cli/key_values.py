@@ -69,11 +69,14 @@ def get(
       raftlog kv get settings/limit --read strict --json
     """
     body = broker_pb2.ListKeyValuesRequest(keys=[key])
-    found = read(body, mode, bootstrap_server, timeout).list_key_values.key_values
+    response = read(body, mode, bootstrap_server, timeout)
+    found = response.list_key_values.key_values
+    if as_json:
+        one = _document(found[0]) if found else None
+        print_json({"offset": response.token.offset, "key_value": one})
     if not found:
         raise FailedError(f"there is no key {key}", Exit.REFUSED)
     if as_json:
-        print_json(_document(found[0]))
         return
     if sys.stdout.isatty():
         typer.echo(_text(found[0].value))
@@ -102,9 +105,9 @@ def list_(
       raftlog kv list
       raftlog kv list locks/ --json
     """
-    found = _list(prefix, mode, bootstrap_server, timeout)
+    found, offset = _list(prefix, mode, bootstrap_server, timeout)
     if as_json:
-        print_json([_document(one) for one in found])
+        print_json({"offset": offset, "key_values": [_document(one) for one in found]})
         return
     rows = [
         (one.key, one.offset, one.create_offset, one.lease_id or None, _short(one.value))
@@ -200,7 +203,7 @@ def delete(
         raise ConfigError("--expected-offset is about one key")
     changes = [_deletion(key, expected) for key in keys or []]
     if prefix is not None:
-        found = _list(prefix, ReadMode.LATEST, bootstrap_server, timeout, keys_only=True)
+        found, _ = _list(prefix, ReadMode.LATEST, bootstrap_server, timeout, keys_only=True)
         changes = [_deletion(one.key, one.offset) for one in found]
         if not changes:
             print_json({"keys": {}, "write": None}) if as_json else print_line(
@@ -240,8 +243,10 @@ def _alter(
 
 def _list(
     prefix: str, mode: ReadMode, bootstrap_server: str, timeout: float, *, keys_only: bool = False
-) -> list[Any]:
-    async def ask(session: Session) -> list[Any]:
+) -> tuple[list[Any], int]:
+    """The keys, and the offset of the last part of the answer: none is newer."""
+
+    async def ask(session: Session) -> tuple[list[Any], int]:
         # One client for all parts: none of them is older than the one before it.
         client = session.brokers(bootstrap_server)
         found: list[Any] = []
@@ -252,7 +257,7 @@ def _list(
             answer = response.list_key_values
             found.extend(answer.key_values)
             if not answer.more or not answer.key_values:
-                return found
+                return found, response.token.offset
             after = answer.key_values[-1].key
 
     return run(ask, timeout)

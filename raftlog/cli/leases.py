@@ -69,7 +69,7 @@ def list_(
         for one in response.list_leases.leases
     ]
     if as_json:
-        print_json(leases)
+        print_json({"offset": response.list_leases.offset, "leases": leases})
         return
     rows = [
         (one["id"], _seconds(one["ttl_ms"]), _seconds(one["remaining_ms"]), *list(one.values())[3:])

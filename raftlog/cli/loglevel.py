@@ -78,7 +78,7 @@ def loglevel(
     found = asyncio.run(_ask(addresses, servers, timeout, level, for_ms, nodes or []))
     rows = [_row(node, called) for node, called in found]
     if as_json:
-        print_json(rows)
+        print_json({"nodes": rows})
     else:
         print_table(
             ("NODE", "LEVEL", "UNTIL", ""),

@@ -114,6 +114,13 @@ async def _ask(addresses: list[str], timeout_s: float) -> tuple[Quorum, dict[str
     return quorum, await versions_of(there, timeout_s, security)
 
 
+_OF_ITSELF = (
+    *("directory_id", "role", "epoch", "leader_id", "voted_id", "log_start_offset"),
+    *("log_end_offset", "durable_end_offset", "high_watermark", "lag", "last_fetch_age_ms"),
+)
+"""What only a node that answers says."""
+
+
 def _rows(quorum: Quorum, versions: dict[str, str]) -> list[dict[str, Any]]:
     """One row a node, by id; those that do not answer with what the others know of them."""
     leader = quorum.leader
@@ -136,13 +143,12 @@ def _row(
 ) -> dict[str, Any]:
     one = answer.description
     if one is None:
-        return {
-            "node_id": ids.get(answer.address),
-            "endpoint": answer.address,
-            "role": None,
-            "failure": answer.failure,
+        unknown = dict.fromkeys(_OF_ITSELF)
+        return {"node_id": ids.get(answer.address), "endpoint": answer.address, **unknown} | {
+            "failure": answer.failure
         }
     return {
+        "failure": None,
         "node_id": one.node_id,
         "endpoint": answer.address,
         "directory_id": one.directory_id,

@@ -103,7 +103,7 @@ def reassign(
         acks,
         as_json=as_json,
         done="would be moved" if validate_only else "moving",
-        more={} if before is None else {"before": before},
+        more={"before": before},
     )
 
 
@@ -137,7 +137,7 @@ def cancel(
             bootstrap_server,
             bootstrap_controller,
             timeout,
-        )
+        ).topics
         names = [(topic.name, one.partition_index) for topic in listed for one in topic.partitions]
         if not names:
             print_json({"partitions": [], "write": None}) if as_json else print_line(
@@ -173,10 +173,10 @@ def reassignments(
     """
     asked = [controller_pb2.ListReassignmentsTopic(name=name) for name in topics or []]
     body = controller_pb2.ListPartitionReassignmentsRequest(topics=asked)
-    listed = _listed(body, bootstrap_server, bootstrap_controller, timeout)
-    rows = [_row(topic.name, one) for topic in listed for one in topic.partitions]
+    answer = _listed(body, bootstrap_server, bootstrap_controller, timeout)
+    rows = [_row(topic.name, one) for topic in answer.topics for one in topic.partitions]
     if as_json:
-        print_json({"reassignments": rows})
+        print_json({"offset": answer.offset, "reassignments": rows})
     else:
         columns = ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "ISR", "WAITING FOR")
         print_table(
@@ -205,7 +205,7 @@ def _request(
 
 def _listed(body: Any, bootstrap_server: str, bootstrap_controller: str, timeout: float) -> Any:
     response = write(body, AcksLevel.COMMITTED, bootstrap_server, bootstrap_controller, timeout)
-    return response.list_partition_reassignments.topics
+    return response.list_partition_reassignments
 
 
 def _before(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
 
 import typer
 
@@ -68,15 +69,26 @@ def install(
     files = units.unit_files([executable] if executable else units.this_command())
     if dry_run:
         if as_json:
-            print_json({str(prefix / place): text for place, text in files.items()})
+            print_json(_document(files, prefix, []))
             return
         typer.echo("\n".join(f"# --- {prefix / place}\n{text}" for place, text in files.items()))
         return
     written = units.install(files, prefix)
     if as_json:
-        print_json({"written": [str(path) for path in written]})
+        print_json(_document(files, prefix, written))
         return
     for place in files:
         path = prefix / place
         print_line(f"{'wrote' if path in written else 'unchanged'} {path}")
     typer.echo(_NEXT)
+
+
+def _document(
+    files: Mapping[PurePosixPath, str], prefix: Path, written: Sequence[Path]
+) -> dict[str, Any]:
+    """What --json prints."""
+    rows = [
+        {"path": str(prefix / place), "written": prefix / place in written, "text": text}
+        for place, text in files.items()
+    ]
+    return {"files": rows}

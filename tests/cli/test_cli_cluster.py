@@ -122,7 +122,8 @@ def test_topics_from_creation_to_deletion(
     shown = raftlog(
         "log", "image", *at, "--at", made.json["write"]["offset"], "--entity", "topics/b/1"
     ).json
-    assert (shown["index"], shown["leader"]) == (1, 2)
+    assert (shown["offset"], shown["path"]) == (made.json["write"]["offset"], "topics/b/1")
+    assert (shown["entity"]["index"], shown["entity"]["leader"]) == (1, 2)
 
 
 def test_configs_altered_and_described(
@@ -230,7 +231,7 @@ def test_a_write_says_where_it_is(raftlog: Raftlog, at: tuple[str, str]) -> None
         "topic_id": "",
     }
     shown = raftlog("log", "image", *at, "--at", offset, "--entity", "configs/broker/").json
-    assert shown["values"]["log.retention.ms"] == "1001"
+    assert shown["entity"]["values"]["log.retention.ms"] == "1001"
 
 
 def test_wrong_settings_are_usage(raftlog: Raftlog, at: tuple[str, str]) -> None:

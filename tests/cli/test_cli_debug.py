@@ -160,13 +160,17 @@ def test_log_levels_of_one_node_and_of_all(raftlog: Raftlog, cluster: LocalClust
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
     name = cluster.brokers[0].name
     assert raftlog("cluster", "loglevel", "debug", "--node", name, "--for", "1h", *at).code == 0
-    shown = {row["node"]: row for row in raftlog("cluster", "loglevel", "--json", *at).json}
+    shown = {
+        row["node"]: row for row in raftlog("cluster", "loglevel", "--json", *at).json["nodes"]
+    }
     assert set(shown) == {node.name for node in cluster.nodes}
     assert shown[name]["level"] == "debug"
     assert shown[name]["until_ms"]
     assert {row["level"] for node, row in shown.items() if node != name} == {"info"}
     assert raftlog("cluster", "loglevel", "configured", *at).code == 0
-    shown = {row["node"]: row for row in raftlog("cluster", "loglevel", "--json", *at).json}
+    shown = {
+        row["node"]: row for row in raftlog("cluster", "loglevel", "--json", *at).json["nodes"]
+    }
     assert shown[name] == {"node": name, "level": "info", "until_ms": None, "failure": None}
     assert raftlog("cluster", "loglevel", "loud", *at).code != 0
     assert raftlog("cluster", "loglevel", "debug", "--node", "broker-99", *at).code == 2

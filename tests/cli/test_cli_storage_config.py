@@ -189,7 +189,9 @@ def test_config_check_shows_what_is_in_force(
     raftlog: Raftlog, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAFTLOG_LOG_LEVEL", "debug")
-    values = raftlog("config", "check", config, "--json").json
+    checked = raftlog("config", "check", config, "--json").json
+    assert (checked["file"], checked["role"]) == (str(config), "controller")
+    values = checked["values"]
     assert values["log.level"] == "debug"
     assert values["controller.quorum.voters"] == ["1@127.0.0.1:9093"]
     ran = raftlog("config", "check", config)
@@ -205,7 +207,7 @@ def test_config_check_shows_what_is_in_force(
 
 
 def test_config_keys(raftlog: Raftlog) -> None:
-    rows = raftlog("config", "keys", "--json").json
+    rows = raftlog("config", "keys", "--json").json["keys"]
     by_key = {row["key"]: row for row in rows}
     assert by_key["broker.session.timeout.ms"]["default"] == "9000"
     assert by_key["broker.session.timeout.ms"]["unit"] == "ms"

@@ -158,7 +158,7 @@ def test_other_commands_say_and_take_them(real: Path, ids: dict[str, str]) -> No
     said = {one["name"]: one["topic_id"] for one in (json.loads(each)["record"] for each in dump)}
     assert ids.items() <= said.items()
     named, by_id = (
-        json.loads(command("log", "image", *source, "--entity", f"topics/{key}"))
+        json.loads(command("log", "image", *source, "--entity", f"topics/{key}"))["entity"]
         for key in (TOPIC, id_)
     )
     assert named == by_id

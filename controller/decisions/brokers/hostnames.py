@@ -59,6 +59,7 @@ def list_hostnames(state: ControllerState, now: float) -> Reply:
     check_supported(state.log.pending)
     image = state.log.committed
     body = rpc.ListHostnamesResponse(
+        offset=image.offset,
         hostnames=[
             rpc.MappedHostname(
                 hostname=mapping.name,

@@ -103,7 +103,9 @@ def list_leases(state: ControllerState, now: float) -> Reply:
         )
         for _, one in sorted(image.leases.items())
     ]
-    return Reply(rpc.ListLeasesResponse(leases=leases, generation=state.generation))
+    return Reply(
+        rpc.ListLeasesResponse(leases=leases, generation=state.generation, offset=image.offset)
+    )
 
 
 def expire_lease(state: ControllerState, now: float) -> Write | None:

@@ -103,7 +103,7 @@ def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequ
         ]
         if ongoing:
             topics.append(rpc.OngoingTopicReassignment(name=name, partitions=ongoing))
-    return Reply(rpc.ListPartitionReassignmentsResponse(topics=topics))
+    return Reply(rpc.ListPartitionReassignmentsResponse(topics=topics, offset=image.offset))
 
 
 def find_partition(view: ImageView, topic: str, index: int, field: str) -> Partition:
