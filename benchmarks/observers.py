@@ -31,8 +31,7 @@ from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.metadata.entities import Process
 from raftlog.runtime import tune_memory
-from raftlog.transport.api import Conversation, Link
-from raftlog.transport.grpc_dialer import GrpcDialer
+from raftlog.transport.api import Conversation, Dialer, Link
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 
 
@@ -59,7 +58,7 @@ class CountingTransport(GrpcServerTransport):
         super().__init__(asks_for_lanes=True)
         self._counter = counter
 
-    def dial(self, address: str, conversation: Conversation, handler: Any) -> GrpcDialer:
+    def dial(self, address: str, conversation: Conversation, handler: Any) -> Dialer:
         """As the transport, with a handler that counts in between."""
         if conversation is Conversation.OBSERVER:
             handler = _CountingHandler(handler, self._counter)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from raftlog.client.controller_client import ControllerClient
-from raftlog.demo.secure import ADMINISTRATOR, SOMEBODY, Authority, allowing
+from raftlog.demo.secure import allowing
+from raftlog.local.authority import ADMINISTRATOR, SOMEBODY, Authority
 from raftlog.local.cluster import Node
 from raftlog.metadata.acls import CLUSTER, AclOperation, PatternType
 from raftlog.security.permissions import topic

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import os
 import signal
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ YOUNG_ALLOCATIONS = 50_000
 YOUNG_PER_MIDDLE = 2
 MIDDLE_PER_FULL = 1_000_000
 
+_PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 256 << 20
 OWN_PAGES_FROM_BYTES = 32 << 20
@@ -37,6 +39,19 @@ def tune_memory() -> None:
     if mallopt is not None:  # glibc; another libc has its own ways
         mallopt(_M_MMAP_THRESHOLD, OWN_PAGES_FROM_BYTES)
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, also by SIGKILL.
+
+    Ends it at once if ``parent`` is not its parent any more. Does nothing outside of Linux.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is None:
+        return
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class StopSignals:

@@ -201,6 +201,7 @@ SERVER = {"broker", "controller", "replay", "simulation"}
 MODULE_OF = {
     "google-crc32c": "google_crc32c",
     "grpcio": "grpc",
+    "prompt-toolkit": "prompt_toolkit",
     "protobuf": "google",
     "pyjwt": "jwt",
     "rpds-py": "rpds",

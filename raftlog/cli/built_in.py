@@ -63,6 +63,20 @@ def _nothing() -> None:
 
 COMMANDS = (
     Command(
+        "dev",
+        "raftlog.local.dev:register",
+        "Run a cluster on this machine and a prompt to try it.",
+        "Start",
+        extras=("server",),
+    ),
+    Command(
+        "local",
+        "raftlog.local.commands:register",
+        "A cluster of processes on this machine.",
+        "Start",
+        extras=("server",),
+    ),
+    Command(
         "demo",
         "raftlog.demo.command:register",
         "Show raftlog at work: six nodes, failures, export and Spark.",

@@ -18,6 +18,7 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "jwt": ("certs", "server"),
     "plotly": ("replay",),
     "prometheus_client": ("server",),
+    "prompt_toolkit": ("server",),
     "pyarrow": ("export", "replay"),
     "pydantic": ("server",),
     "numpy": ("replay",),

@@ -12,8 +12,9 @@ import uvloop
 from raftlog.cli.exits import DAMAGE_REMEDY, Exit, exit_code, remedy_of
 from raftlog.config.load import load_config
 from raftlog.config.node import NodeConfig
+from raftlog.config.sources import PARENT_VARIABLE
 from raftlog.errors import ConfigError, CorruptLogError
-from raftlog.runtime import tune_memory
+from raftlog.runtime import die_with, tune_memory
 from raftlog.storage.private import UMASK
 
 Main = Callable[[NodeConfig], Awaitable[int]]
@@ -39,6 +40,8 @@ def run_node(
     settings = config.settings
     setup_logging(settings.log_level, settings.log_format, in_thread=True, **bound)
     os.umask(UMASK)
+    if parent := os.environ.get(PARENT_VARIABLE):
+        die_with(int(parent))
     main = find_main()
     tune_memory()
 

@@ -30,7 +30,11 @@ CLI_VARIABLES = frozenset(
     }
 )
 """Variables with our prefix that commands read, and that configure no node."""
-PROCESS_VARIABLES = frozenset({"RAFTLOG_NATIVE_CODEC"})
+CUTS_VARIABLE = "RAFTLOG_DEV_CUTS_FILE"
+"""Names the file by which a development cluster injects network partitions into a node."""
+PARENT_VARIABLE = "RAFTLOG_DEV_PARENT"
+"""Process id of the program whose death ends the node."""
+PROCESS_VARIABLES = frozenset({"RAFTLOG_NATIVE_CODEC", CUTS_VARIABLE, PARENT_VARIABLE})
 """Those that any process reads before it has a configuration."""
 
 LISTENER_KEY = "listener.name"

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raftlog.demo.records import Records
-from raftlog.demo.secure import ADMINISTRATOR, Authority, Rights
+from raftlog.demo.secure import Rights
 from raftlog.demo.world import (
     CommandFailedError,
     DemoError,
@@ -31,6 +31,7 @@ from raftlog.demo.world import (
     Writer,
     setting,
 )
+from raftlog.local.authority import ADMINISTRATOR, Authority
 from raftlog.local.cluster import LocalCluster
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -92,6 +93,7 @@ class Demo:
         cluster = self.cluster
         if self._authority is not None:
             self._authority.make()
+            os.environ.update(self._authority.environment(ADMINISTRATOR))
             cluster.tls = self._authority.tls(ADMINISTRATOR)
         cluster.generate()
         self._say(f"cluster {cluster.cluster_id} in {cluster.directory}")

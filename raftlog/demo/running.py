@@ -22,8 +22,8 @@ from raftlog.cli.endings import INTERRUPTED, TERMINATED
 from raftlog.cli.exits import Exit
 from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
 from raftlog.demo.acts import Demo
-from raftlog.demo.secure import Authority
 from raftlog.demo.world import CommandFailedError, DemoError
+from raftlog.local.authority import Authority
 from raftlog.local.cluster import LocalCluster
 from raftlog.safe_console import SafeConsole
 

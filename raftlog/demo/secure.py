@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.demo.world import DemoError, World
 from raftlog.errors import ErrorCode
-from raftlog.local.cluster import HOST, LocalCluster, Node
+from raftlog.local.authority import ADMINISTRATOR, SOMEBODY, Authority
+from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.acls import (
     ANY_HOST,
     AclOperation,
@@ -24,81 +21,11 @@ from raftlog.metadata.acls import (
 )
 from raftlog.security.permissions import topic
 from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.tls import TlsConfig
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
-ADMINISTRATOR, SOMEBODY = "admin", "alice"
-_DAYS = 1
 _TOPIC = "orders"
-
-
-class Authority:
-    """A certificate authority in a directory, and what it has issued."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def make(self) -> None:
-        """Make it, and certificates for the administrator and somebody else; the demo's own clients
-        and commands show the administrator's from here on.
-        """
-        from raftlog.security.authority import new_authority
-        from raftlog.security.certificate_files import PairPaths, make_private_directory, write_pair
-
-        issued = new_authority("raftlog demo", _DAYS, datetime.now(UTC))
-        make_private_directory(self._directory)
-        paths = PairPaths.of(self._directory, "ca")
-        write_pair(paths, issued.certificate, issued.key, replace=False)
-        for name in (ADMINISTRATOR, SOMEBODY):
-            self._issue(name)
-        for key, value in self._files(ADMINISTRATOR).items():
-            os.environ[f"RAFTLOG_{key.upper().replace('.', '_')}"] = value
-
-    def settings(self, node: Node) -> Mapping[str, Any]:
-        """A node's certificate, and what the nodes ask of everybody."""
-        name = f"node-{node.node_id}"
-        self._issue(name, node.node_id)
-        return {
-            json.dumps(key): value
-            for key, value in {
-                **self._files(name),
-                "node.principal.rule": "CN=node-{id}",
-                "ssl.principal.mapping.rules": "RULE:^CN=([^,]*).*$/$1/,DEFAULT",
-                "authorizer.class.name": "StandardAuthorizer",
-                "super.users": f"User:{ADMINISTRATOR}",
-                "audit.log.file": str(self.audit_log(node)),
-            }.items()
-        }
-
-    def audit_log(self, node: Node) -> Path:
-        """Where a node writes who asked for what."""
-        return self._directory.parent / f"{node.name}.audit.log"
-
-    def tls(self, name: str) -> TlsConfig:
-        """For a client with the certificate of this name."""
-        return TlsConfig(*map(Path, self._files(name).values()))
-
-    def _files(self, name: str) -> dict[str, str]:
-        own = name if name.startswith("node-") else f"client-{name}"
-        return {
-            "tls.certificate.file": str(self._directory / f"{own}.pem"),
-            "tls.key.file": str(self._directory / f"{own}.key"),
-            "tls.ca.file": str(self._directory / "ca.pem"),
-        }
-
-    def _issue(self, name: str, node_id: int | None = None) -> None:
-        from raftlog.security import authority
-        from raftlog.security.certificate_files import PairPaths, write_pair
-
-        loaded, now = authority.Authority.load(self._directory), datetime.now(UTC)
-        if node_id is None:
-            issued = loaded.issue_client(name, _DAYS, now)
-        else:
-            issued = loaded.issue_node(node_id, [HOST], _DAYS, now)
-        paths = PairPaths.of(self._directory, Path(self._files(name)["tls.key.file"]).stem)
-        write_pair(paths, issued.certificate, issued.key, replace=False)
 
 
 class Rights:

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.config.sources import PROCESS_VARIABLES
+from raftlog.cli.local_remedies import LOCAL_DIRECTORY
+from raftlog.config.sources import CUTS_VARIABLE, PARENT_VARIABLE, PROCESS_VARIABLES
 from raftlog.errors import ConfigError
 from raftlog.local.processes import Daemons
 
@@ -85,12 +86,21 @@ class LocalCluster:
         controllers: int = 3,
         brokers: int = 3,
         base_port: int | None = None,
+        ports: Sequence[int] | None = None,
+        cuttable: bool = False,
+        dies_with_parent: bool = False,
         settings: Mapping[str, Any] | None = None,
         settings_of: Callable[[Node], Mapping[str, Any]] | None = None,
     ) -> None:
         """``settings_of``: further keys of one node, quoted where TOML wants it, when it is
-        generated.
+        generated. ``ports``: the gRPC ports of the nodes, then their HTTP ports; None: free ones.
+        ``cuttable``: nodes can be cut off from each other (``cut``).
+        ``dies_with_parent``: the kernel kills the nodes when this process dies.
         """
+        self._dies_with_parent = dies_with_parent
+        self._fixed_ports = list(ports or ())
+        self._cuttable = cuttable
+        self._cuts: set[frozenset[str]] = set()
         self._settings_of = settings_of
         self.tls: TlsConfig | None = None
         """What this object shows to nodes that want a certificate."""
@@ -138,6 +148,34 @@ class LocalCluster:
     def bootstrap_servers(self) -> str:
         """For --bootstrap-server."""
         return ",".join(node.endpoint for node in self.brokers)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which commands find this cluster."""
+        found = {"RAFTLOG_BOOTSTRAP_CONTROLLER": self.bootstrap_controllers}
+        if self.brokers:
+            found["RAFTLOG_BOOTSTRAP_SERVER"] = self.bootstrap_servers
+        return found | {LOCAL_DIRECTORY: str(self.directory)}
+
+    def describe(self) -> dict[str, Any]:
+        """Return where everything is, as JSON values; ``pid`` is null if a node does not run."""
+        return {
+            "cluster_id": self.cluster_id,
+            "directory": str(self.directory),
+            "bootstrap_servers": self.bootstrap_servers,
+            "bootstrap_controllers": self.bootstrap_controllers,
+            "console": f"{self.controllers[0].http}/console",
+            "nodes": [
+                {
+                    "name": node.name,
+                    "id": node.node_id,
+                    "role": node.role,
+                    "endpoint": node.endpoint,
+                    "http": node.http,
+                    "pid": self.pid(node.name),
+                }
+                for node in self.nodes
+            ],
+        }
 
     def node(self, name: str) -> Node:
         """A node by name. Raises ConfigError."""
@@ -198,7 +236,12 @@ class LocalCluster:
         if running is not None:
             return running
         command = [*self.program(name), node.role, "run", "-c", str(self.config_path(name))]
-        return self._daemons.start(name, command, _environment())
+        environment = _environment()
+        if self._cuttable:
+            environment[CUTS_VARIABLE] = str(self._cuts_path(name))
+        if self._dies_with_parent:
+            environment[PARENT_VARIABLE] = str(os.getpid())
+        return self._daemons.start(name, command, environment)
 
     def program(self, name: str) -> list[str]:
         """The command that is ``raftlog`` for a node: this very build."""
@@ -249,6 +292,36 @@ class LocalCluster:
     def log_path(self, name: str) -> Path:
         """What a node has written to stderr."""
         return self._daemons.log_path(name)
+
+    # --- partitions ------------------------------------------------------------------------------
+
+    @property
+    def cuts(self) -> set[frozenset[str]]:
+        """The pairs of nodes that cannot reach each other."""
+        return set(self._cuts)
+
+    def cut(self, one: str, others: Iterable[str]) -> None:
+        """Let no message pass between a node and others, in either direction, until ``heal``."""
+        self._cuts |= {frozenset((one, other)) for other in others if other != one}
+        self._write_cuts()
+
+    def heal(self, *names: str) -> None:
+        """End the partitions: all of them, those of one node, or that between two nodes."""
+        self._cuts = {pair for pair in self._cuts if names and not pair.issuperset(names)}
+        self._write_cuts()
+
+    def _write_cuts(self) -> None:
+        for node in self.nodes:
+            others = {name for pair in self._cuts if node.name in pair for name in pair}
+            lines = [f"{self.node(name).endpoint}\n" for name in sorted(others - {node.name})]
+            path = self._cuts_path(node.name)
+            # Replaced whole: a node must not read half of it.
+            temporary = path.with_suffix(".new")
+            temporary.write_text("".join(lines))
+            temporary.replace(path)
+
+    def _cuts_path(self, name: str) -> Path:
+        return self.directory / f"{name}.cuts"
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -337,6 +410,9 @@ class LocalCluster:
     # --- files -----------------------------------------------------------------------------------
 
     def _ports(self, count: int) -> list[int]:
+        if self._fixed_ports:
+            fixed, self._fixed_ports = self._fixed_ports, []
+            return fixed
         if self._base_port is not None:
             used = {port for node in self._state.nodes for port in (node.port, node.http_port)}
             return [

@@ -1,55 +1,86 @@
-"""What ``scripts/quorum`` and ``scripts/broker`` run: a cluster on this machine, for trying out."""
+"""``raftlog local``: a cluster of processes on this machine, which outlives the command.
+
+``scripts/quorum`` and ``scripts/broker`` are the same with ``--role``.
+"""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.groups import PipedGroup
-from raftlog.cli.local_remedies import LOCAL_DIRECTORY
-from raftlog.cli.output import print_line, print_table
-from raftlog.cli.reporting import report
-from raftlog.errors import ConfigError, RaftlogError
+from raftlog.cli.options import Json
+from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster, Node
 from raftlog.plural import counted
 
-app = typer.Typer(
-    name="scripts",
-    cls=PipedGroup,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+CONTROLLERS, BROKERS = 3, 3
+"""How many a new cluster has by default."""
+DEFAULT_DIRECTORY = Path(".raftlog")
+STATES = {True: "ready", False: "not ready"}
+SCRIPTS = {"controller": "scripts/quorum", "broker": "scripts/broker"}
+
+local = typer.Typer(
+    help="A cluster of processes on this machine.",
+    epilog=EPILOG,
     no_args_is_help=True,
 )
-quorum = typer.Typer(
-    help="Controllers on this machine, for trying out.", epilog=EPILOG, no_args_is_help=True
-)
-broker = typer.Typer(
-    help="Brokers of the cluster that scripts/quorum started.", epilog=EPILOG, no_args_is_help=True
-)
-app.add_typer(quorum, name="quorum")
-app.add_typer(broker, name="broker")
 
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the cluster lives.")]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="S", min=1, help="Seconds to wait until it is up.")
 ]
-DEFAULT_DIRECTORY = Path(".raftlog")
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NODE]...", help="Nodes that are there: controller-1, broker-4."),
+]
 
 
-@quorum.command("start", epilog=EPILOG)
-def start_quorum(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CONTROLLER]...", help="Controllers that are there: controller-1."),
-    ] = None,
-    nodes: Annotated[
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.add_typer(local, name="local")
+
+
+@local.callback()
+def choose_role(
+    context: typer.Context,
+    role: Annotated[
+        str, typer.Option("--role", hidden=True, help="controller or broker: only these nodes.")
+    ] = "",
+) -> None:
+    """A cluster of processes on this machine."""
+    if role not in ("", *SCRIPTS):
+        raise typer.BadParameter(f"{role!r} is neither controller nor broker", param_hint="--role")
+    context.obj = role
+
+
+@local.command("start", epilog=EPILOG)
+def start(
+    context: typer.Context,
+    names: Names = None,
+    controllers: Annotated[
         int | None,
-        typer.Option("--nodes", metavar="N", min=1, max=9, help="How many; default: 3."),
+        typer.Option(
+            "--controllers", "--nodes", metavar="N", min=1, max=9, help="Of a new cluster: 3."
+        ),
+    ] = None,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            "--brokers",
+            "--count",
+            metavar="N",
+            min=0,
+            max=100,
+            help="Have this many brokers, adding those that lack; of a new cluster: 3.",
+        ),
     ] = None,
     base_port: Annotated[
         int | None,
@@ -63,37 +94,43 @@ def start_quorum(
     ] = None,
     directory: Directory = DEFAULT_DIRECTORY,
     timeout: Timeout = 60,
+    as_json: Json = False,
 ) -> None:
-    """Start controllers, or start again those of the directory, and wait until one leads.
+    """Start a cluster, or those of its nodes that do not run.
+
+    Waits until they are ready.
 
     \b
     Examples:
-      scripts/quorum start
-      scripts/quorum start controller-1
-      scripts/quorum start --nodes 5 --base-port 19093 --dir /tmp/five
+      raftlog local start
+      raftlog local start controller-1
+      raftlog local start --controllers 5 --brokers 0 --dir /tmp/five
 
     A directory that holds a cluster goes on with it.
     """
-    cluster = LocalCluster(directory, controllers=nodes or 3, brokers=0, base_port=base_port)
-    is_new = not cluster.exists
-    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
-    there = cluster.controllers
-    if not is_new and (base_port not in (None, there[0].port) or nodes not in (None, len(there))):
-        raise ConfigError(
-            f"{directory} holds a cluster already, of {counted(len(there), 'controller')} from port"
-            f" {there[0].port} on: another one needs another --dir. To delete this one:"
-            f" scripts/quorum stop --delete{suffix}"
+    role: str = context.obj
+    if role == "broker":
+        cluster = _existing(directory, role)
+    else:
+        cluster = LocalCluster(
+            directory,
+            controllers=controllers or CONTROLLERS,
+            brokers=0 if role else BROKERS if brokers is None else brokers,
+            base_port=base_port,
         )
+    is_new = not cluster.exists
+    if not is_new:
+        _require_same(cluster, controllers, base_port, role)
     cluster.generate()
-    wanted = [cluster.node(name) for name in names] if names else cluster.controllers
+    least = (brokers or 1) if role == "broker" else (brokers or 0)
+    while len(cluster.brokers) < least and not names:
+        cluster.add_broker()
+    wanted = _wanted(cluster, names, role)
     started = [node.name for node in wanted if cluster.pid(node.name) is None]
     try:
-        for node in wanted:
-            cluster.start(node.name)
-        leader_id = cluster.wait_leader_id(timeout)
-        cluster.wait_ready([node.name for node in wanted], timeout)
+        leader_id = _start(cluster, wanted, timeout)
     except FailedError as error:
-        if is_new:
+        if is_new or role == "broker":
             cluster.stop(started)
             raise
         # It may wait for others, or to become a voter: stopping it would help nobody.
@@ -103,181 +140,170 @@ def start_quorum(
     except BaseException:
         cluster.stop(started)
         raise
-    print_line(f"controller {leader_id} leads cluster {cluster.cluster_id} in {cluster.directory}")
-    _show(cluster, wanted)
-    print_line("")
-    print_line("Next:")
-    print_line(f'  eval "$(scripts/quorum env{suffix})"')
-    print_line(f"  {_program()} doctor")
-    print_line(f"  scripts/broker start --count 3{suffix}")
-    print_line(f"  scripts/quorum stop{suffix}")
+    if as_json:
+        print_json(cluster.describe())
+        return
+    if leader_id is not None:
+        print_line(
+            f"controller {leader_id} leads cluster {cluster.cluster_id} in {cluster.directory}"
+        )
+    _show(cluster, wanted, _look(cluster, wanted))
+    _say_next(cluster, directory, role)
 
 
-@quorum.command("stop", epilog=EPILOG)
-def stop_quorum(
+def _start(cluster: LocalCluster, wanted: list[Node], timeout_s: float) -> int | None:
+    """Start nodes and wait until they are ready; returns who leads, if that was waited for."""
+    for node in wanted:
+        cluster.start(node.name)
+    waits = any(node.role == "controller" for node in wanted)
+    leader_id = cluster.wait_leader_id(timeout_s) if waits else None
+    cluster.wait_ready([node.name for node in wanted], timeout_s)
+    return leader_id
+
+
+@local.command("stop", epilog=EPILOG)
+def stop(
+    context: typer.Context,
+    names: Names = None,
     directory: Directory = DEFAULT_DIRECTORY,
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the data, configurations and logs too.")
     ] = False,
 ) -> None:
-    """Stop every node in the directory, brokers too.
+    """Stop nodes, all of them by default.
 
-    The data stays, so that a start goes on with it.
+    The data stays, so that a start goes on with it. Brokers leave in
+    order, so that the cluster need not wait for their sessions to end.
+
+    \b
+    Examples:
+      raftlog local stop
+      raftlog local stop broker-4
+      raftlog local stop --delete
     """
-    cluster = _existing(directory)
-    running = [node.name for node in cluster.nodes if cluster.pid(node.name) is not None]
-    killed = cluster.stop_all()
+    role: str = context.obj
+    if delete and (names or role == "broker"):
+        raise typer.BadParameter("deletes the whole cluster: name no nodes", param_hint="--delete")
+    cluster = _existing(directory, role)
+    # Without controllers the brokers serve nobody.
+    wanted = _wanted(cluster, names, "broker" if role == "broker" else "")
+    running = [node.name for node in wanted if cluster.pid(node.name) is not None]
+    killed = cluster.stop(node.name for node in wanted if node.role == "broker")
+    killed += cluster.stop(node.name for node in wanted if node.role == "controller")
     print_line(f"stopped {', '.join(running)}" if running else "nothing was running")
-    if killed:
-        print_line(f"killed, because SIGTERM did not end them in time: {', '.join(killed)}")
     if delete:
         cluster.delete()
         print_line(f"deleted {cluster.directory}")
-
-
-@quorum.command("env", epilog=EPILOG)
-def env(directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Print the exports that commands need, for the shell.
-
-    \b
-    Examples:
-      eval "$(scripts/quorum env)"
-    """
-    cluster = _existing(directory)
-    print_line(f"export RAFTLOG_BOOTSTRAP_CONTROLLER={cluster.bootstrap_controllers}")
-    if cluster.brokers:
-        print_line(f"export RAFTLOG_BOOTSTRAP_SERVER={cluster.bootstrap_servers}")
-    print_line(f"export {LOCAL_DIRECTORY}={shlex.quote(str(cluster.directory))}")
-    print_line(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
-
-
-@quorum.command("status", epilog=EPILOG)
-def status(directory: Directory = DEFAULT_DIRECTORY) -> None:
-    """Show the nodes of the directory: whether they run, and what they say.
-
-    Exit code 3 if one is not ready.
-    """
-    cluster = _existing(directory)
-    ready = _show(cluster, cluster.nodes)
-    if not ready:
-        raise typer.Exit(Exit.FOUND)
-
-
-@broker.command("start", epilog=EPILOG)
-def start_broker(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[BROKER]...", help="Brokers that are there: broker-4."),
-    ] = None,
-    count: Annotated[
-        int | None,
-        typer.Option(
-            "--count",
-            metavar="N",
-            min=1,
-            max=100,
-            help="Have this many brokers, adding those that lack.",
-        ),
-    ] = None,
-    directory: Directory = DEFAULT_DIRECTORY,
-    timeout: Timeout = 60,
-) -> None:
-    """Start brokers and wait until they are unfenced: without arguments all there are, one if there
-    is none.
-
-    \b
-    Examples:
-      scripts/broker start --count 3
-      scripts/broker start broker-4
-    """
-    cluster = _existing(directory)
-    while len(cluster.brokers) < (count or 1) and not names:
-        cluster.add_broker()
-    wanted = [cluster.node(name) for name in names] if names else cluster.brokers
-    started = [node.name for node in wanted if cluster.pid(node.name) is None]
-    try:
-        for node in wanted:
-            cluster.start(node.name)
-        cluster.wait_ready([node.name for node in wanted], timeout)
-    except BaseException:
-        cluster.stop(started)
-        raise
-    _show(cluster, wanted)
-    print_line("")
-    print_line("Next:")
-    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
-    print_line(f'  eval "$(scripts/quorum env{suffix})"')
-    print_line(f"  {_program()} topics create orders --partitions 3 --acks visible")
-
-
-@broker.command("stop", epilog=EPILOG)
-def stop_broker(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[BROKER]...", help="Which; default: all.")
-    ] = None,
-    directory: Directory = DEFAULT_DIRECTORY,
-) -> None:
-    """Stop brokers: they leave in order, so that the cluster need not wait for their sessions to
-    end.
-
-    \b
-    Examples:
-      scripts/broker stop
-      scripts/broker stop broker-4
-    """
-    cluster = _existing(directory)
-    wanted = (
-        [cluster.node(name).name for name in names]
-        if names
-        else [node.name for node in cluster.brokers]
-    )
-    running = [name for name in wanted if cluster.pid(name) is not None]
-    killed = cluster.stop(wanted)
-    print_line(f"stopped {', '.join(running)}" if running else "nothing was running")
     if killed:
         raise FailedError(
             f"killed, because SIGTERM did not end them in time: {', '.join(killed)}", Exit.REFUSED
         )
 
 
-def _existing(directory: Path) -> LocalCluster:
+@local.command("env", epilog=EPILOG)
+def env(context: typer.Context, directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Print the exports that commands need, for the shell.
+
+    \b
+    Examples:
+      eval "$(raftlog local env)"
+    """
+    cluster = _existing(directory, context.obj)
+    for name, value in cluster.environment().items():
+        print_line(f"export {name}={shlex.quote(value)}")
+    print_line(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
+
+
+@local.command("status", epilog=EPILOG)
+def status(
+    context: typer.Context, directory: Directory = DEFAULT_DIRECTORY, as_json: Json = False
+) -> None:
+    """Show the nodes: whether they run, and what they say.
+
+    Exit code 3 if one is not ready.
+    """
+    cluster = _existing(directory, context.obj)
+    looks = _look(cluster, cluster.nodes)
+    if as_json:
+        document = cluster.describe()
+        for node, (ready, reason) in zip(document["nodes"], looks, strict=True):
+            node |= {"ready": ready, "reason": reason}
+        print_json(document)
+    else:
+        _show(cluster, cluster.nodes, looks)
+    if not all(ready for ready, _ in looks):
+        raise typer.Exit(Exit.FOUND)
+
+
+def _existing(directory: Path, role: str) -> LocalCluster:
     cluster = LocalCluster(directory)
     if not cluster.exists:
+        program = SCRIPTS["controller"] if role else "raftlog local"
         raise ConfigError(
-            f"{directory} holds no cluster; make one with: scripts/quorum start --dir {directory}"
+            f"{directory} holds no cluster; make one with: {program} start --dir {directory}"
         )
     return cluster
 
 
-def _show(cluster: LocalCluster, nodes: list[Node]) -> bool:
-    """A table of nodes; whether all are ready."""
-    rows = []
-    all_ready = True
-    for node in nodes:
-        pid = cluster.pid(node.name)
-        ready, reason = cluster.ready(node.name) if pid is not None else (False, "does not run")
-        all_ready = all_ready and ready
-        rows.append(
-            (node.name, pid, node.endpoint, node.http, "ready" if ready else "not ready", reason)
-        )
+def _require_same(
+    cluster: LocalCluster, controllers: int | None, base_port: int | None, role: str
+) -> None:
+    there = cluster.controllers
+    if base_port in (None, there[0].port) and controllers in (None, len(there)):
+        return
+    program = SCRIPTS["controller"] if role else "raftlog local"
+    raise ConfigError(
+        f"{cluster.directory} holds a cluster already, of {counted(len(there), 'controller')} from"
+        f" port {there[0].port} on: another one needs another --dir. To delete this one:"
+        f" {program} stop --delete --dir {shlex.quote(str(cluster.directory))}"
+    )
+
+
+def _wanted(cluster: LocalCluster, names: list[str] | None, role: str) -> list[Node]:
+    if names:
+        return [cluster.node(name) for name in names]
+    return [node for node in cluster.nodes if role in ("", node.role)]
+
+
+def _say_next(cluster: LocalCluster, directory: Path, role: str) -> None:
+    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
+    program, raftlog = SCRIPTS.get(role, f"{_program()} local"), _program()
+    print_line("")
+    print_line("Next:")
+    print_line(f'  eval "$({SCRIPTS["controller"] if role else program} env{suffix})"')
+    if role == "controller":
+        print_line(f"  {raftlog} doctor")
+        print_line(f"  {SCRIPTS['broker']} start --count 3{suffix}")
+    else:
+        print_line(f"  {raftlog} topics create orders --partitions 3 --acks visible")
+    if role != "broker":
+        print_line(f"  {program} stop{suffix}")
+
+
+def _look(cluster: LocalCluster, nodes: Sequence[Node]) -> list[tuple[bool, str]]:
+    """Return whether each node is ready, and what it says."""
+    return [
+        (False, "does not run") if cluster.pid(node.name) is None else cluster.ready(node.name)
+        for node in nodes
+    ]
+
+
+def _show(cluster: LocalCluster, nodes: Sequence[Node], looks: Sequence[tuple[bool, str]]) -> None:
+    rows = [
+        (node.name, cluster.pid(node.name), node.endpoint, node.http, STATES[ready], reason)
+        for node, (ready, reason) in zip(nodes, looks, strict=True)
+    ]
     print_table(
         ("NODE", "PID", "ENDPOINT", "HTTP", "STATE", "REASON"),
         rows,
         right=("PID",),
         least=("HTTP", "PID", "ENDPOINT"),
     )
-    return all_ready
 
 
 def _program() -> str:
-    """How this installation's ``raftlog`` is called from here."""
+    """Return how this installation's ``raftlog`` is called from here."""
     path = Path(sys.executable).parent / "raftlog"
+    if shutil.which("raftlog") == str(path):
+        return "raftlog"
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def main() -> None:
-    """Run one command line and exit."""
-    try:
-        app(prog_name="scripts")
-    except RaftlogError as error:
-        sys.exit(report(error))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from raftlog.config.listeners import Security, TlsFiles
 from raftlog.config.node import NodeConfig
+from raftlog.config.sources import CUTS_VARIABLE
 from raftlog.errors import ConfigError
 from raftlog.resource_limits import CONTROLLER_TURN_MAX_MS
 from raftlog.transport.api import TransportLimits
@@ -46,7 +49,12 @@ def transport_of(config: NodeConfig) -> GrpcServerTransport:
             max_client_lanes=lanes_allowed(limits.max_client_lanes, taken + of_brokers, "clients"),
         )
     fetch_port = settings.controller_quorum_fetch_port
-    return GrpcServerTransport(
+    make: Callable[..., GrpcServerTransport] = GrpcServerTransport
+    if cuts_file := os.environ.get(CUTS_VARIABLE):
+        from raftlog.transport.link_cuts import CuttableTransport
+
+        make = partial(CuttableTransport, cuts_file=Path(cuts_file))
+    return make(
         limits,
         lane_port=None if config.controller is None or fetch_port < 0 else fetch_port,
         asks_for_lanes=config.controller is None,

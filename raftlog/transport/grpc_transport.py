@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from raftlog.errors import ConfigError
 from raftlog.transport import probe
-from raftlog.transport.api import Conversation, DialHandler, Probe, TransportLimits
+from raftlog.transport.api import Conversation, Dialer, DialHandler, Probe, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_dialer import GrpcDialer
 from raftlog.transport.lane_offer import OF_CLIENTS
@@ -55,7 +55,7 @@ class GrpcTransport:
         """On which it asks for lanes."""
         self._dialers: list[GrpcDialer] = []
 
-    def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> GrpcDialer:
+    def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
         """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this
         returns.
         """

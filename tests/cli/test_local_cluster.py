@@ -10,19 +10,25 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import typer
 
 from raftlog.cli.exits import FailedError
 from raftlog.cli.quorum_queries import Answer, Quorum
 from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
-from raftlog.local import processes
+from raftlog.local import commands, processes
 from raftlog.local.cluster import LocalCluster, free_ports
-from raftlog.local.commands import start_quorum
 from raftlog.local.processes import Daemons
 from raftlog.storage.meta_file import read_identity
 from raftlog.wire.quorum.v1 import quorum_pb2
+
+start_quorum: Callable[..., None] = partial(
+    commands.start, cast(typer.Context, SimpleNamespace(obj="controller"))
+)
 
 
 def test_generate_writes_valid_configurations_and_formats(tmp_path: Path) -> None:
@@ -82,7 +88,7 @@ def test_start_refuses_another_shape_when_the_directory_holds_a_cluster(
     """[it went on with the old cluster, and ignored --base-port]"""
     LocalCluster(tmp_path / "c", controllers=2, brokers=0, base_port=20500).generate()
     with pytest.raises(ConfigError, match=r"of 2 controllers from port 20500 on.* --delete --dir"):
-        start_quorum(nodes=nodes, base_port=base_port, directory=tmp_path / "c", timeout=1)
+        start_quorum(controllers=nodes, base_port=base_port, directory=tmp_path / "c", timeout=1)
 
 
 def test_free_ports_are_different_and_free() -> None:
@@ -205,7 +211,7 @@ def test_starting_a_quorum_leaves_it_running_whoever_leads(
     monkeypatch.setattr(
         LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names)
     )
-    start_quorum(nodes=1, base_port=None, directory=tmp_path / "c", timeout=5)
+    start_quorum(controllers=1, base_port=None, directory=tmp_path / "c", timeout=5)
     assert stopped == []
     assert "controller 9 leads cluster" in capsys.readouterr().out
 
@@ -221,7 +227,7 @@ def test_a_node_that_waits_for_others_is_left_running_unless_the_cluster_is_new(
         LocalCluster, "stop", lambda self, names, timeout_s=10.0: stopped.extend(names)
     )
     start: Callable[..., None] = partial(
-        start_quorum, nodes=1, base_port=None, directory=tmp_path / "c", timeout=0.2
+        start_quorum, controllers=1, base_port=None, directory=tmp_path / "c", timeout=0.2
     )
     with pytest.raises(FailedError) as first:
         start()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trustme
@@ -22,6 +22,7 @@ from raftlog.errors import ConfigError
 from raftlog.transport import laned_link
 from raftlog.transport.api import Acceptor, Conversation, Link, LinkClosedError, TransportLimits
 from raftlog.transport.complaints import Complaint
+from raftlog.transport.grpc_dialer import GrpcDialer
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.lane import HEADER_BYTES, Lane
 from raftlog.transport.lane_offer import OF_NODES
@@ -264,7 +265,9 @@ def test_beside_tls_there_is_no_lane(tmp_path: Path) -> None:
                 await both.ask()
             assert both.lanes == (0, 0)
             assert both.server._lanes is None
-            assert both.dialer._asks == (), "nor would one that is offered be taken"
+            assert cast(GrpcDialer, both.dialer)._asks == (), (
+                "nor would one that is offered be taken"
+            )
             assert not hasattr(both.follower.links[0], "_lane")
 
     run(scenario)

@@ -1,0 +1,105 @@
+"""A load of small writes on a development cluster, and the gaps that failures tear into it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from statistics import median
+from typing import NamedTuple
+
+from raftlog.errors import ApiError, RaftlogError
+from raftlog.library.async_client import AsyncClient
+
+WRITERS = 4
+RETRY_S = 0.005
+WINDOW_S = 2.0
+"""The rate is that of the last so many seconds."""
+
+
+class Figures(NamedTuple):
+    """The load as it is now."""
+
+    writes_per_s: float
+    p50_ms: float
+    acknowledged: int
+    failed: int
+    unknown: int
+
+
+class Load:
+    """Writers that each put one key after the other, and wait for each reply."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._tasks: list[asyncio.Task[None]] = []
+        self._recent: deque[tuple[float, float]] = deque()
+        """The time and the latency of each acknowledged write of the window, in seconds."""
+        self._acknowledged = self._failed = self._unknown = 0
+        self._last_at = -math.inf
+        """When the last write was acknowledged."""
+        self._gap_from = self._gap_s = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether writers run."""
+        return bool(self._tasks)
+
+    def start(self, writers: int) -> None:
+        """Begin with so many writers, instead of those that run."""
+        for task in self._tasks:
+            task.cancel()
+        self._last_at = -math.inf
+        self._tasks = [asyncio.create_task(self._write(number)) for number in range(writers)]
+
+    async def stop(self) -> None:
+        """End all writers."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def watch_gap(self) -> None:
+        """Forget the longest gap: it is that after this moment from now on."""
+        self._gap_from, self._gap_s = time.monotonic(), 0.0
+
+    def gap_s(self) -> float:
+        """Return the longest time without an acknowledged write since ``watch_gap``, in seconds."""
+        return max(self._gap_s, time.monotonic() - max(self._last_at, self._gap_from))
+
+    def idle_s(self) -> float:
+        """Return the time since the last acknowledged write, in seconds."""
+        return time.monotonic() - self._last_at
+
+    def figures(self) -> Figures:
+        """Return rate and latency of the last seconds, and the counts since the beginning."""
+        now = time.monotonic()
+        while self._recent and self._recent[0][0] < now - WINDOW_S:
+            self._recent.popleft()
+        latencies = [latency for _, latency in self._recent]
+        p50_ms = median(latencies) * 1000 if latencies else 0.0
+        rate = len(latencies) / WINDOW_S
+        return Figures(rate, p50_ms, self._acknowledged, self._failed, self._unknown)
+
+    async def _write(self, writer: int) -> None:
+        while True:
+            begun = time.monotonic()
+            try:
+                await self._client.kv.put(f"load/{writer}", str(self._acknowledged))
+            except ApiError as error:
+                self._unknown += error.outcome_unknown
+                self._failed += not error.outcome_unknown
+            except RaftlogError:
+                self._failed += 1
+            else:
+                self._acknowledge(begun)
+                continue
+            await asyncio.sleep(RETRY_S)
+
+    def _acknowledge(self, begun: float) -> None:
+        now = time.monotonic()
+        self._acknowledged += 1
+        self._gap_s = max(self._gap_s, now - max(self._last_at, self._gap_from))
+        self._last_at = now
+        self._recent.append((now, now - begun))

@@ -1,0 +1,232 @@
+"""``raftlog dev`` as a user has it: a script on its standard input, a terminal, a program."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_kit import PATIENCE_S
+
+import raftlog
+from raftlog.local.cluster import LocalCluster
+
+DEV = [sys.executable, "-m", "raftlog", "dev"]
+SHAPE = ["--nodes", "3", "--brokers", "2"]
+
+
+def environment(home: Path) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAFTLOG_")}
+    return own | {"HOME": str(home), "COLUMNS": "80"}
+
+
+def run(home: Path, script: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DEV, *options],
+        input="".join(f"{line}\n" for line in script),
+        capture_output=True,
+        text=True,
+        env=environment(home),
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
+
+
+def answers(out: str) -> dict[str, str]:
+    """What was said to each line of the script, by the line."""
+    parts = re.split(r"^raftlog> (.*)\n", out, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@contextmanager
+def headless(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    dev = subprocess.Popen(
+        [*DEV, "--headless", *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(home),
+    )
+    try:
+        assert dev.stdout is not None
+        yield dev, json.loads(dev.stdout.readline())
+    finally:
+        dev.terminate()
+        dev.wait(PATIENCE_S)
+        assert dev.stdout is not None
+        dev.stdout.close()
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def until_gone(pids: Sequence[int]) -> list[int]:
+    deadline = time.monotonic() + PATIENCE_S
+    while (left := [pid for pid in pids if runs(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def test_script_kills_pauses_and_cuts_and_every_write_is_visible(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        [
+            "write a=1 b=2", "read a from 5", "kill leader", "start", "pause 5", "write c=3",
+            "lag", "resume", "read c", "cut leader", "status", "heal", "write d=4 committed",
+            "load", "foo", "kill 9", "read a from 1", "cut 1 1", "raftlog kv get b",
+        ],
+        *SHAPE,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 controllers and 2 brokers on this machine, ready after" in done.stdout
+    said = answers(done.stdout)
+    assert said["write a=1 b=2"].count("visible on every unfenced broker, at offset") == 2
+    assert said["read a from 5"].startswith("broker-5: a = 1  (state at offset ")
+    gap = r"killed controller-\d\nwrites stood still for .*; controller-\d leads now\n"
+    assert re.fullmatch(gap, said["kill leader"])
+    assert re.fullmatch(r"controller-\d ready after .*\n", said["start"])
+    assert said["pause 5"] == "paused broker-5; continue with: resume 5\n"
+    assert said["write c=3"] == "c: waiting for broker-5, which has not applied it\n"
+    assert re.search(r"^LAO \d+ of \d+, held back by broker-5 for", said["lag"], re.MULTILINE)
+    assert re.search("^c: visible on every unfenced broker", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"cut controller-\d off from all others\nwrites stood still for .*\n", said["cut leader"]
+    )
+    assert re.search(r"^controller-\d .* leader ", said["status"], re.MULTILINE)
+    assert said["status"].count("cut: ") == 4
+    assert said["heal"] == "healed the partitions\n"
+    assert "committed on a majority of the controllers" in said["write d=4 committed"]
+    assert said["load"].startswith("load off: ")
+    assert said["foo"] == "'foo' is no command here; try: help\n"
+    assert said["kill 9"].startswith("kill: there is no '9'; there are controller-1,")
+    assert said["read a from 1"].startswith("read: brokers serve reads")
+    assert said["cut 1 1"] == "cut: a node cannot be cut off from itself\n"
+    assert said["raftlog kv get b"].startswith("2")
+    directory = re.search(r"data +(\S+), deleted at the end", done.stdout)
+    assert directory is not None
+    assert not Path(directory[1]).exists()
+
+
+def test_directory_keeps_the_cluster_for_the_next_time(tmp_path: Path) -> None:
+    kept = ("--dir", str(tmp_path / "kept"))
+    first = run(tmp_path, ["write k=v"], *SHAPE, *kept)
+    assert "k: visible" in first.stdout
+    refused = run(tmp_path, [], "--nodes", "1", *kept)
+    assert refused.returncode == 2
+    assert "holds a cluster of 3 controllers and 2 brokers" in refused.stderr
+    with headless(tmp_path, *SHAPE, *kept) as (_, ready):
+        with raftlog.connect(ready["bootstrap_servers"]) as client:
+            found = client.kv.get("k", read="strict")
+            assert found is not None
+            assert found.value == b"v"
+        again = run(tmp_path, [], *SHAPE, *kept)
+        assert again.returncode == 2
+        assert "runs already: controller-1" in again.stderr
+    nothing = tmp_path / "other"
+    nothing.mkdir()
+    (nothing / "file").write_text("mine")
+    foreign = run(tmp_path, [], "--dir", str(nothing))
+    assert (foreign.returncode, (nothing / "file").read_text()) == (2, "mine")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_it_also_if_one_is_paused(tmp_path: Path, number: int) -> None:
+    with headless(tmp_path, *SHAPE) as (dev, ready):
+        pids = [node["pid"] for node in ready["nodes"]]
+        assert len(pids) == 5
+        os.kill(pids[-1], signal.SIGSTOP)
+        dev.send_signal(number)
+        code = dev.wait(PATIENCE_S)
+    assert code == (0 if number == signal.SIGTERM else -number)
+    assert until_gone(pids) == []
+    assert Path(ready["directory"]).exists() == (number == signal.SIGKILL)
+
+
+def test_secure_cluster_refuses_the_user_without_rights(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        ["write k=v", "user alice", "write k=w", "user admin", "read k", "raftlog doctor"],
+        *SHAPE,
+        "--secure",
+    )
+    said = answers(done.stdout)
+    assert "k: visible" in said["write k=v"]
+    assert "CLUSTER_AUTHORIZATION_FAILED" in said["write k=w"]
+    assert said["read k"].count("k = v") == 2
+    assert said["raftlog doctor"].startswith("HEALTHY")
+
+
+def test_terminal_has_completion_and_ctrl_d_ends_the_cluster(tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(
+            sys.executable, [*DEV, *SHAPE], environment(tmp_path) | {"TERM": "xterm-256color"}
+        )
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    shown = b""
+
+    def read_until(text: bytes, again: bytes = b"") -> None:
+        nonlocal shown
+        begin, deadline = len(shown), time.monotonic() + PATIENCE_S
+        while text not in shown[begin:]:
+            assert time.monotonic() < deadline, shown
+            os.write(terminal, again)
+            if select.select([terminal], [], [], 0.1)[0]:
+                part = os.read(terminal, 65536)
+                shown += part
+                if b"\x1b[6n" in part:  # It asks where the cursor is.
+                    os.write(terminal, b"\x1b[1;1R")
+
+    read_until(b"LAO ")
+    os.write(terminal, b"wri\t")
+    read_until(b"te")
+    os.write(terminal, b" k=v\r")
+    read_until(b"k: visible on every unfenced broker")
+    os.write(terminal, b"\x03")
+    read_until(b"Ctrl-D or quit stops the cluster.")
+    os.write(terminal, b"sleep 1000\r")
+    read_until(b"\x1b[?2004l")
+    # A Ctrl-C that comes before the prompt has given the terminal back is for the next prompt.
+    read_until(b"\x1b[?2004h", again=b"\x03")
+    os.write(terminal, b"\x04")
+    read_until(b"stopping the cluster")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    assert (tmp_path / ".local/state/raftlog/dev_history").read_text().count("+write k=v") == 1
+
+
+def test_cut_of_two_nodes_leaves_the_others_connected(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0, cuttable=True)
+    cluster.generate()
+    try:
+        cluster.start_controllers()
+        leader = cluster.wait_leader(PATIENCE_S)
+        follower = next(node for node in cluster.controllers if node != leader)
+        cluster.wait_ready([node.name for node in cluster.nodes], PATIENCE_S)
+        cluster.cut(follower.name, [node.name for node in cluster.controllers])
+        deadline = time.monotonic() + PATIENCE_S
+        while "1 of 3 voters can be reached" not in (said := cluster.ready(follower.name))[1]:
+            assert time.monotonic() < deadline, said
+            time.sleep(0.05)
+        assert cluster.leader() == leader, "a majority goes on"
+        cluster.heal()
+        cluster.wait_ready([follower.name], PATIENCE_S)
+    finally:
+        cluster.delete()
