@@ -18,6 +18,7 @@ from reference_pages import (
     contracts,
     errors,
     events,
+    json_documents,
     metrics,
     overview,
     permissions,
@@ -40,6 +41,8 @@ def pages() -> dict[str, str]:
     return {
         "README.md": overview.page(),
         "cli.md": cli.page(),
+        "json.md": json_documents.page(),
+        "json_schema.json": json_documents.schema(),
         "metrics.md": metrics.page(),
         **contracts.pages(),
     }
@@ -64,7 +67,7 @@ def documents() -> dict[Path, str]:
 def main() -> str | None:
     """Write or check; why the check fails."""
     wanted = documents()
-    left_over = [path for path in PAGES.rglob("*.md") if path not in wanted]
+    left_over = [path for path in PAGES.rglob("*.*") if path not in wanted]
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     if sys.argv[1:] == ["--check"]:
         names = ", ".join(path.relative_to(DOCS.parent).as_posix() for path in [*stale, *left_over])

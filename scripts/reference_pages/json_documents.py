@@ -1,0 +1,123 @@
+"""What commands print with --json: a page for people, and a JSON Schema for programs."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from raftlog.cli import documents
+from reference_pages.markdown import GENERATED, cell, paragraph, table
+
+_REF = "#/$defs/"
+_HEAD = """With `--json` a command prints JSON on standard output, and nothing else there: what it
+says to people goes to standard error, also why it failed. The document is an object with all its
+keys, also where there is nothing to list; a command with *one document a line* prints nothing
+then. Nothing is shortened. A release may add keys; it changes none without an entry in the
+changelog."""
+_OFFSETS = """`offset` beside a list is that of the metadata shown; in a row it is what the row
+says. Bytes are in hex, times in milliseconds since 1970, unless the name of the key says
+otherwise."""
+_SCHEMA = """[The schema](json_schema.json) has it for programs: the document of each command is
+under `properties`."""
+
+
+def page() -> str:
+    """The page: each document with the paths of its keys."""
+    _, types = _schemas()
+    commands: dict[str, list[str]] = {}
+    for command, printed in documents.PRINTED.items():
+        commands.setdefault(printed.document.__name__, []).append(command)
+    text = f"{GENERATED}# JSON of the commands\n\n{paragraph(_HEAD)}\n\n{paragraph(_OFFSETS)}\n\n"
+    text += paragraph(_SCHEMA) + "\n\n"
+    rest = ", ".join(f"`raftlog {one}`" for one in documents.NOT_DECLARED)
+    text += paragraph(f"Not declared yet, and free to change: {rest}.") + "\n"
+    for name, of in commands.items():
+        one = types[name]
+        says = one["description"].replace("``", "`")
+        says += " One document a line." if documents.PRINTED[of[0]].lines else ""
+        text += f"\n## {', '.join(of)}\n\n{paragraph(says)}\n\n"
+        text += table(("Key", "Type", "What it is"), _rows(one, types, ""))
+    return text
+
+
+def schema() -> str:
+    """The JSON Schema: the document of each command under its name."""
+    of, types = _schemas()
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What raftlog prints with --json, by command",
+        "type": "object",
+        "properties": dict(zip(documents.PRINTED, of, strict=True)),
+        "$defs": types,
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _schemas() -> tuple[tuple[dict[str, Any], ...], dict[str, dict[str, Any]]]:
+    """The document of each command, and all types by name with what their keys are."""
+    of, types = msgspec.json.schema_components(
+        [one.document for one in documents.PRINTED.values()], ref_template=_REF + "{name}"
+    )
+    said = _docstrings()
+    for name, one in types.items():
+        declared = said[name]
+        properties = {key: one["properties"][key] for key in declared}
+        for key, text in declared.items():
+            if text:
+                properties[key] = {**properties[key], "description": text}
+        one |= {"properties": properties, "required": list(declared)}
+    return of, dict(sorted(types.items()))
+
+
+def _docstrings() -> dict[str, dict[str, str]]:
+    """By class and key, in the order of the declaration; empty: the name says it."""
+    found: dict[str, dict[str, str]] = {}
+    tree = ast.parse(Path(documents.__file__).read_text())
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        own: dict[str, str] = {}
+        key = ""
+        for line in node.body:
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+                key = line.target.id
+                own[key] = ""
+            elif isinstance(line, ast.Expr) and key and isinstance(line.value, ast.Constant):
+                own[key] = " ".join(str(line.value.value).split())
+        inherited = (found.get(ast.unparse(base), {}) for base in node.bases)
+        found[node.name] = own | {name: text for of in inherited for name, text in of.items()}
+    return found
+
+
+def _rows(one: Mapping[str, Any], types: Mapping[str, Any], before: str) -> Iterator[list[str]]:
+    for key, of in one["properties"].items():
+        path = f"{before}{key}"
+        inner, text, suffix = _type(of, types)
+        yield [f"`{path}`", text, cell(of.get("description", "").replace("``", "`"))]
+        if inner is not None:
+            yield from _rows(types[inner], types, f"{path}{suffix}.")
+
+
+def _type(of: Mapping[str, Any], types: Mapping[str, Any]) -> tuple[str | None, str, str]:
+    """The object within, the type in words, and what leads to the object in a path."""
+    if "anyOf" in of:
+        chosen = [one for one in of["anyOf"] if one != {"type": "null"}]
+        inner, text, suffix = _type(chosen[0], types)
+        return inner, f"{text} or null", suffix
+    if "$ref" in of:
+        return of["$ref"].removeprefix(_REF), "object", ""
+    if "enum" in of:
+        return None, ", ".join(f"`{one}`" for one in of["enum"]), ""
+    if of.get("type") == "array":
+        inner, text, suffix = _type(of["items"], types)
+        return inner, f"list of {text}s" if inner else f"list of {text}", f"[]{suffix}"
+    if of.get("type") == "object":
+        values = of.get("additionalProperties") or {}
+        inner, text, suffix = _type(values, types)
+        return inner, f"object by name, of {text}", f"[NAME]{suffix}"
+    return None, of.get("type", "any"), ""

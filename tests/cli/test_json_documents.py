@@ -1,0 +1,270 @@
+"""What commands print with --json is what docs/reference/json_schema.json declares."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fastjsonschema
+import pytest
+import typer
+from command_lines import Raftlog, Ran
+
+from raftlog.cli import documents
+from raftlog.cli.main import build
+from raftlog.local.cluster import LocalCluster
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "json_schema.json"
+Check = Callable[..., Any]
+
+
+def strict(schema: Any) -> Any:
+    """The schema without room for keys that it does not name."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "properties" in schema else {}
+    return closed | {key: strict(one) for key, one in schema.items()}
+
+
+@pytest.fixture(scope="module")
+def validators() -> dict[str, Callable[[Any], Any]]:
+    """By command: raises for a document that is not as declared."""
+    schema = json.loads(SCHEMA.read_text())
+    definitions = strict(schema["$defs"])
+    return {
+        command: fastjsonschema.compile({**of, "$defs": definitions})
+        for command, of in schema["properties"].items()
+    }
+
+
+@pytest.fixture
+def check(raftlog: Raftlog, validators: dict[str, Callable[[Any], Any]]) -> Check:
+    """Run a command with --json; its document, or its documents if it has one a line."""
+
+    def run(command: str, *arguments: object, code: int = 0, option: str = "") -> Any:
+        ran: Ran = raftlog(*command.split(), *arguments, "--json")
+        assert ran.code == code, ran
+        printed = documents.PRINTED[f"{command}{option}"]
+        assert ran.out.endswith("\n") or printed.lines
+        found = [json.loads(one) for one in ran.out.splitlines()] if printed.lines else [ran.json]
+        for one in found:
+            validators[f"{command}{option}"](one)
+        return found if printed.lines else found[0]
+
+    return run
+
+
+@pytest.fixture
+def through(cluster: LocalCluster) -> tuple[str, str]:
+    return "--bootstrap-server", cluster.bootstrap_servers
+
+
+@pytest.fixture
+def at(cluster: LocalCluster) -> tuple[str, str]:
+    return "--bootstrap-controller", cluster.bootstrap_controllers
+
+
+def json_commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """The commands that have --json."""
+    for name, inner in getattr(command, "commands", {}).items():
+        if not inner.hidden:
+            yield from json_commands(inner, (*words, name))
+    if words and any("--json" in one.opts for one in command.params):
+        yield " ".join(words)
+
+
+def test_each_command_with_json_is_declared_or_listed_as_not_declared() -> None:
+    there = set(json_commands(typer.main.get_command(build())))
+    declared = {one.partition(" --")[0] for one in documents.PRINTED}
+    listed = {one.partition(" --")[0] for one in documents.NOT_DECLARED}
+    open_ = {one for one in there if one in listed or one.split()[0] in listed}
+    assert there - declared - open_ == set()
+    assert declared - there == {"backup inspect"}, "an argument"
+
+
+def test_schema_refuses_a_missing_key_and_one_too_many(
+    validators: dict[str, Callable[[Any], Any]],
+) -> None:
+    validate = validators["kv lease revoke"]
+    whole: dict[str, Any] = {"id": 1, "write": None}
+    validate(whole)
+    wrongs: list[Any] = [{"id": 1}, whole | {"id": "1"}, whole | {"x": 1}, []]
+    for wrong in wrongs:
+        with pytest.raises(fastjsonschema.JsonSchemaException):
+            validate(wrong)
+
+
+def test_topics_and_configs(check: Check, through: tuple[str, str]) -> None:
+    created = check("topics create", "shaped", "--acks", "visible", *through)
+    assert check("topics create", "shaped", *through, code=1)["topics"][0]["error"]
+    listed = check("topics list", *through, "--read", "latest")
+    assert listed["offset"] >= created["write"]["offset"]
+    latest = (*through, "--read", "latest")
+    assert check("topics describe", "shaped", *latest)["partitions"]
+    absent = check("topics describe", "absent", *latest, code=1)
+    assert (absent["partitions"], absent["missing"]) == ([], ["absent"])
+    check("configs alter", "topic", "shaped", "--set", "retention.ms=1000", *through)
+    assert check("configs describe", "topic", "shaped", *latest)["configs"]
+    assert check("partitions isr", "shaped", *through)["partitions"]
+    assert (
+        check("produce", "shaped", "--value", "k:x", "--key-separator", ":", *through)[0]["offset"]
+        == 0
+    )
+    (record,) = check(
+        "consume", "shaped", "--from-beginning", "--max-messages", 1, "--timeout", 30, *through
+    )
+    assert (record["key"], record["value"], record["headers"]) == ("k", "x", [])
+    check("topics delete", "shaped", *through)
+
+
+def test_keys_and_leases(check: Check, through: tuple[str, str], at: tuple[str, str]) -> None:
+    latest = (*through, "--read", "latest")
+    absent = check("kv get", "shaped/absent", *latest, code=1)
+    assert absent["key_value"] is None
+    assert absent["offset"] > 0
+    assert check("kv list", "shaped/", *latest)["key_values"] == []
+    assert check("kv delete", "--prefix", "shaped/", *through) == {"keys": {}, "write": None}
+    assert check("kv lease list", *at)["leases"] == []
+    lease = check("kv lease grant", 60, *through)["id"]
+    put = check("kv put", "shaped/a", "x", "--lease", lease, "--acks", "visible", *through)
+    found = check("kv get", "shaped/a", *latest)
+    assert found["offset"] >= put["write"]["offset"]
+    assert found["key_value"]["lease_id"] == lease
+    assert len(check("kv list", "shaped/", *latest)["key_values"]) == 1
+    watched = ("--initial", "--max-changes", 1)
+    (change,) = check("watch", "kv/shaped/*", *watched, *through)
+    assert (change["path"], change["before"]) == ("kv/shaped/a", None)
+    assert documents.PRINTED["kv watch"] == documents.PRINTED["watch"], "it has no --max-changes"
+    assert len(check("kv lease list", *at)["leases"]) == 1
+    check("kv lease revoke", lease, *through)
+
+
+def test_cluster_and_its_settings(
+    check: Check, through: tuple[str, str], at: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert check("cluster describe", *through)["offset"] > 0
+    assert len(check("cluster loglevel", *at)["nodes"]) == 2
+    monkeypatch.setattr("raftlog.cli.perf.P99_MAX_S", 60)  # The machine may be busy.
+    monkeypatch.setattr("raftlog.cli.perf.SLOWEST_MAX_S", 60)
+    monkeypatch.setattr("raftlog.cli.perf.RATE_SHARE", 0)
+    assert check("cluster perf", "--seconds", 1, *at)["failed"] == []
+    assert check("cluster features describe", *at)["silent"] == []
+    check("cluster features upgrade", "lao.version=1", "--validate-only", *at)
+    check("cluster features downgrade", "lao.version=0", "--validate-only", *at)
+    assert check("cluster cursors list", *at)["cursors"] == []
+    check("cluster cursors set", "shaped", 1, *at)
+    assert len(check("cluster cursors list", *at)["cursors"]) == 1
+    check("cluster cursors delete", "shaped", *at)
+    check("cluster hostnames set", "shaped.example", 77, *at)
+    assert check("cluster hostnames list", *at)["offset"] > 0
+    check("cluster hostnames delete", "shaped.example", *at)
+
+
+def test_brokers_and_partitions(
+    check: Check,
+    through: tuple[str, str],
+    at: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    raftlog: Raftlog,
+) -> None:
+    assert check("brokers list", *at)["brokers"]
+    assert check("brokers api-versions", *through)["api_keys"]
+    assert raftlog("topics", "create", "parted", *through).code == 0
+    (result,) = check("partitions elect", "parted:0", *through)["partitions"]
+    assert result["error"] == "ELECTION_NOT_NEEDED"
+    assert check("partitions reassignments", *through)["reassignments"] == []
+    assert check("partitions cancel", "--all", *through) == {"partitions": [], "write": None}
+    moved = check("partitions reassign", "parted:0=2", "--validate-only", *through)
+    assert moved["before"]["partitions"][0]["replicas"] == [2]
+    moved = check("partitions reassign", "parted:0=2", "--validate-only", *at)
+    assert moved["before"] is None
+    assert check("partitions increase", "parted", "--count", 2, *through)["partitions"] == 2
+    assert raftlog("topics", "delete", "parted", *through).code == 0
+
+    write = common_pb2.WriteResult(token=common_pb2.MetadataToken(offset=9, epoch=1))
+    gone = controller_pb2.ControllerResponse(write=write)
+    monkeypatch.setattr("raftlog.cli.brokers.write", lambda *_: gone)
+    assert check("brokers unregister", 9, *at)["write"]["offset"] == 9
+
+
+def test_quorum(check: Check, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    address = at[1]
+    described = check("quorum describe", at[0], f"{address},127.0.0.1:1")
+    assert [one["failure"] is None for one in described["nodes"]] == [True, False]
+    response = controller_pb2.ControllerResponse(
+        transfer_leadership=controller_pb2.TransferLeadershipResponse(target_id=2)
+    )
+    monkeypatch.setattr("raftlog.cli.quorum_changes._change", lambda *_: response)
+    assert check("quorum transfer", *at) == {"target_id": 2}
+    directory = "845f74a8-ae4b-4d29-bf08-4961f0a5c0a2"
+    where = ("--directory-id", directory, "--endpoint", "127.0.0.1:1")
+    check("quorum add-voter", "--voter-id", 2, *where, *at)
+    check("quorum remove-voter", "--voter-id", 2, "--directory-id", directory, *at)
+
+
+def test_diagnoses_and_the_log(
+    check: Check, through: tuple[str, str], at: tuple[str, str], raftlog: Raftlog, tmp_path: Path
+) -> None:
+    assert (
+        raftlog("configs", "alter", "broker", "2", "--set", "log.retention.ms=9", *through).code
+        == 0
+    )
+    assert check("doctor", *at)["nodes"]
+    assert check("explain", *at)["to_ms"] > 0
+    assert check("history", "config", "broker:2", *at)
+    assert check("log dump", *at)[0]["type"] == "LEADER_CHANGE"
+    image = check("log image", *at)
+    part = check("log image", "--entity", "brokers/2", *at, option=" --entity")
+    assert part["offset"] >= image["offset"]
+    backup = tmp_path / "state.checkpoint"
+    assert check("backup", backup, *at)["file"] == str(backup)
+    assert check("backup", "inspect", backup, option=" inspect")["counts"]["brokers"] == 1
+    exported = tmp_path / "exported"
+    assert check("export", exported, *at)["records"] > 0
+    assert check("verify", exported)["passed"]
+
+
+def test_nodes(check: Check, cluster: LocalCluster, tmp_path: Path) -> None:
+    file = cluster.config_path(cluster.controllers[0].name)
+    assert check("config check", file)["role"] == "controller"
+    assert check("config keys")["keys"]
+    directory = tmp_path / "data"
+    ids = ("--cluster-id", cluster.cluster_id, "--node-id", 7)
+    formatted = check("storage format", "-d", directory, *ids, "--no-initial-controllers")
+    assert formatted["node_id"] == 7
+    check("storage info", "-d", directory)
+    check("deploy size", "--partitions", 9, "--brokers", 1, "--writes-per-second", 1)
+    units = check("deploy systemd install", "--dry-run", "--prefix", tmp_path)["files"]
+    assert not any(one["written"] for one in units)
+    assert all(one["text"] for one in units)
+
+
+def test_security(check: Check, at: tuple[str, str], raftlog: Raftlog, tmp_path: Path) -> None:
+    alice = ("--operation", "read", "--topic", "shaped")
+    assert check("acls list", *at)["acls"] == []
+    (added,) = check("acls add", "--allow-principal", "User:alice", *alice, *at)["acls"]
+    assert not added["existed"]
+    assert len(check("acls list", *at)["acls"]) == 1
+    (verdict,) = check("acls test", "--principal", "User:alice", *alice, *at)["verdicts"]
+    assert verdict["entry"]["principal"] == "User:alice"
+    check("acls test", "--principal", "User:bob", *alice, *at, code=1)
+    assert len(check("acls remove", "--topic", "shaped", *at)["acls"]) == 1
+    assert check("acls remove", "--topic", "shaped", *at) == {"acls": [], "write": None}
+    assert raftlog("certs", "init", tmp_path / "pki").code == 0
+    assert check("certs inspect", tmp_path / "pki" / "ca.pem")["certificates"][0]["authority"]
+
+
+def test_each_declared_command_is_run_here() -> None:
+    run = set()
+    for node in ast.walk(ast.parse(Path(__file__).read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "check":
+            options = [one.value for one in node.keywords if one.arg == "option"]
+            run.add("".join(map(ast.literal_eval, [node.args[0], *options])))
+    assert documents.PRINTED.keys() - run == {"kv watch"}
