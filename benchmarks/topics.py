@@ -1,5 +1,6 @@
 """K1, K2: create a topic of one partition, and alter one config of a topic, with one and with 64 in
-flight. Three real brokers, which really open the replicas.
+flight; for K1 also visible writes with pauses between them. Three real brokers, which really open
+the replicas.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +16,12 @@ import uvloop
 
 from benchmarks.load import Load, Requests, measure
 from benchmarks.nodes import Quorum
+from benchmarks.stats import latency_ms
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.refused import check_items
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 BROKERS = 3
@@ -25,6 +29,8 @@ FIRST_BROKER_ID = 4
 """Three controllers have the ids below."""
 TOPICS = 64
 """Whose configs are altered, in turn."""
+PAUSE_S = 0.1
+"""Between two visible writes: no other write brings news to the brokers meanwhile."""
 
 
 class Creations:
@@ -81,6 +87,25 @@ async def _create_some(address: str) -> list[str]:
     return names
 
 
+async def _visible(address: str, names: list[str], seconds: float) -> dict[str, Any]:
+    """Return how long visible writes take in a cluster where nothing else is written."""
+    transport = GrpcTransport()
+    client = ControllerClient(transport, [address], rng=random.Random(1))
+    requests, took_s = Alterations(names), list[float]()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        await asyncio.sleep(PAUSE_S)
+        request = requests.next()
+        request.acks = common_pb2.ACKS_VISIBLE
+        begun = time.perf_counter()
+        response = await client.call(request)
+        took_s.append(time.perf_counter() - begun)
+        assert response.write.reached == common_pb2.ACKS_VISIBLE
+    client.close()
+    await transport.close()
+    return {"request": "a visible write", "in_flight": 1, "latency_ms": latency_ms(took_s)}
+
+
 def topics(quorum: Quorum, in_flight: int, seconds: float) -> list[dict[str, Any]]:
     """Alter, then create: what was created would else slow the other."""
     _, brokers = quorum.start_brokers(BROKERS)
@@ -91,6 +116,7 @@ def topics(quorum: Quorum, in_flight: int, seconds: float) -> list[dict[str, Any
         "alter a topic's config": Alterations(names),
         "create a topic": Creations("new"),
     }
+    visible = [uvloop.run(_visible(address, names, seconds))] if in_flight == 1 else []
     return [
         {"request": kind, "in_flight": in_flight}
         | uvloop.run(
@@ -104,4 +130,4 @@ def topics(quorum: Quorum, in_flight: int, seconds: float) -> list[dict[str, Any
             )
         )
         for kind, requests in kinds.items()
-    ]
+    ] + visible

@@ -267,7 +267,12 @@ ENTRIES: dict[str, Entry] = {
     "k1": Entry(
         "one request in flight, three real brokers",
         "k1",
-        (*_requests(0, "alter a topic's config"), *_requests(1, "create a topic")),
+        (
+            *_requests(0, "alter a topic's config"),
+            *_requests(1, "create a topic"),
+            Figure("a visible write each 100 ms, p50 ms", (2, "latency_ms", "p50")),
+            Figure("a visible write each 100 ms, p99 ms", (2, "latency_ms", "p99")),
+        ),
     ),
     "k2": Entry(
         "64 requests in flight, three real brokers",

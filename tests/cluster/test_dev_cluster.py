@@ -26,6 +26,7 @@ import raftlog
 from raftlog.local.cluster import LocalCluster
 
 DEV = [sys.executable, "-m", "raftlog", "dev"]
+ROOT = Path(__file__).parents[2]
 SHAPE = ["--nodes", "3", "--brokers", "2"]
 
 
@@ -122,6 +123,23 @@ def test_script_kills_pauses_and_cuts_and_every_write_is_visible(tmp_path: Path)
     directory = re.search(r"data +(\S+), deleted at the end", done.stdout)
     assert directory is not None
     assert not Path(directory[1]).exists()
+
+
+def shape(line: str) -> str:
+    """A line without what differs from run to run: its numbers."""
+    return re.sub(r"\d+(?:\.\d+)?( ms| s)?", "N", line)
+
+
+def test_readme_shows_what_the_prompt_prints(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(r"^\$ raftlog dev\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    shown = block[1].splitlines()
+    script = [line.removeprefix("raftlog> ") for line in shown if line.startswith("raftlog> ")]
+    done = run(tmp_path, [*script, "sleep 3"])
+    printed = [shape(line) for line in done.stdout.splitlines()]
+    assert len(script) == 6
+    assert [line for line in map(shape, shown) if line not in printed] == []
 
 
 def test_directory_keeps_the_cluster_for_the_next_time(tmp_path: Path) -> None:
