@@ -39,6 +39,50 @@ class Written(TypedDict):
     """Null: nothing was written."""
 
 
+# --- Start ----------------------------------------------------------------------------------
+
+
+class LocalNode(TypedDict):
+    """A node of a local cluster."""
+
+    name: str
+    id: int
+    role: Literal["controller", "broker"]
+    endpoint: str
+    http: str
+    pid: int | None
+    """Null: it does not run."""
+
+
+class LocalCluster(TypedDict):
+    """A cluster on this machine."""
+
+    cluster_id: str
+    directory: str
+    bootstrap_servers: str
+    bootstrap_controllers: str
+    console: str
+    nodes: list[LocalNode]
+
+
+class LocalNodeStatus(LocalNode):
+    """A node, and what it says."""
+
+    ready: bool
+    reason: str
+
+
+class LocalStatus(TypedDict):
+    """A cluster on this machine, and what its nodes say."""
+
+    cluster_id: str
+    directory: str
+    bootstrap_servers: str
+    bootstrap_controllers: str
+    console: str
+    nodes: list[LocalNodeStatus]
+
+
 # --- Data -----------------------------------------------------------------------------------
 
 
@@ -522,6 +566,33 @@ class LedPartition(LeaderSays):
     leader_id: int
 
 
+class CommittedIsr(TypedDict):
+    """A partition, as the metadata has it."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: list[int]
+
+
+class IsrDifference(TypedDict):
+    """What the leader and the controller see differently."""
+
+    why: str
+    text: str
+    lasting: bool
+
+
+class ComparedPartition(TypedDict):
+    """A partition, as its leader and as the controller see it."""
+
+    topic: str
+    partition: int
+    leader_id: int | None
+    leader: LeaderSays | None
+    committed: CommittedIsr | None
+    differences: list[IsrDifference]
+
+
 class AskedBroker(TypedDict):
     """A broker that was asked."""
 
@@ -535,6 +606,16 @@ class IsrList(TypedDict):
 
     partitions: list[LedPartition]
     brokers: list[AskedBroker]
+
+
+class IsrComparison(TypedDict):
+    """With --compare: both views."""
+
+    offset: int
+    partitions: list[ComparedPartition]
+    brokers: list[AskedBroker]
+    lasting: int
+    """How many differences last: exit code 3 if any."""
 
 
 class PartitionResult(TypedDict):
@@ -1010,6 +1091,54 @@ class StorageInfo(StorageIdentity):
     vote_copy_damaged: bool
 
 
+class BackupSource(TypedDict):
+    """What a backup says of itself."""
+
+    cluster_id: str
+    generations: list[int]
+    end_offset: int
+    epoch: int
+    last_timestamp_ms: int
+    metadata_version: int
+
+
+class StorageRestored(StorageIdentity):
+    """A directory made from a backup."""
+
+    restored_from: BackupSource
+    state_hash: str
+    epoch: int
+    log_end_offset: int
+
+
+class VoterEntry(TypedDict):
+    """A voter of the set."""
+
+    node_id: int
+    endpoint: str
+    directory_id: str
+
+
+class Survivor(StorageIdentity):
+    """What a directory has of the log."""
+
+    vote_epoch: int
+    last_record_epoch: int
+    log_start_offset: int
+    log_end_offset: int
+    voters: list[VoterEntry]
+
+
+class Recovered(TypedDict):
+    """With --unsafe: what was done."""
+
+    before: Survivor
+    epoch: int
+    voter: VoterEntry
+    """The only voter."""
+    end_offset: int
+
+
 class SizeFigure(TypedDict):
     """Something that was measured, or is a default."""
 
@@ -1144,6 +1273,8 @@ class Printed(NamedTuple):
 
 
 PRINTED: dict[str, Printed] = {
+    "local start": Printed(LocalCluster),
+    "local status": Printed(LocalStatus),
     "topics create": Printed(TopicsChanged),
     "topics delete": Printed(TopicsChanged),
     "topics list": Printed(TopicList),
@@ -1177,6 +1308,7 @@ PRINTED: dict[str, Printed] = {
     "brokers unregister": Printed(BrokerUnregistered),
     "brokers api-versions": Printed(ApiVersions),
     "partitions isr": Printed(IsrList),
+    "partitions isr --compare": Printed(IsrComparison),
     "partitions reassign": Printed(Reassigned),
     "partitions cancel": Printed(Cancelled),
     "partitions reassignments": Printed(ReassignmentList),
@@ -1200,6 +1332,9 @@ PRINTED: dict[str, Printed] = {
     "config check": Printed(ConfigChecked),
     "storage format": Printed(StorageIdentity),
     "storage info": Printed(StorageInfo),
+    "storage restore": Printed(StorageRestored),
+    "storage recover": Printed(Survivor),
+    "storage recover --unsafe": Printed(Recovered),
     "deploy size": Printed(Sized),
     "deploy systemd install": Printed(Units),
     "acls list": Printed(AclList),
@@ -1209,13 +1344,5 @@ PRINTED: dict[str, Printed] = {
     "certs inspect": Printed(Certificates),
 }
 """By command, in the order of ``raftlog --help``."""
-NOT_DECLARED = (
-    "partitions isr --compare",
-    "storage recover",
-    "storage restore",
-    "export --follow",
-    "import kafka",
-    "debug simulate",
-    "replay",
-)
+NOT_DECLARED = ("export --follow", "import kafka", "debug simulate", "replay")
 """Commands with --json whose documents are not declared here yet; a group: all of its commands."""

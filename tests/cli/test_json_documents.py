@@ -101,7 +101,7 @@ def test_schema_refuses_a_missing_key_and_one_too_many(
             validate(wrong)
 
 
-def test_topics_and_configs(check: Check, through: tuple[str, str]) -> None:
+def test_topics_and_configs(check: Check, through: tuple[str, str], at: tuple[str, str]) -> None:
     created = check("topics create", "shaped", "--acks", "visible", *through)
     assert check("topics create", "shaped", *through, code=1)["topics"][0]["error"]
     listed = check("topics list", *through, "--read", "latest")
@@ -113,6 +113,8 @@ def test_topics_and_configs(check: Check, through: tuple[str, str]) -> None:
     check("configs alter", "topic", "shaped", "--set", "retention.ms=1000", *through)
     assert check("configs describe", "topic", "shaped", *latest)["configs"]
     assert check("partitions isr", "shaped", *through)["partitions"]
+    compared = check("partitions isr", "shaped", "--compare", *at, option=" --compare")
+    assert compared["partitions"][0]["differences"] == []
     assert (
         check("produce", "shaped", "--value", "k:x", "--key-separator", ":", *through)[0]["offset"]
         == 0
@@ -226,12 +228,24 @@ def test_diagnoses_and_the_log(
     backup = tmp_path / "state.checkpoint"
     assert check("backup", backup, *at)["file"] == str(backup)
     assert check("backup", "inspect", backup, option=" inspect")["counts"]["brokers"] == 1
+    restored = tmp_path / "restored"
+    new = ("--cluster-id", "2c3f2edf-e9bc-4582-a4db-94a918a591d8", "--node-id", 7)
+    voters = ("-I", f"7@127.0.0.1:1:{new[1]}")
+    made = check("storage restore", "--snapshot", backup, *new, *voters, restored)
+    assert made["restored_from"]["end_offset"] > 0
+    survivor = check("storage recover", restored)
+    assert survivor["log_end_offset"] == made["log_end_offset"]
+    done = check("storage recover", restored, "--unsafe", "--yes", option=" --unsafe")
+    assert done["before"] == survivor
     exported = tmp_path / "exported"
     assert check("export", exported, *at)["records"] > 0
     assert check("verify", exported)["passed"]
 
 
 def test_nodes(check: Check, cluster: LocalCluster, tmp_path: Path) -> None:
+    where = ("--dir", cluster.directory)
+    assert all(one["ready"] for one in check("local status", *where)["nodes"])
+    assert check("local start", *where)["cluster_id"] == cluster.cluster_id
     file = cluster.config_path(cluster.controllers[0].name)
     assert check("config check", file)["role"] == "controller"
     assert check("config keys")["keys"]
