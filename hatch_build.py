@@ -1,15 +1,16 @@
 """The build hook: generates ``raftlog/wire`` from ``proto/``, and adds the contracts and the commit
-to a wheel.
+to a wheel, and with RAFTLOG_NATIVE_WHEEL=1 in the environment the compiled codec.
 
 What protoc generates for Python refuses a runtime older than protoc itself, and one of the next
 major version but one; what it generates for gRPC refuses an older grpcio. An application that has
 chosen its protobuf could not install raftlog beside it. The modules generated here make the same
 messages of the same descriptors, by the calls that each module from protoc has made since protobuf
-3.20, without that check. ``tests/test_lowest_versions.py`` runs them on the oldest runtime.
+3.20, without that check. ``tests/cluster/test_lowest_versions.py`` runs them on the oldest runtime.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -58,20 +59,38 @@ class ProjectBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             generate_wire(root)
         if version == "editable":
             return
+        self._directory = tempfile.TemporaryDirectory(prefix="raftlog-build-")
+        scratch = Path(self._directory.name)
         if self.target_name == "wheel":
             build_data["force_include"][str(root / "proto")] = CONTRACTS
-        # Loaded by its path: the package is not installed where it is built.
-        spec = spec_from_file_location("raftlog_build", root / "raftlog" / "build.py")
-        assert spec is not None
-        assert spec.loader is not None
-        build = module_from_spec(spec)
-        spec.loader.exec_module(build)
+            if os.environ.get("RAFTLOG_NATIVE_WHEEL") == "1":
+                _add_native_codec(root, scratch, build_data)
+        build = _module_at(root / "raftlog" / "build.py")
         # What was built from a source distribution has it already.
         if commit := build.commit_of_checkout(root):
-            self._directory = tempfile.TemporaryDirectory(prefix="raftlog-build-")
-            file = Path(self._directory.name) / build.COMMIT_FILE
+            file = scratch / build.COMMIT_FILE
             file.write_text(f"{commit}\n", encoding="utf-8")
             build_data["force_include"][str(file)] = f"raftlog/{build.COMMIT_FILE}"
+
+
+def _module_at(path: Path) -> Any:
+    """Load a module by its path: the package is not installed where it is built."""
+    spec = spec_from_file_location(f"raftlog_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _add_native_codec(root: Path, scratch: Path, build_data: dict[str, Any]) -> None:
+    compiling = _module_at(root / "raftlog" / "config_writes" / "compiling.py")
+    out = scratch / compiling.target().name
+    if failure := compiling.compile_codec(out):
+        raise RuntimeError(f"the codec cannot be compiled: {failure}")
+    build_data["force_include"][str(out)] = f"raftlog/config_writes/{out.name}"
+    build_data["pure_python"] = False
+    build_data["infer_tag"] = True
 
 
 def generate_wire(root: Path) -> None:

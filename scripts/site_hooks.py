@@ -23,6 +23,7 @@ PAGES: Mapping[str, str] = {
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security_policy.md",
     "benchmarks/README.md": "benchmarks/running.md",
     "examples/README.md": "examples.md",
     "proto/raftlog/wire": "reference/README.md",

@@ -5,10 +5,11 @@ Building and installing download packages: not for the gate.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,11 +25,14 @@ def virtual_environment(directory: Path) -> Path:
     return directory / "bin" / "python"
 
 
-def build_wheels(directory: Path) -> Path:
-    """A directory with the two wheels of this checkout."""
+def build_wheels(directory: Path, **variables: str) -> Path:
+    """A directory with the two wheels of this checkout. ``variables``: of the environment."""
     python = virtual_environment(directory / "builder")
     wheels = directory / "wheels"
-    run([python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *SOURCES])
+    run(
+        [python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *SOURCES],
+        variables=variables,
+    )
     return wheels
 
 
@@ -37,10 +41,20 @@ def install(python: Path, *requirements: str | Path) -> None:
     run([python, "-m", "pip", "install", "--quiet", *requirements])
 
 
-def run(command: Sequence[str | Path], cwd: Path | None = None) -> str:
+def run(
+    command: Sequence[str | Path],
+    cwd: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> str:
     """What the program prints; it must succeed."""
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=INSTALL_S, check=False, cwd=cwd
+        command,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **(variables or {})},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

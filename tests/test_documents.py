@@ -15,7 +15,15 @@ from replay.audit.profiles import choose
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
-    ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+    ROOT / name
+    for name in (
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "llms.txt",
+    )
 ] + sorted((ROOT / "docs").rglob("*.md"))
 PACKAGES = (
     "benchmarks",

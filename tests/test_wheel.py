@@ -5,6 +5,7 @@ gate.
 from __future__ import annotations
 
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from installed import INSTALL_S, ROOT, build_wheels, install, run, virtual_environment
 
 from raftlog.build import COMMIT_FILE, commit_of_checkout
+from raftlog.config_writes import compiling
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(INSTALL_S)]
 
@@ -98,6 +100,43 @@ def test_the_wheels_have_the_contracts_and_the_licence(
 
 def test_the_wheel_says_which_commit_it_was_built_from(wheel: zipfile.ZipFile) -> None:
     assert wheel.read(f"raftlog/{COMMIT_FILE}").decode().strip() == commit_of_checkout(ROOT)
+
+
+def test_native_wheel_has_the_codec_and_is_for_one_python(tmp_path: Path) -> None:
+    """[A build that left it out without a word would pass for the pure wheel of that platform.]"""
+    if failure := compiling.compile_codec(tmp_path / compiling.target().name):
+        with pytest.raises(AssertionError, match="the codec cannot be compiled"):
+            build_wheels(tmp_path, RAFTLOG_NATIVE_WHEEL="1")
+        assert failure
+        return
+    (path,) = build_wheels(tmp_path, RAFTLOG_NATIVE_WHEEL="1").glob("raftlog-*.whl")
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert f"-{tag}-{tag}-" in path.name
+    python = virtual_environment(tmp_path / "venv")
+    install(python, path)
+    program = "from raftlog.config_writes import codec; print(codec.NAME)"
+    assert run([python, "-c", program], cwd=tmp_path) == "native\n"
+
+
+def test_version_is_that_of_the_tag_or_of_the_source_distribution(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    run(["git", "clone", "--quiet", ROOT, project])
+    run(["git", "-C", project, "tag", "v9.8.7"])
+    python = virtual_environment(tmp_path / "builder")
+    install(python, "build")
+    for source in (project, project / "scripts" / "raftlog_server"):
+        run([python, "-m", "build", "--outdir", tmp_path / "dist", source])
+    built = sorted(path.name for path in (tmp_path / "dist").iterdir())
+    assert built == [
+        "raftlog-9.8.7-py3-none-any.whl",
+        "raftlog-9.8.7.tar.gz",
+        "raftlog_server-9.8.7-py3-none-any.whl",
+        "raftlog_server-9.8.7.tar.gz",
+    ]
+    server = zipfile.ZipFile(tmp_path / "dist" / built[2])
+    assert b"Requires-Dist: raftlog==9.8.7\n" in server.read(
+        "raftlog_server-9.8.7.dist-info/METADATA"
+    )
 
 
 def test_server_extra_is_installed_from_a_directory_of_wheels(wheels: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def only(name: str) -> str:
 
 def test_the_image_knows_only_instructions_that_there_are_and_fetches_nothing_by_address() -> None:
     found = instructions()
-    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "STOPSIGNAL"}
+    known = {"FROM", "ARG", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "STOPSIGNAL"}
     known |= {"HEALTHCHECK", "ENTRYPOINT", "CMD"}
     assert {name for name, _ in found} <= known, "ADD is not among them"
     assert not [arguments for _, arguments in found if "://" in arguments]
