@@ -236,7 +236,7 @@ class LocalCluster:
         if running is not None:
             return running
         command = [*self.program(name), node.role, "run", "-c", str(self.config_path(name))]
-        environment = _environment()
+        environment = own_environment()
         if self._cuttable:
             environment[CUTS_VARIABLE] = str(self._cuts_path(name))
         if self._dies_with_parent:
@@ -491,8 +491,10 @@ def free_ports(count: int) -> list[int]:
 _PASSED_ON = PROCESS_VARIABLES | {"RAFTLOG_LOG_LEVEL"}
 
 
-def _environment() -> dict[str, str]:
-    """Ours, without what would configure every node alike."""
+def own_environment() -> dict[str, str]:
+    """Return this process's environment without what would configure every node, or lead clients to
+    another cluster.
+    """
     return {
         name: value
         for name, value in os.environ.items()

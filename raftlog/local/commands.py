@@ -266,7 +266,7 @@ def _wanted(cluster: LocalCluster, names: list[str] | None, role: str) -> list[N
 
 
 def _say_next(cluster: LocalCluster, directory: Path, role: str) -> None:
-    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {directory}"
+    suffix = "" if directory == DEFAULT_DIRECTORY else f" --dir {shlex.quote(str(directory))}"
     program, raftlog = SCRIPTS.get(role, f"{_program()} local"), _program()
     print_line("")
     print_line("Next:")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -109,9 +110,13 @@ class _DevCluster:
     def __init__(self, directory: Path, controllers: int, brokers: int, *, secure: bool) -> None:
         # Only now: help and completion need none of it.
         from raftlog.local.authority import ADMINISTRATOR, Authority
-        from raftlog.local.cluster import LocalCluster
+        from raftlog.local.cluster import LocalCluster, own_environment
 
-        self._ports = fixed_ports(controllers, brokers)
+        for name in os.environ.keys() - own_environment().keys():
+            del os.environ[name]
+        # Two that start at the same time would both find the usual ports free.
+        self._claim = socket.socket(socket.AF_UNIX)
+        self._ports = fixed_ports(controllers, brokers) if _claimed(self._claim) else None
         self._authority = Authority(directory.absolute() / PKI) if secure else None
         self._cluster = cluster = LocalCluster(
             directory,
@@ -124,8 +129,8 @@ class _DevCluster:
         )
         if cluster.exists:
             _require_same(cluster, controllers, brokers, secure=secure)
-        elif directory.exists() and any(directory.iterdir()):
-            raise ConfigError(f"{directory} is not empty, and holds no cluster")
+        elif directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ConfigError(f"{directory} is no empty directory, and holds no cluster")
         elif self._authority is not None:
             self._authority.make()
         if self._authority is not None:
@@ -184,7 +189,8 @@ class _DevCluster:
         else:
             yield "  users    admin (now), and alice, who has no rights yet: user alice"
         yield f"  console  {cluster.controllers[0].http}/console"
-        yield f'  shell    eval "$(raftlog local env --dir {cluster.directory})"'
+        there = shlex.quote(str(cluster.directory))
+        yield f'  shell    eval "$(raftlog local env --dir {there})"'
         yield f"  data     {cluster.directory}{'' if keeps else ', deleted at the end'}"
         if self._ports is None:
             yield "  ports    free ones: some of the usual ports are taken"
@@ -202,6 +208,12 @@ def _require_same(cluster: LocalCluster, controllers: int, brokers: int, *, secu
     running = [node.name for node in cluster.nodes if cluster.pid(node.name) is not None]
     if running:
         raise ConfigError(f"the cluster in {there} runs already: {', '.join(running)}")
+    taken = [port for node in cluster.nodes for port in (node.port, node.http_port)]
+    if not are_free(taken):
+        raise ConfigError(
+            f"ports of the cluster in {there} are taken ({min(taken)} to {max(taken)}): end the"
+            " program that has them, or give another --dir"
+        )
     found = len(cluster.controllers), len(cluster.brokers)
     if found != (controllers, brokers):
         raise ConfigError(
@@ -231,6 +243,11 @@ def fixed_ports(controllers: int, brokers: int) -> Sequence[int] | None:
     own = [FIRST_PORT + 1 + PORT_STEP * one for one in rest[:controllers]]
     own += [FIRST_PORT + PORT_STEP * one for one in rest[:brokers]]
     ports = own + [FIRST_HTTP_PORT + one for one in range(len(own))]
+    return ports if are_free(ports) else None
+
+
+def are_free(ports: Sequence[int]) -> bool:
+    """Return whether a server could bind each of these ports."""
     for port in ports:
         with socket.socket() as one:
             # As a server binds: a port whose last connections are closing is free.
@@ -238,5 +255,14 @@ def fixed_ports(controllers: int, brokers: int) -> Sequence[int] | None:
             try:
                 one.bind(("127.0.0.1", port))
             except OSError:
-                return None
-    return ports
+                return False
+    return True
+
+
+def _claimed(claim: socket.socket) -> bool:
+    """Take the name by which this process alone uses the usual ports, until it ends."""
+    try:
+        claim.bind("\0raftlog-dev")
+    except OSError:
+        return False
+    return True

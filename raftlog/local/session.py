@@ -7,7 +7,6 @@ for a broker goes on in the background, so that the broker can be resumed.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import time
@@ -21,7 +20,7 @@ from raftlog.library.async_client import AsyncClient
 from raftlog.library.options import ClientOptions
 from raftlog.library.values import QuorumInfo, Visibility
 from raftlog.local.authority import ADMINISTRATOR, SOMEBODY, Authority
-from raftlog.local.cluster import LocalCluster, Node
+from raftlog.local.cluster import LocalCluster, Node, own_environment
 from raftlog.local.load import WRITERS, Load
 from raftlog.outcome import WriteResult
 from raftlog.plural import counted
@@ -231,8 +230,10 @@ class Session:
         # Writes that were on their way may still be acknowledged before the gap begins.
         await asyncio.sleep(SETTLE_S)
         while self.load.idle_s() > STALLED_S:
-            if not self._quorum_is_possible() or time.monotonic() > deadline:
-                return "no write was acknowledged since: is there a majority of the controllers?"
+            if (running := self._running_controllers()) <= len(self.cluster.controllers) // 2:
+                return f"no write can be committed: {running} of the controllers run, no majority"
+            if time.monotonic() > deadline:
+                return f"no write was acknowledged for {GAP_TIMEOUT_S:.0f} s: status, lag"
             await asyncio.sleep(POLL_S)
         gap = f"writes stood still for {_span(self.load.gap_s())} at the longest"
         after = await self._leader()
@@ -240,13 +241,11 @@ class Session:
             return gap
         return f"{gap}; controller-{after} leads now"
 
-    def _quorum_is_possible(self) -> bool:
-        running = [
-            node
+    def _running_controllers(self) -> int:
+        return sum(
+            self.cluster.pid(node.name) is not None and node.name not in self.paused
             for node in self.cluster.controllers
-            if self.cluster.pid(node.name) is not None and node.name not in self.paused
-        ]
-        return len(running) > len(self.cluster.controllers) // 2
+        )
 
     # --- data ------------------------------------------------------------------------------------
 
@@ -434,7 +433,7 @@ class Session:
     async def run_command(self, words: Sequence[str]) -> None:
         """Run a ``raftlog`` command on this cluster."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "raftlog.cli", *words, env={**os.environ, **self.environment()}
+            sys.executable, "-m", "raftlog", *words, env=self._environment()
         )
         try:
             await process.wait()
@@ -444,9 +443,8 @@ class Session:
             await process.wait()
             raise
 
-    def environment(self) -> dict[str, str]:
-        """Return the variables that commands need for this cluster."""
-        found = self.cluster.environment()
+    def _environment(self) -> dict[str, str]:
+        found = own_environment() | self.cluster.environment()
         if self._authority is not None:
             found |= self._authority.environment(self.user)
         return found

@@ -15,7 +15,8 @@ import sys
 import termios
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,15 @@ def environment(home: Path) -> dict[str, str]:
     return own | {"HOME": str(home), "COLUMNS": "80"}
 
 
-def run(home: Path, script: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
+def run(
+    home: Path, script: Sequence[str], *options: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*DEV, *options],
         input="".join(f"{line}\n" for line in script),
         capture_output=True,
         text=True,
-        env=environment(home),
+        env=environment(home) | variables,
         timeout=2 * PATIENCE_S,
         check=False,
     )
@@ -142,6 +145,7 @@ def test_readme_shows_what_the_prompt_prints(tmp_path: Path) -> None:
     assert [line for line in map(shape, shown) if line not in printed] == []
 
 
+@pytest.mark.nightly
 def test_directory_keeps_the_cluster_for_the_next_time(tmp_path: Path) -> None:
     kept = ("--dir", str(tmp_path / "kept"))
     first = run(tmp_path, ["write k=v"], *SHAPE, *kept)
@@ -160,8 +164,33 @@ def test_directory_keeps_the_cluster_for_the_next_time(tmp_path: Path) -> None:
     nothing = tmp_path / "other"
     nothing.mkdir()
     (nothing / "file").write_text("mine")
-    foreign = run(tmp_path, [], "--dir", str(nothing))
-    assert (foreign.returncode, (nothing / "file").read_text()) == (2, "mine")
+    for foreign in (nothing, nothing / "file"):
+        refused = run(tmp_path, [], "--dir", str(foreign))
+        assert (refused.returncode, (nothing / "file").read_text()) == (2, "mine")
+        assert "is no empty directory, and holds no cluster" in refused.stderr
+
+
+@pytest.mark.nightly
+def test_two_at_the_same_time_do_not_take_each_others_ports(tmp_path: Path) -> None:
+    with (
+        ThreadPoolExecutor() as pool,
+        ExitStack() as stack,
+    ):
+        both = [headless(tmp_path, "--nodes", "1", "--brokers", "1") for _ in range(2)]
+        ready = [one for _, one in pool.map(stack.enter_context, both)]
+    ports = [node["endpoint"] for one in ready for node in one["nodes"]]
+    assert len(set(ports)) == 4
+
+
+def test_variables_that_lead_to_another_cluster_are_not_heeded(tmp_path: Path) -> None:
+    others = {"RAFTLOG_TLS_CA_FILE": "/none", "RAFTLOG_BOOTSTRAP_CONTROLLER": "127.0.0.1:1"}
+    script = ["write k=v", "raftlog doctor", "kill leader", "write k=w"]
+    done = run(tmp_path, script, "--nodes", "1", "--brokers", "1", **others)
+    said = answers(done.stdout)
+    assert "k: visible" in said["write k=v"]
+    assert said["raftlog doctor"].startswith("HEALTHY")
+    assert "no write can be committed: 0 of the controllers run" in said["kill leader"]
+    assert said["write k=w"].startswith("k: waiting for the controllers\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -177,6 +206,7 @@ def test_no_process_outlives_it_also_if_one_is_paused(tmp_path: Path, number: in
     assert Path(ready["directory"]).exists() == (number == signal.SIGKILL)
 
 
+@pytest.mark.nightly
 def test_secure_cluster_refuses_the_user_without_rights(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -230,6 +260,7 @@ def test_terminal_has_completion_and_ctrl_d_ends_the_cluster(tmp_path: Path) -> 
     assert (tmp_path / ".local/state/raftlog/dev_history").read_text().count("+write k=v") == 1
 
 
+@pytest.mark.nightly
 def test_cut_of_two_nodes_leaves_the_others_connected(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path / "c", controllers=3, brokers=0, cuttable=True)
     cluster.generate()
