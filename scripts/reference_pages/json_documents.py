@@ -12,8 +12,10 @@ import msgspec
 
 from raftlog.cli import documents
 from reference_pages.markdown import GENERATED, cell, paragraph, table
+from replay.documents import RESULTS
 
 _REF = "#/$defs/"
+_LINES = {*(name for name, one in documents.PRINTED.items() if one.lines), "replay watch"}
 _HEAD = """With `--json` a command prints JSON on standard output, and nothing else there: what it
 says to people goes to standard error, also why it failed. The document is an object with all its
 keys, also where there is nothing to list; a command with *one document a line* prints nothing
@@ -28,19 +30,19 @@ under `properties`."""
 
 def page() -> str:
     """The page: each document with the paths of its keys."""
-    _, types = _schemas()
+    of, types = _schemas()
     commands: dict[str, list[str]] = {}
-    for command, printed in documents.PRINTED.items():
-        commands.setdefault(printed.document.__name__, []).append(command)
+    for command, document in of.items():
+        commands.setdefault(document["$ref"].removeprefix(_REF), []).append(command)
     text = f"{GENERATED}# JSON of the commands\n\n{paragraph(_HEAD)}\n\n{paragraph(_OFFSETS)}\n\n"
     text += paragraph(_SCHEMA) + "\n\n"
     rest = ", ".join(f"`raftlog {one}`" for one in documents.NOT_DECLARED)
     text += paragraph(f"Not declared yet, and free to change: {rest}.") + "\n"
-    for name, of in commands.items():
+    for name, printing in commands.items():
         one = types[name]
         says = one["description"].replace("``", "`")
-        says += " One document a line." if documents.PRINTED[of[0]].lines else ""
-        text += f"\n## {', '.join(of)}\n\n{paragraph(says)}\n\n"
+        says += " One document a line." if printing[0] in _LINES else ""
+        text += f"\n## {', '.join(printing)}\n\n{paragraph(says)}\n\n"
         text += table(("Key", "Type", "What it is"), _rows(one, types, ""))
     return text
 
@@ -52,14 +54,24 @@ def schema() -> str:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What raftlog prints with --json, by command",
         "type": "object",
-        "properties": dict(zip(documents.PRINTED, of, strict=True)),
+        "properties": of,
         "$defs": types,
     }
     return json.dumps(document, indent=1) + "\n"
 
 
-def _schemas() -> tuple[tuple[dict[str, Any], ...], dict[str, dict[str, Any]]]:
+def _schemas() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """The document of each command, and all types by name with what their keys are."""
+    declared, types = _declared()
+    found, results = msgspec.json.schema_components(
+        RESULTS.values(), ref_template=f"{_REF}replay.{{name}}"
+    )
+    replayed = {f"replay {job}": one for job, one in zip(RESULTS, found, strict=True)}
+    renamed = {f"replay.{name}": results[name] for name in sorted(results)}
+    return declared | replayed, types | renamed
+
+
+def _declared() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     of, types = msgspec.json.schema_components(
         [one.document for one in documents.PRINTED.values()], ref_template=_REF + "{name}"
     )
@@ -71,7 +83,7 @@ def _schemas() -> tuple[tuple[dict[str, Any], ...], dict[str, dict[str, Any]]]:
             if text:
                 properties[key] = {**properties[key], "description": text}
         one |= {"properties": properties, "required": list(declared)}
-    return of, dict(sorted(types.items()))
+    return dict(zip(documents.PRINTED, of, strict=True)), dict(sorted(types.items()))
 
 
 def _docstrings() -> dict[str, dict[str, str]]:
@@ -106,15 +118,18 @@ def _rows(one: Mapping[str, Any], types: Mapping[str, Any], before: str) -> Iter
 def _type(of: Mapping[str, Any], types: Mapping[str, Any]) -> tuple[str | None, str, str]:
     """The object within, the type in words, and what leads to the object in a path."""
     if "anyOf" in of:
-        chosen = [one for one in of["anyOf"] if one != {"type": "null"}]
-        inner, text, suffix = _type(chosen[0], types)
-        return inner, f"{text} or null", suffix
+        found = [_type(one, types) for one in of["anyOf"]]
+        inner, _, suffix = next((one for one in found if one[0]), (None, "", ""))
+        return inner, " or ".join(text for _, text, _ in found), suffix
     if "$ref" in of:
         return of["$ref"].removeprefix(_REF), "object", ""
     if "enum" in of:
         return None, ", ".join(f"`{one}`" for one in of["enum"]), ""
+    if "prefixItems" in of:
+        parts = (_type(one, types)[1] for one in of["prefixItems"])
+        return None, f"list of {', '.join(parts)}", ""
     if of.get("type") == "array":
-        inner, text, suffix = _type(of["items"], types)
+        inner, text, suffix = _type(of.get("items") or {}, types)
         return inner, f"list of {text}s" if inner else f"list of {text}", f"[]{suffix}"
     if of.get("type") == "object":
         values = of.get("additionalProperties") or {}

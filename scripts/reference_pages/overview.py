@@ -14,7 +14,7 @@ def page() -> str:
 | Page | Made from |
 |---|---|
 | [Command line](cli.md) | the help of every command |
-| [JSON of the commands](json.md), [its schema](json_schema.json) | `raftlog/cli/documents.py` |
+| [JSON of the commands](json.md), [its schema](json_schema.json) | `raftlog/cli/documents.py`, `replay/documents.py` |
 | [Configuration keys](../configuration.md#all-keys) | `raftlog/config/settings.py` |
 | [Metrics](metrics.md) | what a controller and a broker register for `/metrics` |
 | [Error codes](../protocol.md#error-codes) | `raftlog/errors.py` |

@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
+from json_schemas import validator
 from log_history import LogHistory
 from spark_runs import Replay
 
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
+from replay.documents import RESULTS
 from replay.errors import ReplayError
 from replay.jobs import availability, churn, diff, history, lao, state, summary
 from replay.local import pool, reading
@@ -89,6 +92,17 @@ def test_it_says_what_spark_says(
     assert compute_local(request) == expected
     monkeypatch.setattr(reading, "SLICE_ROWS", 17)
     assert in_buckets(request, 3) == expected
+
+
+@pytest.mark.parametrize("job", LOCAL_JOBS)
+def test_json_of_a_job_is_as_declared(
+    exported: tuple[Path, LogHistory], tmp_path: Path, job: str
+) -> None:
+    asked: dict[str, Any] = {"report": {"output": str(tmp_path / "report.html")}}.get(job, {})
+    asked |= {"key": ("topic", "")} if job == "history" else {}
+    result = compute_local(JobRequest(job=job, export=str(exported[0]), **asked))
+    assert type(result) is RESULTS[job]
+    validator(f"replay {job}")(msgspec.json.decode(msgspec.json.encode(result)))
 
 
 def test_the_report_is_the_same_page(

@@ -1,0 +1,35 @@
+"""The schema of what commands print with --json, as tests hold documents against it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import fastjsonschema
+
+SCHEMA = Path(__file__).parents[1] / "docs" / "reference" / "json_schema.json"
+
+
+@cache
+def validator(command: str) -> Callable[[Any], Any]:
+    """Return a check of a command's documents, which raises JsonSchemaException also for a key that
+    the schema does not name.
+    """
+    schema = json.loads(SCHEMA.read_text())
+    check: Callable[[Any], Any] = fastjsonschema.compile(
+        {**schema["properties"][command], "$defs": _closed(schema["$defs"])}
+    )
+    return check
+
+
+def _closed(schema: Any) -> Any:
+    """The schema without room for keys that it does not name."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "properties" in schema else {}
+    return closed | {key: _closed(one) for key, one in schema.items()}
