@@ -122,10 +122,13 @@ def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bloc
 
 
 class Attribute(Generic[T]):
-    """A property of the twin, for reading: ``token = Attribute(AsyncLock.token)``."""
+    """A property of the twin, for reading: ``token = Attribute[int](AsyncLock.token)``.
 
-    def __init__(self, of: Callable[[Any], T]) -> None:
-        """``of``: the twin's property, which type checkers take for its getter, of the class."""
+    With its type: mypy takes a property of a class for its getter and would find it, pyright not.
+    """
+
+    def __init__(self, of: Callable[[Any], T] | property) -> None:
+        """``of``: the twin's property."""
         self._of = cast("property", of)
         self.__doc__ = of.__doc__
 

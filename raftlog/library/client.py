@@ -32,7 +32,7 @@ from raftlog.library.options import Addresses, ClientOptions
 from raftlog.library.partitions import AsyncPartitions
 from raftlog.library.records import POLL_TIMEOUT_S, AsyncRecords, Record
 from raftlog.library.topics import AsyncTopics
-from raftlog.outcome import LogOffset
+from raftlog.outcome import LogOffset, Token
 
 
 class Topics(Blocking[AsyncTopics]):
@@ -108,9 +108,9 @@ class Lease(BlockingContext[AsyncLease]):
     abandon = on_loop(AsyncLease.abandon)
     revoke = blocking(AsyncLease.revoke)
     wait_lost = waiting(AsyncLease.wait_lost)
-    is_held = Attribute(AsyncLease.is_held)
-    remaining_s = Attribute(AsyncLease.remaining_s)
-    why_lost = Attribute(AsyncLease.why_lost)
+    is_held = Attribute[bool](AsyncLease.is_held)
+    remaining_s = Attribute[float](AsyncLease.remaining_s)
+    why_lost = Attribute[str](AsyncLease.why_lost)
 
     @property
     def id(self) -> LogOffset:
@@ -201,7 +201,7 @@ class Records(BlockingStream[AsyncRecords]):
 class Changes(BlockingStream[AsyncChanges]):
     """What :meth:`Client.watch` returns, for ``with`` and ``for``."""
 
-    token = Attribute(AsyncChanges.token)
+    token = Attribute[Token | None](AsyncChanges.token)
 
     def __next__(self) -> Change:
         async def next_change() -> Change | None:
@@ -252,7 +252,7 @@ class Client(Blocking[AsyncClient]):
     produce = blocking(AsyncClient.produce)
     see = blocking(AsyncClient.see)
     forget = blocking(AsyncClient.forget)
-    token = Attribute(AsyncClient.token)
+    token = Attribute[Token | None](AsyncClient.token)
 
     def consume(
         self,

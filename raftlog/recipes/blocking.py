@@ -30,16 +30,16 @@ H = TypeVar("H", AsyncLock, AsyncElection)
 class _InQueue(BlockingContext[Q]):
     """What is the same of all that have a place. See :class:`raftlog.recipes.holder.InQueue`."""
 
-    key = Attribute(InQueue.key)
+    key = Attribute[str](InQueue.key)
 
 
 class _Holding(_InQueue[H]):
     """What is the same of a lock and of an election. See :class:`raftlog.recipes.holder.Holder`."""
 
     abandon = on_loop(Holder.abandon)
-    generation = Attribute(Holder.generation)
-    remaining_s = Attribute(Holder.remaining_s)
-    token = Attribute(Holder.token)
+    generation = Attribute[int](Holder.generation)
+    remaining_s = Attribute[float](Holder.remaining_s)
+    token = Attribute[int](Holder.token)
     wait_lost = waiting(Holder.wait_lost)
 
     def guard(self) -> Expect:
@@ -54,7 +54,7 @@ class Lock(_Holding[AsyncLock]):
 
     acquire = waiting(AsyncLock.acquire)
     release = blocking(AsyncLock.release)
-    is_held = Attribute(AsyncLock.is_held)
+    is_held = Attribute[bool](AsyncLock.is_held)
 
     def __init__(
         self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
@@ -79,7 +79,7 @@ class Election(_Holding[AsyncElection]):
     leader = blocking(AsyncElection.leader)
     proclaim = blocking(AsyncElection.proclaim)
     resign = blocking(AsyncElection.resign)
-    is_leader = Attribute(AsyncElection.is_leader)
+    is_leader = Attribute[bool](AsyncElection.is_leader)
 
     def __init__(
         self, client: Client, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
