@@ -12,7 +12,7 @@ import typer
 
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BackupController, Json, Timeout
-from raftlog.cli.output import print_json, print_line
+from raftlog.cli.output import print_json, print_line, print_text
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
@@ -82,7 +82,7 @@ def backup_(
             }
         )
     else:
-        print_line(
+        print_text(
             f"{summary.file}: the state at offset {header.end_offset - 1}, epoch {header.epoch}, of"
             f" cluster {header.cluster_id}; state hash {summary.state_hash:032x}, {summary.bytes}"
             " bytes, verified"
