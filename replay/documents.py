@@ -1,10 +1,9 @@
-"""What each job of ``raftlog replay`` prints with ``--json``: docs/reference/json.md has it."""
+"""What ``raftlog replay`` and ``raftlog import`` print with ``--json``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import msgspec
+from typing import Any, TypedDict
 
 from replay.jobs.audit import AuditResult
 from replay.jobs.availability import AvailabilityResult
@@ -17,20 +16,51 @@ from replay.jobs.state import StateResult
 from replay.jobs.summary import SummaryResult
 from replay.jobs.verify import VerifyResult
 from replay.jobs.watch import WatchResult
+from replay.kafka.importing import Imported
 from replay.report.model import ReportResult
 
-RESULTS: Mapping[str, type[msgspec.Struct]] = {
-    "state": StateResult,
-    "diff": DiffResult,
-    "lao": LaoResult,
-    "availability": AvailabilityResult,
-    "churn": ChurnResult,
-    "audit": AuditResult,
-    "verify": VerifyResult,
-    "summary": SummaryResult,
-    "history": HistoryResult,
-    "report": ReportResult,
-    "sql": SqlResult,
-    "watch": WatchResult,
+
+class KafkaImport(Imported, frozen=True):
+    """What was imported; offsets are exclusive but the first."""
+
+    sound: bool
+    """Nothing was found wrong."""
+
+
+class Generated(TypedDict):
+    """A history that was made up."""
+
+    seed: int
+    records: int
+    epochs: int
+    first_ms: int
+    last_ms: int
+    state_hash: str
+    brokers: int
+    topics: int
+    partitions: int
+    incidents: dict[str, int]
+    """How many of each kind."""
+    bytes: dict[str, int]
+    """Size of the files of each kind."""
+    seconds: float
+    """How long it took."""
+
+
+PRINTED: Mapping[str, Any] = {
+    "replay state": StateResult,
+    "replay diff": DiffResult,
+    "replay lao": LaoResult,
+    "replay availability": AvailabilityResult,
+    "replay churn": ChurnResult,
+    "replay audit": AuditResult,
+    "replay verify": VerifyResult,
+    "replay summary": SummaryResult,
+    "replay history": HistoryResult,
+    "replay report": ReportResult,
+    "replay sql": SqlResult,
+    "replay watch": WatchResult,
+    "replay generate": Generated,
+    "import kafka": KafkaImport,
 }
-"""By job. ``watch`` prints one a micro-batch, each in a line."""
+"""By command. ``replay watch`` prints one a micro-batch, each in a line."""

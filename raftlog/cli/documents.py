@@ -970,6 +970,26 @@ class ImageEntity(TypedDict):
     entity: Json
 
 
+class SimulatedRun(TypedDict):
+    """One simulated cluster."""
+
+    seed: int
+    config: str
+    """JSON, for --config: it runs again with the seed."""
+    failure: str
+    """Empty: every check passed."""
+    virtual_s: float
+    steps: int
+    faults: dict[str, int]
+    """How often each fault happened."""
+    operations: dict[str, int]
+    looked_at: dict[str, int]
+    """How much each check has seen."""
+    state_hash: str
+    digest: str
+    """Equal for equal runs."""
+
+
 # --- Analyse --------------------------------------------------------------------------------
 
 
@@ -1326,6 +1346,7 @@ PRINTED: dict[str, Printed] = {
     "log dump": Printed(DumpedRecord, lines=True),
     "log image": Printed(Image),
     "log image --entity": Printed(ImageEntity),
+    "debug simulate": Printed(SimulatedRun, lines=True),
     "export": Printed(Exported),
     "verify": Printed(Verified),
     "config keys": Printed(ConfigKeys),
@@ -1344,5 +1365,5 @@ PRINTED: dict[str, Printed] = {
     "certs inspect": Printed(Certificates),
 }
 """By command, in the order of ``raftlog --help``."""
-NOT_DECLARED = ("export --follow", "import kafka", "debug simulate", "replay generate")
+NOT_DECLARED = ("export --follow", "import kafka --follow")
 """Commands with --json whose documents are not declared yet."""

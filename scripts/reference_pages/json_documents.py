@@ -6,13 +6,14 @@ import ast
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from raftlog.cli import documents
 from reference_pages.markdown import GENERATED, cell, paragraph, table
-from replay.documents import RESULTS
+from replay import documents as replayed
 
 _REF = "#/$defs/"
 _LINES = {*(name for name, one in documents.PRINTED.items() if one.lines), "replay watch"}
@@ -64,18 +65,21 @@ def _schemas() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """The document of each command, and all types by name with what their keys are."""
     declared, types = _declared()
     found, results = msgspec.json.schema_components(
-        RESULTS.values(), ref_template=f"{_REF}replay.{{name}}"
+        replayed.PRINTED.values(), ref_template=f"{_REF}replay.{{name}}"
     )
-    replayed = {f"replay {job}": one for job, one in zip(RESULTS, found, strict=True)}
+    for name, said in _docstrings(replayed).items():
+        for key, text in said.items():
+            if text:
+                results[name]["properties"][key]["description"] = text
     renamed = {f"replay.{name}": results[name] for name in sorted(results)}
-    return declared | replayed, types | renamed
+    return declared | dict(zip(replayed.PRINTED, found, strict=True)), types | renamed
 
 
 def _declared() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     of, types = msgspec.json.schema_components(
         [one.document for one in documents.PRINTED.values()], ref_template=_REF + "{name}"
     )
-    said = _docstrings()
+    said = _docstrings(documents)
     for name, one in types.items():
         declared = said[name]
         properties = {key: one["properties"][key] for key in declared}
@@ -86,10 +90,10 @@ def _declared() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     return dict(zip(documents.PRINTED, of, strict=True)), dict(sorted(types.items()))
 
 
-def _docstrings() -> dict[str, dict[str, str]]:
+def _docstrings(module: ModuleType) -> dict[str, dict[str, str]]:
     """By class and key, in the order of the declaration; empty: the name says it."""
     found: dict[str, dict[str, str]] = {}
-    tree = ast.parse(Path(documents.__file__).read_text())
+    tree = ast.parse(Path(module.__file__ or "").read_text())
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
             continue

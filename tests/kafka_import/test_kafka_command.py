@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from json_schemas import validator
 
 from raftlog.cli.exits import Exit, exit_code
 from raftlog.errors import RaftlogError
@@ -58,8 +59,9 @@ def test_a_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
         checked.stdout + checked.stderr
     )
     again = run(tmp_path / "kafka", "-o", tmp_path / "exported", "--json")
-    assert json.loads(again.stdout)["sound"] is True
-    assert json.loads(again.stdout)["new_records"] == 0
+    document = json.loads(again.stdout)
+    validator("import kafka")(document)
+    assert (document["sound"], document["new_records"]) == (True, 0)
 
 
 def test_copies_that_end_before_the_export_are_told(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from json_schemas import validator
 from kafka_log import kafka
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -75,6 +77,7 @@ def test_what_is_appended_is_judged_once(replay: Replay, live: LiveLog, tmp_path
                 live.break_rules()
             imported = importer.run()
             result = replay("watch", exported, watch="audit", output=watched)
+            validator("replay watch")(msgspec.json.decode(msgspec.json.encode(result)))
             assert result.end_offset == imported.end_offset
             found.append((result.new, result.total))
     assert found == [(0, 0), (1, 1)]

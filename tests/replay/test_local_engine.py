@@ -19,7 +19,7 @@ from spark_runs import Replay
 
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.export import export
-from replay.documents import RESULTS
+from replay.documents import PRINTED
 from replay.errors import ReplayError
 from replay.jobs import availability, churn, diff, history, lao, state, summary
 from replay.local import pool, reading
@@ -101,7 +101,7 @@ def test_json_of_a_job_is_as_declared(
     asked: dict[str, Any] = {"report": {"output": str(tmp_path / "report.html")}}.get(job, {})
     asked |= {"key": ("topic", "")} if job == "history" else {}
     result = compute_local(JobRequest(job=job, export=str(exported[0]), **asked))
-    assert type(result) is RESULTS[job]
+    assert type(result) is PRINTED[f"replay {job}"]
     validator(f"replay {job}")(msgspec.json.decode(msgspec.json.encode(result)))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from json_schemas import validator
 from spark_runs import Replay
 from typer.testing import CliRunner
 
@@ -253,6 +254,7 @@ def test_the_command_writes_an_export_and_what_happened(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*words, "--incidents", str(incidents), "--json"])
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
+    validator("replay generate")(said)
     assert verify_export(directory).end_offset == said["records"] >= 3000
     assert sum(said["incidents"].values()) == len(json.loads(incidents.read_text()))
     again = CliRunner().invoke(app, words)

@@ -9,7 +9,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from json_schemas import validator
 from log_history import LogHistory
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
@@ -141,6 +143,7 @@ def test_the_job_sql(replay: Replay, exported: Path) -> None:
         " = 0 ORDER BY offset"
     )
     result = replay("sql", exported, query=query, limit=1)
+    validator("replay sql")(msgspec.json.decode(msgspec.json.encode(result)))
     assert (result.columns[:2], result.more) == (["offset", "type_name"], True)
     ((offset, type_name, members, timestamp, body),) = result.rows
     assert (type_name, members) == ("PARTITION", None)
