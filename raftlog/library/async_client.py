@@ -33,6 +33,7 @@ from raftlog.library.leases import AsyncLeases
 from raftlog.library.options import Addresses, ClientOptions, Options
 from raftlog.library.partitions import AsyncPartitions
 from raftlog.library.records import AsyncRecords
+from raftlog.library.surroundings import SURROUNDINGS
 from raftlog.library.topics import AsyncTopics
 from raftlog.library.wire import token_from_wire, token_to_wire
 from raftlog.outcome import Token
@@ -54,6 +55,9 @@ class AsyncClient:
     """
 
     def __init__(self, bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> None:
+        surroundings = SURROUNDINGS.get()
+        if surroundings is not None and not bootstrap:
+            bootstrap = surroundings.bootstrap
         self._options = Options.of(bootstrap, options)
         self._core: Core | None = None
         self._open: AsyncGenerator[None] | None = None
@@ -74,6 +78,10 @@ class AsyncClient:
         self.partitions = AsyncPartitions(self._opened)
         self.export_cursors = AsyncExportCursors(self._opened)
         self.hostnames = AsyncHostnames(self._opened)
+        self._ends_with_loop = surroundings is None
+        """Not in a simulated process: one that was killed could not be waited for."""
+        if surroundings is not None:
+            self._make_transport, self._rng = surroundings.admit(self)
 
     @classmethod
     def over(
@@ -190,9 +198,11 @@ class AsyncClient:
     async def close(self) -> None:
         """End all calls and connections. Idempotent."""
         self._closed = True
-        self._core = None
+        core, self._core = self._core, None
         if self._open is not None:
             await self._open.aclose()
+        elif core is not None:
+            await core.close()
 
     async def _let_in(self) -> None:
         """Ask a broker something, to find out whether the token counts.
@@ -223,9 +233,10 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         if self._core is None:
             self._core, self._loop = Core(self._options, self._transport(), self._rng), loop
-            self._open = _until_closed(self._core)
-            with contextlib.suppress(StopIteration):
-                self._open.__anext__().send(None)
+            if self._ends_with_loop:
+                self._open = _until_closed(self._core)
+                with contextlib.suppress(StopIteration):
+                    self._open.__anext__().send(None)
         elif self._loop is not loop:
             raise RaftlogError(
                 "this client belongs to another event loop: make one in each, or use"

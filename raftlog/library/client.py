@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from typing_extensions import Unpack
 
+from raftlog.errors import RaftlogError
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.blocking import (
@@ -31,6 +32,7 @@ from raftlog.library.loop_thread import LoopThread
 from raftlog.library.options import Addresses, ClientOptions
 from raftlog.library.partitions import AsyncPartitions
 from raftlog.library.records import POLL_TIMEOUT_S, AsyncRecords, Record
+from raftlog.library.surroundings import SURROUNDINGS
 from raftlog.library.topics import AsyncTopics
 from raftlog.outcome import LogOffset, Token
 
@@ -226,6 +228,11 @@ class Client(Blocking[AsyncClient]):
     """
 
     def __init__(self, bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> None:
+        if SURROUNDINGS.get() is not None:
+            raise RaftlogError(
+                "raftlog.Client has a thread, and a simulated program must not: use"
+                " raftlog.AsyncClient"
+            )
         twin = AsyncClient(bootstrap, **options)
         thread = LoopThread(twin.close)
         super().__init__(thread, twin)

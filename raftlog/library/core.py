@@ -75,7 +75,10 @@ class Core:
         self._numbered = options.exactly_once is not False
         self._producer: Producer | None = None
         self.watch_streams = WatchStreams(transport)
-        self.ends_with_client: weakref.WeakSet[EndsWithClient] = weakref.WeakSet()
+        self._streams: weakref.WeakValueDictionary[int, EndsWithClient] = (
+            weakref.WeakValueDictionary()
+        )
+        self._last_stream = 0
         self.closed = asyncio.Event()
 
     @property
@@ -213,6 +216,11 @@ class Core:
             ):
                 raise failed from (None if failed is cause else cause)
 
+    def end_with_client(self, one: EndsWithClient) -> None:
+        """Let a watch, consumer or lease end when the client does."""
+        self._last_stream += 1
+        self._streams[self._last_stream] = one
+
     def forget(self) -> None:
         """Nothing was seen, and no write was numbered: the log may be another one."""
         self.brokers.forget()
@@ -222,7 +230,8 @@ class Core:
         """End everything. The cluster is told that the numbered writes are over, if it can be."""
         self.closed.set()
         self._learning.cancel()
-        for one in list(self.ends_with_client):
+        # In the order of their beginning: that of a set changes from process to process.
+        for one in list(self._streams.values()):
             one.end(CLIENT_CLOSED)
         try:
             await self._session.close(CLOSE_TIMEOUT_S)

@@ -61,7 +61,7 @@ class AsyncLease:
         self._why = ""
         self._timer = self._loop.call_at(self._until, self._look)
         self._task = self._loop.create_task(self._keep_alive())
-        core.ends_with_client.add(self)
+        core.end_with_client(self)
 
     @property
     def is_held(self) -> bool:

@@ -60,7 +60,7 @@ class AsyncStream(ABC, Generic[T]):
         self._source = source
         self.reader = OneReader(self.what)
         self.closed = False
-        core.ends_with_client.add(self)
+        core.end_with_client(self)
 
     @abstractmethod
     async def _next(self) -> T:
