@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from broker.partition.settings import PartitionSettings
-from broker.settings import BrokerSettings, WatchSettings
+from broker.settings import SUPPORTED_FEATURES, BrokerSettings, WatchSettings
 from controller.settings import ControllerSettings
 from raftlog.metadata import versions
 from raftlog.quorum.config import QuorumConfig, Voter
@@ -86,6 +86,8 @@ def settings_of_broker(
     settings = broker_settings(
         broker_id, tuple(controllers), name=name, session_timeout_ms=config.session_timeout_ms
     )
+    if config.all_features:
+        settings = replace(settings, features=SUPPORTED_FEATURES)
     if config.snapshot_part_bytes:
         follower = replace(settings.follower, fetch_snapshot_max_bytes=config.snapshot_part_bytes)
         settings = replace(settings, follower=follower)

@@ -155,6 +155,8 @@ class SwarmConfig:
     """A follower that was not caught up for so long leaves the ISR."""
     data_kept_bytes: int = 0
     """What topics with records that stay keep of each partition; 0: everything."""
+    all_features: bool = False
+    """Brokers say that they know every feature that they are shipped with."""
     max_clients: int = 0
     """Exactly-once clients open at a time; 0: as by default."""
     strict_share: float = 0.0

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import weakref
 from asyncio import base_events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -66,6 +67,11 @@ class HostDiedError(BaseException):
     """
 
 
+def host_of(context: Context | None = None) -> str:
+    """Return the host whose context this is; None: the current one. Empty: no host's."""
+    return _HOST.get() if context is None else context.get(_HOST, "")
+
+
 def host_context(host: str) -> Context:
     """A context for a host's tasks: ``loop.create_task(node.run(),
     context=host_context("c1"))``.
@@ -81,6 +87,7 @@ class VirtualLoop(base_events.BaseEventLoop):
     # The base class's, which its stubs do not show.
     _ready: deque[Any]
     _stopping: bool
+    _asyncgens: weakref.WeakSet[Any]
 
     def __init__(self, start_time: float = 0.0, *, max_steps: int = MAX_STEPS) -> None:
         super().__init__()
@@ -209,6 +216,16 @@ class VirtualLoop(base_events.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> NoReturn:
         """There are no threads here."""
         raise RuntimeError("a simulated program must not use threads")
+
+    def _asyncgen_finalizer_hook(self, generator: Any) -> None:
+        """As asyncio's, without threads: close a generator that nobody has any more."""
+        self._asyncgens.discard(generator)
+        if not self.is_closed():
+            self.call_soon(self.create_task, generator.aclose())
+
+    def leave_generators(self) -> None:
+        """Let the generators that are left be: those of a killed host could wait for ever."""
+        self._asyncgens.clear()
 
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
         """As asyncio's; names count from 1 in each loop, so that they are the same in each run."""

@@ -1,0 +1,345 @@
+"""A simulated cluster whose clients are somebody else's programs: what raftlog.testing runs.
+
+Each program is a coroutine on a host of its own, as a process is: it can be paused, killed and cut
+off, and has a clock of its own. No checker looks on: what is right here, the programs say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from raftlog.library.surroundings import SURROUNDINGS, Surroundings
+from simulation import faults_links
+from simulation.fault_schedule import AGAIN_AND_AGAIN
+from simulation.faults_links import both, duration_s
+from simulation.hosts import BrokerHost, ControllerHost
+from simulation.outcome import Outcome
+from simulation.sampling import SAMPLE_S, keep_sampling
+from simulation.swarm.config import SwarmConfig
+from simulation.twins.loop import VirtualLoop, host_context, host_of
+from simulation.world import World
+
+Fault = Callable[["GuestWorld", random.Random], Awaitable[None]]
+UP_WITHIN_S = 60.0
+PAUSES_S = ((0.05, 1.0), (1.0, 5.0), (5.0, 30.0))
+"""A garbage collection, a swap storm, a machine that is moved: shorter and longer than leases."""
+RESTART_S = (0.1, 5.0)
+_CLOSE_TRIES = 50
+
+
+class _NumberedTask(asyncio.Task[Any]):
+    """A task whose hash is its number.
+
+    Programs keep tasks in sets, as asyncio.TaskGroup and asyncio.wait do: by their addresses these
+    would be in another order in each process.
+    """
+
+    def __init__(self, work: Any, *, number: int, **options: Any) -> None:
+        # First: asyncio puts the new task into a set.
+        self._number = number
+        super().__init__(work, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class GuestTasks:
+    """The tasks of a run: their order in sets, and the end of those that belong to programs."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._numbers = itertools.count(1)
+        self._open: list[asyncio.Task[Any]] = []
+        """Kept here: a task that a killed program has left would be closed whenever the last
+        reference to it goes.
+        """
+        self._prune_at = 1_000
+        loop.set_task_factory(self._make)
+        # At the end nobody wants to hear of tasks that have come to none.
+        loop.set_exception_handler(lambda _loop, _context: None)
+
+    def _make(self, loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
+        task = _NumberedTask(work, loop=loop, number=next(self._numbers), **options)
+        if host_of(options.get("context")):
+            self._open.append(task)
+            if len(self._open) > self._prune_at:
+                self._open = [each for each in self._open if not each.done()]
+                self._prune_at = 2 * len(self._open) + 1_000
+        return task
+
+    def end(self) -> None:
+        """Close what programs and nodes have not brought to an end, without a word of theirs."""
+        self._loop.leave_generators()
+        for task in self._open:
+            if not task.done():
+                _close(task.get_coro())
+
+
+def _close(work: Any) -> None:
+    # What waits for something as it is closed is closed again, there.
+    for _ in range(_CLOSE_TRIES):
+        try:
+            work.close()
+        except RuntimeError:
+            continue
+        except BaseException:
+            return
+        return
+
+
+def guest_config(controllers: int, brokers: int, faults: Mapping[str, float]) -> SwarmConfig:
+    """Return the config of a cluster with default settings that keeps partitions."""
+    return SwarmConfig(
+        voters=controllers,
+        brokers=brokers,
+        clients=0,
+        writes_per_s=0.0,
+        reads_per_s=0.0,
+        data_per_s=1.0,
+        replica_lag_ms=30_000,
+        all_features=True,
+        faults=dict(faults),
+    )
+
+
+class GuestSurroundings(Surroundings, Protocol):
+    """The process of a program, as its clients see it."""
+
+    def killed(self) -> None:
+        """Note that no call of this process is answered any more."""
+
+
+class Guest:
+    """One program: a process on a host of its own."""
+
+    def __init__(
+        self,
+        world: GuestWorld,
+        name: str,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        surroundings: GuestSurroundings,
+    ) -> None:
+        self.name = name
+        self._world, self._work, self._surroundings = world, work, surroundings
+        self.ended: asyncio.Future[Any] = world.loop.create_future()
+        """The result, once the program has returned."""
+        self.task: asyncio.Task[Any] | None = None
+        """The process; None while it is down."""
+
+    def start(self) -> None:
+        """Start the process. Nothing happens if it runs, or has returned."""
+        if self.task is not None or self.ended.done():
+            return
+        context = host_context(self.name)
+        context.run(SURROUNDINGS.set, self._surroundings)
+        self.task = self._world.loop.create_task(self._work(), name=self.name, context=context)
+        self.task.add_done_callback(self._done, context=host_context(""))
+
+    def kill(self) -> None:
+        """End the process as by kill -9."""
+        if self.task is not None:
+            self.task = None
+            self._world.network.crash(self.name)
+            self._surroundings.killed()
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        if task is not self.task or self._world.loop_ends:
+            return
+        self.task = None
+        if task.cancelled():
+            self._world.fail(RuntimeError(f"{self.name} has cancelled itself"))
+            return
+        if (error := task.exception()) is not None:
+            self._world.note(self.name, f"raised {type(error).__name__}: {error}"[:300])
+            self._world.fail(error)
+            return
+        self._world.note(self.name, "returned")
+        self.ended.set_result(task.result())
+        # The end of a process is the end of its connections.
+        self._world.network.crash(self.name)
+
+
+class GuestWorld(World):
+    """A cluster with default settings, and the programs that use it."""
+
+    def __init__(
+        self,
+        seed: int,
+        config: SwarmConfig,
+        outcome: Outcome,
+        main: Callable[[], Coroutine[Any, Any, None]],
+        told: Callable[[str, str], None],
+    ) -> None:
+        """``main`` is the run: when it has ended, the run has. ``told`` gets each line of the
+        story: who, what.
+        """
+        self._told = told
+        super().__init__(seed, config, (), outcome)
+        self.tasks = GuestTasks(self.network.loop)
+        self._main = main
+        self.guests: dict[str, Guest] = {}
+        self._schedule = GuestFaults(self)
+
+    def note(self, who: str, what: str) -> None:
+        """A line of the story."""
+        super().note(who, what)
+        self._told(who, what)
+
+    def note_change(self, who: str, what: str) -> None:
+        """Left out: a sample of a node is no event."""
+
+    def named(self, name: str) -> ControllerHost | BrokerHost:
+        """Return the node of this name. Raises KeyError."""
+        return {host.name: host for host in self.fleet.hosts()}[name]
+
+    @property
+    def loop_ends(self) -> bool:
+        """Whether the run is over, and all tasks are being cancelled."""
+        return self.network.loop.ending
+
+    async def _live(self) -> None:
+        for host in self.fleet.hosts():
+            host.start()
+        self.spawn(keep_sampling(self, self._restarts), "sampling")
+        await self.until(self.is_up, UP_WITHIN_S, "the cluster comes up")
+        self.spawn(self._watch_roles(), "roles")
+        self._schedule.begin()
+        await self._main()
+
+    async def calm(self) -> None:
+        """End all faults, undo what they have done, and wait until the cluster is whole.
+
+        Raises CheckFailedError.
+        """
+        self._schedule.end()
+        self.network.unblock_all()
+        for host in self.fleet.hosts():
+            self.network.resume(host.name)
+            host.wall_offset_ms = 0
+            if host.service is None:
+                host.start()
+        for guest in self.guests.values():
+            self.network.resume(guest.name)
+        self.note("cluster", "calm: no more faults, all nodes run")
+        await self.until(self.is_up, UP_WITHIN_S, "the cluster is whole again")
+
+    async def _watch_roles(self) -> None:
+        leader, fenced = "", dict.fromkeys((host.name for host in self.members), False)
+        while True:
+            active = self.active()
+            if active is not None:
+                now = f"c{active.quorum.node_id} leads, epoch {active.node.controller_epoch}"
+                if now != leader:
+                    leader = now
+                    self.note("controllers", now)
+                for host in self.members:
+                    known = active.image.brokers.get(host.id)
+                    if known is not None and known.fenced != fenced[host.name]:
+                        fenced[host.name] = known.fenced
+                        self.note(host.name, "is fenced" if known.fenced else "is unfenced")
+            await asyncio.sleep(SAMPLE_S)
+
+
+class GuestFaults:
+    """Lets the faults of the config strike until it is told to end."""
+
+    def __init__(self, world: GuestWorld) -> None:
+        self._world = world
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def begin(self) -> None:
+        """Begin a task for each fault."""
+        for name, mean_s in sorted(self._world.config.faults.items()):
+            work = self._again_and_again(name, mean_s)
+            self._tasks.append(self._world.spawn(work, f"fault {name}"))
+
+    def end(self) -> None:
+        """No fault begins any more, and none goes on."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _again_and_again(self, name: str, mean_s: float) -> None:
+        rng = self._world.rng(f"fault {name}")
+        fault: Fault = GUEST_FAULTS[name]
+        while True:
+            await asyncio.sleep(rng.expovariate(1 / mean_s))
+            await fault(self._world, rng)
+
+
+def _running(world: GuestWorld, rng: random.Random) -> Guest | None:
+    """Return a program that runs and is not paused."""
+    running = [
+        guest
+        for guest in world.guests.values()
+        if guest.task is not None and not world.network.is_paused(guest.name)
+    ]
+    return rng.choice(running) if running else None
+
+
+async def pause_program(world: GuestWorld, rng: random.Random) -> None:
+    """A program stands still, as by SIGSTOP."""
+    guest, seconds = _running(world, rng), rng.uniform(*rng.choice(PAUSES_S))
+    if guest is None:
+        return
+    world.note(guest.name, f"pause for {seconds:.3f} s")
+    world.happened("pause_program")
+    world.network.pause(guest.name)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        world.network.resume(guest.name)
+        world.note(guest.name, "goes on")
+
+
+async def cut_program(world: GuestWorld, rng: random.Random) -> None:
+    """A program reaches one broker no more, or none."""
+    guest = _running(world, rng)
+    if guest is None:
+        return
+    brokers = [host.name for host in world.members]
+    cut = brokers if rng.random() < 0.5 else [rng.choice(brokers)]
+    pairs = [pair for broker in cut for pair in both(guest.name, broker)]
+    await faults_links.cut_for(world, "cut_program", pairs, duration_s(rng))
+
+
+async def kill_program(world: GuestWorld, rng: random.Random) -> None:
+    """A program dies, as by kill -9, and is started again."""
+    guest = _running(world, rng)
+    if guest is None:
+        return
+    world.note(guest.name, "killed")
+    world.happened("kill_program")
+    guest.kill()
+    await asyncio.sleep(rng.uniform(*RESTART_S))
+    world.note(guest.name, "started again")
+    guest.start()
+
+
+GUEST_FAULTS: dict[str, Any] = {
+    **{
+        name: AGAIN_AND_AGAIN[name]
+        for name in (
+            "kill_controller",
+            "kill_all_controllers",
+            "kill_broker",
+            "stop_broker",
+            "pause",
+            "long_pause",
+            "clock_jump",
+            "resign",
+            "partition",
+            "one_way",
+            "isolate",
+            "split",
+            "flapping",
+            "clog",
+            "reset_links",
+        )
+    },
+    **{fault.__name__: fault for fault in (pause_program, cut_program, kill_program)},
+}
+"""The faults that a run of programs can have, by name."""
