@@ -38,7 +38,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
 
-TOGETHER = ("cluster", "replay", "cli")
+TOGETHER = ("cluster", "replay", "cli", "testing")
 """Directories that one worker runs alone: real clusters would slow each other, a second Spark
 session or cluster would be begun for the other worker."""
 
@@ -50,6 +50,7 @@ PATIENCE_S = {
     "rows": 600,
     "simulation": 900,
     "storage": 600,
+    "testing": 600,
     "test_setup_script.py": 600,
 }
 """What a test of these directories may take, with the fixtures that are made for it: ten times what

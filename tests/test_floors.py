@@ -67,6 +67,7 @@ FLOORS: dict[str, str] = {
         simulation.agreement simulation.chaos
     """
     ),
+    "testing": "raftlog.testing",
 }
 """From the bottom to the top: a floor's name and its rooms.
 

@@ -24,6 +24,7 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "numpy": ("replay",),
     "opentelemetry": ("otel",),
     "pyspark": ("replay",),
+    "pytest": ("testing",),
     "replay": ("replay",),
     "rich": ("cli",),
     "rocksdict": ("server",),

@@ -1,0 +1,49 @@
+"""Programs that draw from one account, and take turns with a lock.
+
+``draw`` trusts the lock, which is a mistake that no ordinary test finds. ``draw_guarded`` lets the
+cluster compare.
+"""
+
+import asyncio
+from contextlib import suppress
+
+import raftlog
+from raftlog.errors import ApiError
+from raftlog.recipes import AsyncLock, PlaceLostError
+
+BALANCE, RECEIPTS = "account/balance", "account/receipts/"
+
+
+async def draw(client: raftlog.AsyncClient, receipt: str, amount: int) -> None:
+    """Draw once. Wrong: the lock may be lost while this program stands still."""
+    async with AsyncLock(client, "account", ttl_s=3):
+        found = await client.kv.get(BALANCE, read="strict")
+        assert found is not None
+        await asyncio.sleep(0.5)  # a rule is looked up, a mail is sent
+        await client.kv.alter(
+            raftlog.Put(BALANCE, str(int(found.text) - amount)),
+            raftlog.Put(RECEIPTS + receipt, str(amount)),
+        )
+
+
+async def draw_guarded(client: raftlog.AsyncClient, receipt: str, amount: int) -> None:
+    """Draw once, if the lock is held when the change is made."""
+    async with AsyncLock(client, "account", ttl_s=3) as lock:
+        found = await client.kv.get(BALANCE, read="strict")
+        assert found is not None
+        await asyncio.sleep(0.5)
+        await client.kv.alter(
+            lock.guard(),
+            raftlog.Put(BALANCE, str(int(found.text) - amount)),
+            raftlog.Put(RECEIPTS + receipt, str(amount)),
+        )
+
+
+async def teller(name: str, *, guarded: bool, draws: int = 20) -> None:
+    """Draw again and again, as a program does whose cluster is not always there."""
+    async with raftlog.AsyncClient() as client:
+        for number in range(draws):
+            one = draw_guarded if guarded else draw
+            with suppress(ApiError, PlaceLostError):  # the receipt says whether it happened
+                await one(client, f"{name}-{number}", 1)
+            await asyncio.sleep(1.0)

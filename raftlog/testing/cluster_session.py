@@ -1,0 +1,165 @@
+"""The real processes that the tests of one pytest process share, from the first test to the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.local.cluster import LocalCluster
+from raftlog.testing import reaper
+from raftlog.testing.slate import LeftoverError, Slate
+
+START_TIMEOUT_S = 60.0
+TRIES = 3
+"""A port may be taken by somebody else between the look for free ones and its use."""
+END_TIMEOUT_S = 20.0
+_POLL_S = 0.01
+_LISTEN = "0A"
+"""State of a socket in /proc/net/tcp."""
+
+
+class ClusterSession:
+    """One cluster at a time: started with the first test that wants it, replaced if a test leaves
+    what cannot be undone.
+    """
+
+    def __init__(self, *, controllers: int = 3, brokers: int = 3) -> None:
+        self._controllers, self._brokers = controllers, brokers
+        self._cluster: LocalCluster | None = None
+        self._slate: Slate | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self.replaced: list[str] = []
+        """Why clusters were replaced."""
+
+    def clean(self) -> LocalCluster:
+        """Return the cluster, with all nodes ready and nothing in it. Raises FailedError."""
+        for _ in range(TRIES):
+            if self._cluster is None or self._slate is None:
+                self._begin()
+            assert self._cluster is not None
+            assert self._slate is not None
+            try:
+                restore_nodes(self._cluster)
+                self._slate.clean()
+                return self._cluster
+            except (FailedError, LeftoverError) as error:
+                self.replaced.append(str(error))
+                self.end()
+        raise FailedError(f"no clean cluster: {'; '.join(self.replaced)}", Exit.REFUSED)
+
+    def end(self) -> None:
+        """End all processes, and remove their directory. Idempotent."""
+        slate, self._slate = self._slate, None
+        cluster, self._cluster = self._cluster, None
+        process, self._reaper = self._reaper, None
+        if slate is not None:
+            slate.close()
+        if process is not None:
+            # The one way for every end: what is only there for crashes would be found broken then.
+            process.communicate(timeout=END_TIMEOUT_S)
+        for node in cluster.nodes if cluster is not None else ():
+            assert cluster is not None
+            cluster.pid(node.name)  # The parent has to take note of a child's end.
+
+    def _begin(self) -> None:
+        for left in reversed(range(TRIES)):
+            directory = Path(tempfile.mkdtemp(prefix="raftlog-test-"))
+            self._reaper = subprocess.Popen(
+                [sys.executable, "-I", "-S", reaper.__file__, str(directory)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
+            self._cluster = LocalCluster(
+                directory / "c", controllers=self._controllers, brokers=self._brokers
+            )
+            try:
+                self._cluster.generate()
+                self._cluster.start_controllers()
+                self._cluster.start_brokers()
+                wait_all_ready(self._cluster)
+                self._slate = Slate(
+                    self._cluster.bootstrap_servers, self._cluster.bootstrap_controllers
+                )
+            except FailedError as error:
+                self.end()
+                if not left:
+                    raise
+                self.replaced.append(str(error))
+            except BaseException:
+                self.end()
+                raise
+            else:
+                return
+
+
+def wait_all_ready(cluster: LocalCluster) -> None:
+    """Wait until all nodes are ready. Raises FailedError.
+
+    A node of another cluster may have taken a port meanwhile, and say there that it is ready: each
+    process must have its port itself.
+    """
+    cluster.wait_ready([node.name for node in cluster.nodes], START_TIMEOUT_S)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    for node in cluster.nodes:
+        while not _has_port(cluster.pid(node.name), node.port):
+            if cluster.pid(node.name) is None or time.monotonic() > deadline:
+                raise FailedError(f"{node.name} does not have its port {node.port}", Exit.REFUSED)
+            time.sleep(_POLL_S)
+
+
+def _has_port(pid: int | None, port: int) -> bool:
+    """Whether a process listens on a port of this machine."""
+    listening = {
+        f"socket:[{fields[9]}]"
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")  # gRPC listens on sockets of both
+        for line in Path(table).read_text().splitlines()[1:]
+        if (fields := line.split())[3] == _LISTEN and int(fields[1].partition(":")[2], 16) == port
+    }
+    try:
+        descriptors = [*Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
+    return any(_target(one) in listening for one in descriptors)
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""  # It was closed meanwhile.
+
+
+def restore_nodes(cluster: LocalCluster) -> None:
+    """Let paused nodes go on, start dead ones, and wait until all are ready. Raises FailedError."""
+    touched = False
+    for node in cluster.nodes:
+        if cluster.pid(node.name) is None:
+            cluster.start(node.name)
+            touched = True
+        elif is_stopped(cluster, node.name):
+            cluster.kill(node.name, signal.SIGCONT)
+            touched = True
+    if touched:
+        wait_all_ready(cluster)
+
+
+def is_stopped(cluster: LocalCluster, name: str) -> bool:
+    """Whether a node stands still, by SIGSTOP."""
+    try:
+        state = Path(f"/proc/{cluster.pid(name)}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state == "T"
+
+
+def wait_stopped(cluster: LocalCluster, name: str, timeout_s: float = 5.0) -> None:
+    """Wait until a SIGSTOP has stopped a node: the signal alone is only on its way."""
+    deadline = time.monotonic() + timeout_s
+    while not is_stopped(cluster, name) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)

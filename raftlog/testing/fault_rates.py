@@ -1,0 +1,51 @@
+"""The faults of a simulated run: their names, and how often they strike by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FAULTS: Mapping[str, str] = {
+    "kill_controller": "A controller dies, as by kill -9, and is started again.",
+    "kill_all_controllers": "All controllers die at once, and are started again.",
+    "kill_broker": "A broker dies, as by kill -9, and is started again.",
+    "stop_broker": "A broker is stopped in order, and started again.",
+    "pause": "A node stands still for up to 3 s.",
+    "long_pause": "A node stands still for 5 to 30 s.",
+    "clock_jump": "The wall clock of a controller is set wrong by up to 5 hours, or right again.",
+    "resign": "The leader of the controllers resigns.",
+    "partition": "Two nodes do not reach each other for up to 15 s.",
+    "one_way": "One node does not reach another, or any other, which still reach it.",
+    "isolate": "A controller, often the leader, reaches no other node.",
+    "split": "All nodes fall into two parts.",
+    "flapping": "The way between two nodes fails and works again, many times.",
+    "clog": "What one node sends to another arrives late.",
+    "reset_links": "All connections of a node are reset.",
+    "pause_program": "A program stands still for up to 30 s.",
+    "cut_program": "A program does not reach a broker, or any broker, for up to 15 s.",
+    "kill_program": "A program dies, as by kill -9, and is started again from its beginning.",
+}
+"""Name of each fault, and what happens."""
+
+DEFAULT_FAULTS: Mapping[str, float] = {
+    "kill_controller": 10.0,
+    "kill_broker": 10.0,
+    "pause": 10.0,
+    "clock_jump": 15.0,
+    "resign": 20.0,
+    "partition": 10.0,
+    "isolate": 20.0,
+    "reset_links": 20.0,
+    "pause_program": 6.0,
+    "cut_program": 10.0,
+}
+"""Mean time between two of a kind, in virtual seconds."""
+
+
+def checked(faults: Mapping[str, float]) -> dict[str, float]:
+    """Return the faults of a run. Raises ValueError for a name or a time that there is not."""
+    for name, mean_s in faults.items():
+        if name not in FAULTS:
+            raise ValueError(f"there is no fault {name!r}; there are: {', '.join(FAULTS)}")
+        if not 0 < mean_s < float("inf"):
+            raise ValueError(f"{name}={mean_s!r}: mean time between two, in seconds")
+    return dict(faults)

@@ -1,0 +1,78 @@
+"""The pytest plug-in: ``raftlog_cluster`` and ``raftlog_seed``.
+
+pytest imports it in each of its runs, wherever raftlog is installed: so it imports nothing but
+pytest before a test asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from raftlog.testing.cluster_session import ClusterSession
+    from raftlog.testing.real_cluster import RealCluster
+
+SEEDS = 20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --raftlog-seeds."""
+    parser.getgroup("raftlog").addoption(
+        "--raftlog-seeds",
+        metavar="N|FIRST-LAST",
+        default=str(SEEDS),
+        help=f"seeds of tests with raftlog_seed: the first N, or these (default: {SEEDS})",
+    )
+    parser.addini("raftlog_brokers", "brokers of raftlog_cluster", default="3")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test with ``raftlog_seed`` once for each seed."""
+    if "raftlog_seed" in metafunc.fixturenames:
+        seeds = seeds_of(metafunc.config.getoption("--raftlog-seeds"))
+        metafunc.parametrize("raftlog_seed", seeds)
+
+
+def seeds_of(text: str) -> range:
+    """Return the seeds that ``N`` or ``FIRST-LAST`` stands for. Raises UsageError."""
+    first, dash, last = text.partition("-")
+    try:
+        seeds = range(int(first), int(last) + 1) if dash else range(int(first))
+    except ValueError:
+        seeds = range(0)
+    if not seeds:
+        raise pytest.UsageError(f"--raftlog-seeds {text}: a number of seeds, or FIRST-LAST")
+    return seeds
+
+
+@pytest.fixture(scope="session")
+def _raftlog_session(pytestconfig: pytest.Config) -> Iterator[ClusterSession]:
+    from raftlog.testing.needed import needs_testing_extra
+
+    with needs_testing_extra():
+        from raftlog.testing.cluster_session import ClusterSession
+    brokers = pytestconfig.getini("raftlog_brokers")
+    if not brokers.isdecimal() or not 1 <= int(brokers) <= 9:
+        raise pytest.UsageError(f"raftlog_brokers = {brokers}: a number from 1 to 9")
+    session = ClusterSession(brokers=int(brokers))
+    try:
+        yield session
+    finally:
+        session.end()
+
+
+@pytest.fixture
+def raftlog_cluster(_raftlog_session: ClusterSession) -> Iterator[RealCluster]:
+    """A raftlog cluster of real processes, with nothing in it."""
+    from raftlog.testing.needed import needs_testing_extra
+    from raftlog.testing.real_cluster import RealCluster
+
+    with needs_testing_extra():
+        cluster = RealCluster(_raftlog_session.clean())
+    try:
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,98 @@
+"""A cluster of real processes, as one test sees it."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
+from typing_extensions import Unpack
+
+from raftlog.library.async_client import AsyncClient
+from raftlog.library.client import Client
+from raftlog.library.options import ClientOptions
+from raftlog.local.cluster import LocalCluster
+from raftlog.testing.cluster_session import START_TIMEOUT_S, wait_stopped
+
+
+class RealCluster:
+    """Controllers and brokers on this machine, with nothing in them when the test begins.
+
+    What the test does to nodes is undone behind it, and what it has written is deleted.
+    """
+
+    def __init__(self, local: LocalCluster) -> None:
+        self._local = local
+        self._clients: list[Client] = []
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of the brokers, with commas between."""
+        return self._local.bootstrap_servers
+
+    @property
+    def bootstrap_controllers(self) -> str:
+        """Addresses of the controllers, with commas between."""
+        return self._local.bootstrap_controllers
+
+    @property
+    def controllers(self) -> list[str]:
+        """Names of the controllers."""
+        return [node.name for node in self._local.controllers]
+
+    @property
+    def brokers(self) -> list[str]:
+        """Names of the brokers."""
+        return [node.name for node in self._local.brokers]
+
+    @property
+    def leader(self) -> str | None:
+        """Name of the controller that leads; None: none does."""
+        # In a thread of its own: the test may have an event loop in this one.
+        with ThreadPoolExecutor(1) as thread:
+            leader = thread.submit(self._local.leader).result()
+        return None if leader is None else leader.name
+
+    def connect(self, **options: Unpack[ClientOptions]) -> Client:
+        """Return a client, which is closed behind the test."""
+        client = Client(self.bootstrap_servers, **options)
+        self._clients.append(client)
+        return client
+
+    def connect_async(self, **options: Unpack[ClientOptions]) -> AsyncClient:
+        """Return a client for the event loop that first uses it: close it there, with ``async
+        with``.
+        """
+        return AsyncClient(self.bootstrap_servers, **options)
+
+    def address(self, name: str) -> str:
+        """Return the address of a node."""
+        return self._local.node(name).endpoint
+
+    def log(self, name: str) -> str:
+        """Return what a node has logged since the cluster was started."""
+        return self._local.log_path(name).read_text(errors="replace")
+
+    def kill(self, name: str) -> None:
+        """End a node with SIGKILL, and wait until it has ended."""
+        self._local.kill(name, signal.SIGKILL)
+        self._local.wait_gone(name)
+
+    def start(self, name: str) -> None:
+        """Start a node that does not run, and wait until it is ready. Raises FailedError."""
+        self._local.start(name)
+        self._local.wait_ready([name], START_TIMEOUT_S)
+
+    def pause(self, name: str) -> None:
+        """Stop a node with SIGSTOP, and wait until it stands still."""
+        if self._local.kill(name, signal.SIGSTOP):
+            wait_stopped(self._local, name)
+
+    def resume(self, name: str) -> None:
+        """Let a paused node go on."""
+        self._local.kill(name, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Close the clients of :meth:`connect`. Idempotent."""
+        clients, self._clients = self._clients, []
+        for client in clients:
+            client.close()

@@ -1,0 +1,53 @@
+"""Ends the nodes of a test cluster, and removes its directory, when the process of the tests ends.
+
+Run as a program: ``python reaper.py DIRECTORY``. Its stdin is a pipe from the process of the
+tests, which the kernel closes however that ends: after the last test, by SIGKILL, by a crash.
+Nothing of raftlog is imported, so that it starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+
+_ROUNDS = 200
+_PAUSE_S = 0.02
+
+
+def pids_of(directory: str) -> list[int]:
+    """Return the processes whose command line names a file in the directory."""
+    wanted, found = os.fsencode(directory) + b"/", []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                arguments = file.read().split(b"\0")
+        except OSError:
+            continue  # It has ended.
+        if any(argument.startswith(wanted) for argument in arguments):
+            found.append(int(entry))
+    return found
+
+
+def end_all(directory: str) -> None:
+    """Kill the nodes, and whatever is started meanwhile; then remove the directory."""
+    for _ in range(_ROUNDS):
+        pids = pids_of(directory)
+        if not pids:
+            break
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(_PAUSE_S)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    end_all(sys.argv[1])

@@ -1,0 +1,451 @@
+"""``raftlog.testing.simulated``: programs of a test on virtual time, the same for the same seed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+import structlog
+
+import raftlog
+from raftlog.errors import ApiError, UnknownOutcomeError
+from raftlog.recipes import AsyncLock, PlaceLostError
+from raftlog.testing import (
+    DEFAULT_FAULTS,
+    FAULTS,
+    SeedFailedError,
+    SimulatedCluster,
+    simulated,
+    simulated_run,
+    sweep,
+)
+from simulation.guest_world import GUEST_FAULTS
+from simulation.twins.loop import run
+
+MANY_FAULTS = {
+    name: 30.0 if name in ("kill_program", "kill_all_controllers", "long_pause", "split") else 4.0
+    for name in FAULTS
+}
+
+
+async def count(key: str, times: int) -> int:
+    """Add to a key, each time on the condition that nobody was faster."""
+    done = 0
+    async with raftlog.AsyncClient(timeout_s=3) as client:
+        while done < times:
+            try:
+                found = await client.kv.get(key)
+                value = str(1 if found is None else int(found.text) + 1)
+                expected = raftlog.ABSENT if found is None else found.offset
+                await client.kv.put(key, value, expected=expected)
+                done += 1
+            except UnknownOutcomeError:
+                done += 1
+            except ApiError:
+                pass
+            await asyncio.sleep(0.5)
+    return done
+
+
+async def counting(cluster: SimulatedCluster) -> int:
+    programs = [cluster.program(name, count, "visits", 8) for name in ("ann", "bob")]
+    for program in programs:
+        assert await program == 8
+    await cluster.calm()
+    found = await cluster.connect_async().kv.get("visits", read="strict")
+    assert found is not None
+    return int(found.text)
+
+
+async def everything(cluster: SimulatedCluster) -> str:
+    """Whatever might depend on an address or on a hash: sets of tasks, several leases at an end."""
+
+    async def sleeper(number: int) -> None:
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            cluster.note(f"sleeper {number} is cancelled")
+
+    async def group_that_fails() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(30):
+                group.create_task(sleeper(number))
+            await asyncio.sleep(0.1)
+            raise KeyError
+
+    with pytest.raises(ExceptionGroup):
+        await group_that_fails()
+    tasks = {asyncio.create_task(asyncio.sleep(1, number)) for number in range(30)}
+    done, _ = await asyncio.wait(tasks)
+    cluster.note(str([task.result() for task in done]))
+    async with cluster.connect_async() as client:
+        for _ in range(10):
+            await client.leases.grant(10)
+        watches = [client.watch("kv") for _ in range(5)]
+        cluster.note(f"{random.random()} {cluster.rng.random()} {len(watches)}")
+    cluster.connect_async()  # forgotten
+    return str(await counting(cluster))
+
+
+def test_run_tells_result_time_faults_and_story() -> None:
+    ran = simulated(counting, seed=3)
+    assert ran.seed == 3
+    assert ran.result <= 16
+    assert ran.virtual_s > 4
+    assert sum(ran.faults.values()) > 0
+    assert set(ran.faults) <= set(FAULTS)
+    for line in (
+        r"ann         started",
+        r"ann         kv.get('visits') -> None",
+        r"ann         returned",
+        r"controllers c",
+        r"cluster     calm: no more faults, all nodes run",
+    ):
+        assert line in ran.story, ran.story
+
+
+def test_same_seed_gives_the_same_story_in_any_process() -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_simulated import MANY_FAULTS, everything\n"
+        "from raftlog.testing import simulated\n"
+        "print(simulated(everything, seed=1, faults=MANY_FAULTS).story)\n"
+    )
+    stories = []
+    for number in (1, 2, 3):
+        environment = {**os.environ, "PYTHONHASHSEED": str(number), "RAFTLOG_BOOTSTRAP_SERVER": "x"}
+        # Another layout of the memory, too.
+        padding = f"x = [object() for _ in range({number * 1_000})]\n"
+        ran = subprocess.run(
+            [sys.executable, "-c", padding + program, str(Path(__file__).parent)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        stories.append(ran.stdout)
+    assert len(stories[0].splitlines()) > 150
+    assert stories[0] == stories[1] == stories[2]
+
+
+def test_other_seeds_give_other_stories() -> None:
+    stories = {simulated(counting, seed=seed).story for seed in range(3)}
+    assert len(stories) == 3
+
+
+def test_run_is_fifty_times_faster_than_time() -> None:
+    """By the CPU's clock: the machine may have other work."""
+
+    async def one_call_a_second(cluster: SimulatedCluster) -> None:
+        async with cluster.connect_async() as client:
+            for number in range(60):
+                await client.kv.put("k", str(number))
+                await asyncio.sleep(1)
+
+    simulated(one_call_a_second)
+    began = time.process_time()
+    ran = simulated(one_call_a_second)
+    assert ran.virtual_s > 60
+    assert ran.virtual_s / (time.process_time() - began) > 50
+
+
+def test_failure_tells_seed_story_and_what_was_not_answered(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def put() -> None:
+        async with raftlog.AsyncClient() as client:
+            await client.kv.put("k", "1")
+
+    async def main(cluster: SimulatedCluster) -> None:
+        for name in cluster.controllers:
+            cluster.pause(name)
+        cluster.program("ann", put)
+        await asyncio.sleep(1)
+        raise AssertionError("too slow")
+
+    with pytest.raises(SeedFailedError) as failed:
+        simulated(main, seed=7, faults={})
+    error = failed.value
+    assert error.seed == 7
+    said = str(error)
+    assert said.startswith("seed 7 failed after 1.")
+    assert "AssertionError: too slow" in said
+    assert "c1          paused" in said
+    assert "kv.put('k', '1') … not answered for 1.000 s" in said
+    assert error.story.splitlines()[-1] in said
+
+
+def test_failure_of_a_program_fails_the_run() -> None:
+    async def broken() -> None:
+        await asyncio.sleep(1)
+        raise KeyError("missing")
+
+    async def main(cluster: SimulatedCluster) -> None:
+        cluster.program("ann", broken)
+        await asyncio.sleep(100)
+
+    with pytest.raises(SeedFailedError, match=r"ann +raised KeyError: 'missing'"):
+        simulated(main, faults={})
+
+
+def test_skip_in_a_program_is_no_failure() -> None:
+    async def main(_: SimulatedCluster) -> None:
+        pytest.skip("not here")
+
+    with pytest.raises(pytest.skip.Exception, match="not here"):
+        simulated(main)
+
+
+def test_run_without_an_end_fails() -> None:
+    async def main(_: SimulatedCluster) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(SeedFailedError, match="has not ended after 50 s of virtual time"):
+        simulated(main, limit_s=50)
+
+
+def test_run_that_never_sleeps_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulated_run, "run", partial(run, max_steps=100_000))
+
+    async def main(_: SimulatedCluster) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(SeedFailedError, match="has not ended after 100000 steps"):
+        simulated(main, faults={})
+
+
+def test_sweep_names_all_seeds_that_fail() -> None:
+    async def main(cluster: SimulatedCluster) -> int:
+        assert cluster.seed not in (2, 4)
+        return cluster.seed
+
+    assert [ran.result for ran in sweep(main, (0, 1), faults={})] == [0, 1]
+    with pytest.raises(
+        SeedFailedError, match=r"\A2 of 5 seeds failed: 2, 4\nseed 2 failed"
+    ) as failed:
+        sweep(main, range(5), faults={})
+    assert failed.value.seed == 2
+
+
+async def test_call_from_a_coroutine_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="call it from `def`"):
+        simulated(counting)
+
+
+@pytest.mark.parametrize(
+    "faults", [{"kill_nobody": 1.0}, {"pause": 0.0}, {"pause": -1.0}, {"pause": float("nan")}]
+)
+def test_fault_that_there_is_not_is_refused(faults: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"there is no fault 'kill_nobody'|mean time between two"):
+        simulated(counting, faults=faults)
+
+
+def test_threads_and_sockets_are_refused() -> None:
+    async def main(_: SimulatedCluster) -> None:
+        await asyncio.to_thread(print)
+
+    with pytest.raises(SeedFailedError, match="a simulated program must not use threads"):
+        simulated(main, faults={})
+
+    async def connecting(_: SimulatedCluster) -> None:
+        await asyncio.open_connection("127.0.0.1", 1)
+
+    with pytest.raises(SeedFailedError, match=r"NotImplementedError|must not use threads"):
+        simulated(connecting, faults={})
+
+
+def test_blocking_client_is_refused() -> None:
+    async def main(_: SimulatedCluster) -> None:
+        raftlog.connect()
+
+    with pytest.raises(SeedFailedError, match=r"raftlog\.AsyncClient"):
+        simulated(main, faults={})
+
+
+def test_process_is_as_it_was_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAFTLOG_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    structlog.configure(processors=[])
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    random.seed(5)
+    expected, numbers = random.Random(5).random(), []
+
+    async def main(_: SimulatedCluster) -> None:
+        numbers.append(random.random())
+
+    simulated(main)
+    simulated(main)
+    assert numbers[0] == numbers[1]
+    assert random.random() == expected
+    assert os.environ["RAFTLOG_BOOTSTRAP_SERVER"] == "127.0.0.1:1"
+    assert structlog.get_config()["processors"] == []
+    assert logging.getLogger("asyncio").level == logging.WARNING
+    structlog.reset_defaults()
+    with pytest.raises(SeedFailedError):
+        simulated(lambda _: 1 / 0, faults={})  # type: ignore[arg-type, return-value]
+    assert not structlog.is_configured()
+    client = raftlog.AsyncClient()
+    assert client.token is None
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def test_killed_program_holds_its_lock_until_the_lease_ends() -> None:
+    taken: list[tuple[str, float]] = []
+
+    async def worker(cluster: SimulatedCluster, name: str) -> None:
+        async with cluster.connect_async() as client, AsyncLock(client, "job", ttl_s=5):
+            taken.append((name, cluster.now))
+            await asyncio.sleep(60)
+
+    async def main(cluster: SimulatedCluster) -> None:
+        ann = cluster.program("ann", worker, cluster, "ann")
+        await asyncio.sleep(1)
+        cluster.program("bob", worker, cluster, "bob")
+        await asyncio.sleep(1)
+        ran = [ann.runs]
+        cluster.kill("ann")
+        ran.append(ann.runs)
+        await asyncio.sleep(10)
+        cluster.start("ann")
+        ran.append(ann.runs)
+        await asyncio.sleep(10)
+        assert ran == [True, False, True]
+
+    simulated(main, faults={})
+    (first, began), (second, next_began) = taken
+    assert (first, second) == ("ann", "bob")
+    assert 2 < next_began - began < 8
+
+
+def test_paused_program_has_lost_its_lock_when_it_goes_on() -> None:
+    async def holder(client: raftlog.AsyncClient, seen: list[bool]) -> None:
+        lock = AsyncLock(client, "job", ttl_s=3)
+        await lock.acquire()
+        seen.append(lock.is_held)
+        await asyncio.sleep(1)
+        seen.append(lock.is_held)
+        with pytest.raises(raftlog.errors.InvalidUpdateVersionError):
+            await client.kv.alter(lock.guard(), raftlog.Put("state", "late"))
+
+    async def main(cluster: SimulatedCluster) -> list[bool]:
+        seen: list[bool] = []
+        ann = cluster.program("ann", lambda: holder(raftlog.AsyncClient(), seen))
+        await asyncio.sleep(0.5)
+        cluster.pause("ann")
+        await asyncio.sleep(10)
+        cluster.resume("ann")
+        await ann
+        return seen
+
+    ran = simulated(main, faults={})
+    assert ran.result == [True, False]
+    assert ": nobody has confirmed it for 2.25 s" in ran.story
+
+
+def test_cut_program_is_served_by_the_brokers_that_it_reaches() -> None:
+    async def write(cluster: SimulatedCluster) -> list[bool]:
+        written = []
+        async with raftlog.AsyncClient(timeout_s=1) as client:
+            for _ in range(3):
+                await asyncio.sleep(1)
+                try:
+                    written.append((await client.kv.put("k", "1")).offset > 0)
+                except ApiError:
+                    written.append(False)
+        return written
+
+    async def main(cluster: SimulatedCluster) -> list[bool]:
+        ann = cluster.program("ann", write, cluster)
+        first, *others = cluster.brokers
+        for broker in others:
+            cluster.cut("ann", broker)
+        await asyncio.sleep(1.5)
+        cluster.cut("ann", first)
+        await asyncio.sleep(2.5)
+        cluster.heal("ann", first)
+        return await ann
+
+    assert simulated(main, faults={}).result == [True, False, True]
+
+
+def test_names_are_taken_once_and_known() -> None:
+    async def main(cluster: SimulatedCluster) -> None:
+        cluster.program("ann", asyncio.sleep, 1)
+        for name in ("ann", "main", "c1", "b1"):
+            with pytest.raises(ValueError, match=f"'{name}' is taken"):
+                cluster.program(name, asyncio.sleep, 1)
+        for call in (cluster.kill, cluster.start, cluster.pause, cluster.resume):
+            with pytest.raises(ValueError, match="there is no 'bob'; there are: c1, c2, c3, b1"):
+                call("bob")
+
+    simulated(main, faults={})
+
+
+def test_calm_undoes_what_was_done_by_hand() -> None:
+    async def main(cluster: SimulatedCluster) -> None:
+        assert cluster.leader is not None
+        cluster.kill(cluster.leader)
+        cluster.kill(cluster.brokers[0])
+        cluster.pause(cluster.brokers[1])
+        cluster.cut("main", cluster.brokers[2]) if "main" in cluster.controllers else None
+        for controller in cluster.controllers:
+            cluster.cut(controller, cluster.brokers[2])
+        await asyncio.sleep(20)
+        await cluster.calm()
+        async with cluster.connect_async() as client:
+            await client.kv.put("k", "1", acks="visible")
+            assert [one.fenced for one in await client.brokers.list()] == [False] * 3
+
+    simulated(main, faults={})
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+def test_each_fault_has_a_name_and_words() -> None:
+    assert FAULTS.keys() == GUEST_FAULTS.keys()
+    assert DEFAULT_FAULTS.keys() <= FAULTS.keys()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_happens_and_ends_with_calm(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    async def for_ever() -> None:
+        async with raftlog.AsyncClient(timeout_s=2) as client:
+            while True:
+                with suppress(ApiError):
+                    await client.kv.put("k", "1")
+                await asyncio.sleep(0.5)
+
+    async def main(cluster: SimulatedCluster) -> None:
+        for one in ("ann", "bob"):
+            cluster.program(one, for_ever)
+        await asyncio.sleep(40)
+        await cluster.calm()
+        async with cluster.connect_async() as client:
+            await client.kv.put("k", "1", acks="visible", timeout_s=5)
+
+    ran = simulated(main, faults={name: 2.0}, seed=1)
+    assert ran.faults.get(name, 0) > 0, ran.story
+    del main
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_faults_means_none() -> None:
+    ran = simulated(counting, faults={})
+    assert ran.faults == {}
+    assert ran.result == 16
+    assert PlaceLostError.__name__ not in ran.story
