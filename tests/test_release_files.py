@@ -64,6 +64,8 @@ def test_gate_runs_on_pythons_that_the_project_supports() -> None:
     built = re.findall(r"cp3(\d+)-", project["tool"]["cibuildwheel"]["build"])
     assert project["project"]["requires-python"] == f">={pythons[0]}"
     assert {one.removeprefix("3.") for one in pythons} <= {*built}
+    classifiers = "\n".join(project["project"]["classifiers"])
+    assert re.findall(r"Python :: 3\.(\d+)", classifiers) == built
 
 
 def test_distributions_share_licence_and_build_settings() -> None:
@@ -71,7 +73,7 @@ def test_distributions_share_licence_and_build_settings() -> None:
         tomllib.loads((directory / "pyproject.toml").read_text()) for directory in (ROOT, SERVER)
     )
     assert (SERVER / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-    for key in ("requires-python", "license", "license-files"):
+    for key in ("requires-python", "license", "license-files", "classifiers"):
         assert server["project"][key] == ours["project"][key]
     versions = [one["tool"]["hatch"]["version"]["raw-options"] for one in (ours, server)]
     assert versions[1].pop("root") == "../.."

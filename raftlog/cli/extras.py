@@ -37,6 +37,8 @@ BROUGHT_BY: Mapping[str, tuple[str, ...]] = {
     "uvloop": ("server",),
 }
 """Extras of pyproject.toml by the modules that only they bring, the smallest one first."""
+OF_SERVER = frozenset({"broker", "controller", "replay", "simulation"})
+"""The packages of the distribution raftlog-server."""
 
 
 def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = ()) -> str | None:
@@ -50,9 +52,10 @@ def missing(command: str, error: ModuleNotFoundError, extras: Collection[str] = 
     bringing = BROUGHT_BY.get(module, ())
     if not bringing:
         return None
+    name = "raftlog-server" if module in OF_SERVER else module
     wanted = sorted(extras) if _with_included(extras) & set(bringing) else bringing[:1]
     return (
-        f"`{f'raftlog {command}'.rstrip()}` needs {module}, which is not installed. To have it:"
+        f"`{f'raftlog {command}'.rstrip()}` needs {name}, which is not installed. To have it:"
         f" {pip_install(wanted)}"
     )
 

@@ -225,16 +225,22 @@ def _version_callback() -> Callable[..., None]:
 
 
 def _register_missing(app: typer.Typer, plugin: Plugin, error: ImportError) -> None:
-    remedy = extras.pip_install(sorted(plugin.extras)) if plugin.extras else "reinstall it"
-    message = f"`raftlog {plugin.name}` cannot be loaded: {error}. To have it: {remedy}"
+    message = (
+        extras.missing(plugin.name, error, plugin.extras)
+        if isinstance(error, ModuleNotFoundError)
+        else None
+    )
+    if message is None:
+        remedy = extras.pip_install(sorted(plugin.extras)) if plugin.extras else "reinstall it"
+        message = f"`raftlog {plugin.name}` cannot be loaded: {error}. To have it: {remedy}"
 
     def missing() -> None:
-        typer.echo(message, err=True)
+        typer.echo(f"raftlog: {message}", err=True)
         raise typer.Exit(Exit.USAGE)
 
     app.command(
         plugin.name.rpartition(" ")[2],
-        help=f"Not available: {error}. To have it: {remedy}",
+        help=f"Not available: {message}",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )(missing)
 
