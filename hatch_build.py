@@ -115,10 +115,22 @@ def generate_wire(root: Path) -> None:
             raise RuntimeError("protoc refused the contracts in proto/")
         files = FileDescriptorSet.FromString(Path(descriptors.name).read_bytes()).file
     for file in files:
+        for message in file.message_type:
+            _clear_json_names(message)
         path = root / _module(file.name).replace(".", "/")
         messages, stubs = _messages(file), _stubs(file)
         path.with_suffix(".py").write_text(messages, encoding="utf-8")
         path.with_name(f"{path.name}_grpc.py").write_text(stubs, encoding="utf-8")
+
+
+def _clear_json_names(message: Any) -> None:
+    """Leave out what follows from the names, as protoc does: an application may have compiled the
+    contracts itself, and two descriptors of one file must be the same bytes.
+    """
+    for field in message.field:
+        field.ClearField("json_name")
+    for nested in message.nested_type:
+        _clear_json_names(nested)
 
 
 def _module(contract: str) -> str:

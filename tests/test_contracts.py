@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import descriptor_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
 RELEASED = ROOT / "tests" / "released_contracts.binpb.gz"
@@ -101,6 +102,22 @@ def test_each_file_says_where_other_languages_put_it(name: str) -> None:
     assert options.java_multiple_files
     assert options.csharp_namespace == f"Raftlog.Wire.{part.capitalize()}.V1"
     assert re.fullmatch(r"[A-Z][a-z]+Proto", options.java_outer_classname)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_generated_descriptor_is_the_one_that_protoc_generates(name: str) -> None:
+    """[With the names for JSON in it, an application that has compiled the contracts itself could
+    not be imported beside raftlog: two files of one name in one pool must be the same bytes.]
+    """
+    module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+    messages = [*file.message_type]
+    for message in messages:
+        messages += message.nested_type
+    fields = [field for message in messages for field in message.field]
+    assert fields
+    assert not [field.name for field in fields if field.HasField("json_name")]
+    assert not file.HasField("source_code_info")
 
 
 def test_the_released_contracts_are_all_there() -> None:
