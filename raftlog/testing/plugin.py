@@ -6,8 +6,9 @@ pytest before a test asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,7 +34,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test with ``raftlog_seed`` once for each seed."""
     if "raftlog_seed" in metafunc.fixturenames:
         seeds = seeds_of(metafunc.config.getoption("--raftlog-seeds"))
-        metafunc.parametrize("raftlog_seed", seeds)
+        metafunc.parametrize("raftlog_seed", seeds, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Show the whole story of a seed that fails."""
+    report: Any = yield
+    simulated = sys.modules.get("raftlog.testing.simulated_run")
+    error = call.excinfo.value if call.excinfo is not None else None
+    if simulated is not None and isinstance(error, simulated.SeedFailedError):
+        report.sections.append((f"raftlog: the story of seed {error.seed}", error.story))
+    return report
 
 
 def seeds_of(text: str) -> range:
@@ -46,6 +58,13 @@ def seeds_of(text: str) -> range:
     if not seeds:
         raise pytest.UsageError(f"--raftlog-seeds {text}: a number of seeds, or FIRST-LAST")
     return seeds
+
+
+@pytest.fixture
+def raftlog_seed(request: pytest.FixtureRequest) -> int:
+    """A seed for raftlog.testing.simulated: the test runs once for each of --raftlog-seeds."""
+    seed: int = request.param
+    return seed
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,10 @@ _PAUSE_S = 0.02
 
 
 def pids_of(directory: str) -> list[int]:
-    """Return the processes whose command line names a file in the directory."""
+    """Return the nodes whose configuration is in the directory.
+
+    Not whatever names it: somebody may look at a node's log.
+    """
     wanted, found = os.fsencode(directory) + b"/", []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -28,7 +31,7 @@ def pids_of(directory: str) -> list[int]:
                 arguments = file.read().split(b"\0")
         except OSError:
             continue  # It has ended.
-        if any(argument.startswith(wanted) for argument in arguments):
+        if arguments[-3:-2] == [b"-c"] and arguments[-2].startswith(wanted):
             found.append(int(entry))
     return found
 

@@ -27,8 +27,8 @@ from simulation.twins.loop import VirtualLoop, host_context, run
 
 T = TypeVar("T")
 Main = Callable[[SimulatedCluster], Coroutine[Any, Any, T]]
-SHOWN_LINES = 60
-"""Of the story, in the message of a failure."""
+SHOWN_LINES = 20
+"""Lines of the story in the message of a failure; pytest shows all of them below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,11 @@ class Run(Generic[T]):
 
 
 class SeedFailedError(AssertionError):
-    """A run has failed: the message has the seed and the story, ``__cause__`` the reason."""
+    """A run has failed: its message has the seed and the end of the story, its cause is the
+    reason.
+    """
+
+    __module__ = "raftlog.testing"
 
     def __init__(self, message: str, failed: Run[None]) -> None:
         super().__init__(message)
@@ -83,6 +87,7 @@ def simulated(
     Raises SeedFailedError when ``main`` or a program of it raises. The same seed, code and Python
     give the same run.
     """
+    __tracebackhide__ = True  # For pytest: the lines of the test are what to look at.
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -108,6 +113,7 @@ def sweep(main: Main[T], seeds: Iterable[int], **options: Any) -> list[Run[T]]:
     Raises the SeedFailedError of the first seed that fails, after all have run; its message names
     the others.
     """
+    __tracebackhide__ = True
     ran: list[Run[T]] = []
     failures: list[SeedFailedError] = []
     for seed in seeds:
@@ -177,7 +183,7 @@ class _Life(Generic[T]):
         message = (
             f"seed {failed.seed} failed after {failed.virtual_s:.3f} s of virtual time:"
             f" {type(error).__name__}: {error}\n"
-            f"The story of seed {failed.seed}:\n{self.story.tail(SHOWN_LINES)}"
+            f"The end of its story:\n{self.story.tail(SHOWN_LINES)}"
         )
         return SeedFailedError(message, failed)
 

@@ -179,8 +179,7 @@ def test_interrupted_run_leaves_nothing(
     ready = tmp_path / "ready"
     assert until(lambda: ready.exists() or process.poll() is not None)
     assert ready.exists(), process.communicate()[0]
-    nodes_and_reaper = 6 + 1
-    assert len(reaper.pids_of(str(temporary))) == nodes_and_reaper
+    assert len(reaper.pids_of(str(temporary))) == 6
     # As a terminal does: to all processes of the group.
     os.killpg(process.pid, number)
     said, _ = process.communicate(timeout=PATIENCE_S)
@@ -300,6 +299,32 @@ def test_seeds_are_parameters(tmp_path: Path, arguments: tuple[str, ...], said: 
     assert said in ran.stdout + ran.stderr
     if "failed" in said:
         assert "test_user.py::test_seed[7]" in ran.stdout
+
+
+def test_whole_story_is_shown_with_a_failure(tmp_path: Path) -> None:
+    text = """
+import asyncio
+from raftlog.testing import simulated
+
+async def main(cluster):
+    for number in range(100):
+        cluster.note(f"step {number}")
+    assert cluster.seed != 4, "trouble"
+
+def test_it(raftlog_seed):
+    simulated(main, seed=raftlog_seed, faults={})
+"""
+    ran = run(tmp_path, text, "--raftlog-seeds", "4-4")
+    assert "raftlog: the story of seed 4" in ran.stdout
+    assert ran.stdout.count("step 5\n") == 1
+    assert ran.stdout.count("step 99\n") == 2
+    assert "AssertionError: trouble" in ran.stdout
+    # Of all frames those of the test alone.
+    assert "def simulated(" not in ran.stdout
+    assert (
+        "--raftlog-seeds"
+        in subprocess.run([*PYTEST, "--help"], capture_output=True, text=True, check=True).stdout
+    )
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "3-", "5-3", "x"])
