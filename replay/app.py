@@ -89,7 +89,10 @@ _ENGINE = _Option(
         "--engine",
         parser=_engine,
         metavar="ENGINE",
-        help="spark, or local: worker processes of this machine, without Java.",
+        help=(
+            "spark; local: worker processes of this machine, without Java; or auto: local for a"
+            " small export."
+        ),
     ),
     _DEFAULTS.engine,
 )
@@ -351,7 +354,7 @@ def create_app(run: Runner) -> typer.Typer:
     """The commands, each ending in ``run``."""
     app = typer.Typer(
         name="replay",
-        help="Ask an exported log what happened, with Spark.",
+        help="Ask an exported log what happened.",
         no_args_is_help=True,
         add_completion=False,
     )

@@ -1,4 +1,4 @@
-"""Start spark-submit for a job, from a virtual environment that need not be activated."""
+"""Run a job with the engine that fits its export; the virtual environment need not be activated."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
 from raftlog.cli.standard_output import has_no_reader
 from raftlog.errors import is_disk_error
 from raftlog.plural import counted
-from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError
+from replay.engine_choice import announcement, choose_engine
+from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, exit_code
 from replay.java import spark_environment
-from replay.opened import open_export
-from replay.quicker import hint
 from replay.request import LOCAL, REQUEST, JobRequest
 from replay.streaming.done import Done, read_done
 from replay.worker_python import worker_python
@@ -39,15 +38,25 @@ def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> li
 
 
 def submit(request: JobRequest, conf: list[str]) -> int:
-    """Run a job through spark-submit, its output passed on.
+    """Run a job, and say on standard error which engine was chosen and why.
 
-    Returns its exit code, 2 if Spark can't be started.
+    Returns its exit code, 2 if the job can't be started.
 
     130 after Ctrl-C. 143 after SIGTERM, but that is the orderly end of a job that goes on for ever:
     then 3 if it found something, 0 if not.
     """
-    if request.engine == LOCAL:
-        return _run_without_spark(request, conf)
+    try:
+        choice = choose_engine(request, conf)
+    except ReplayError as error:
+        print(f"{_OUR_ERROR}{error}", file=sys.stderr)
+        return exit_code(error)
+    if said := announcement(choice):
+        print(f"{_OUR_ERROR}{said}", file=sys.stderr)
+    return _run_without_spark(request) if choice.engine == LOCAL else _run_in_spark(request, conf)
+
+
+def _run_in_spark(request: JobRequest, conf: list[str]) -> int:
+    """Run a job through spark-submit, its output passed on."""
     follows = request.every_s is not None
     before = _done(request) if follows else None
     try:
@@ -55,11 +64,7 @@ def submit(request: JobRequest, conf: list[str]) -> int:
         environ = dict(os.environ) | spark_environment(os.environ) | workers
         # The job writes into a pipe, and can't see how wide the terminal is.
         environ.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
-        code = _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
-        # For people: a program gets what it asks for.
-        if code in {0, EXIT_FINDINGS} and not conf and sys.stderr.isatty():
-            _say_what_is_quicker(request)
-        return code
+        return _run(command(environ, request, conf), environ, _pass_on if follows else _hand_over)
     except (ReplayError, OSError) as error:
         # What is printed here finds no reader, or no space.
         if is_disk_error(error) or (isinstance(error, BrokenPipeError) and has_no_reader()):
@@ -75,31 +80,15 @@ def submit(request: JobRequest, conf: list[str]) -> int:
         return code
 
 
-def _run_without_spark(request: JobRequest, conf: list[str]) -> int:
+def _run_without_spark(request: JobRequest) -> int:
     """Run a job in this process and its workers."""
     from replay.local.runner import run_local
 
-    if conf:
-        print(f"{_OUR_ERROR}--conf is for Spark, and --engine local has none", file=sys.stderr)
-        return EXIT_INPUT
     try:
         return run_local(request)
     except KeyboardInterrupt as error:
         print(f"{_OUR_ERROR}interrupted, nothing was answered", file=sys.stderr)
         return TERMINATED if isinstance(error, TerminationError) else INTERRUPTED
-
-
-def _say_what_is_quicker(request: JobRequest) -> None:
-    """The costs are those of one machine."""
-    from replay.beginning import BEGIN_IN_BETWEEN, begun
-
-    export = open_export(request)
-    if request.job in BEGIN_IN_BETWEEN:
-        export = begun(export, request)
-    records = export.record_count
-    said = hint(request.job, request.engine, records, os.cpu_count() or 1)
-    if said:
-        print(f"{_OUR_ERROR}{said}", file=sys.stderr)
 
 
 def _done(request: JobRequest) -> Done | None:

@@ -38,9 +38,23 @@ VIEW_NAMES = (
     "lao",
 )
 """What the job sql has to ask: see replay/views.py, which needs Spark to be imported."""
-SPARK, LOCAL = "spark", "local"
-ENGINES = (SPARK, LOCAL)
-"""What runs a job: spark-submit, or worker processes of this machine."""
+AUTO, SPARK, LOCAL = "auto", "spark", "local"
+ENGINES = (AUTO, SPARK, LOCAL)
+"""What runs a job: spark-submit, or worker processes of this machine; auto: replay/engine_choice.py
+decides."""
+LOCAL_JOBS = (
+    "audit",
+    "summary",
+    "state",
+    "diff",
+    "history",
+    "verify",
+    "lao",
+    "availability",
+    "churn",
+    "report",
+)
+"""The jobs that need no Spark."""
 REQUEST = "--request"
 """Before a request in the command line of ``replay/submit.py``."""
 WATCHES = ("audit", "lao")
@@ -72,7 +86,7 @@ class JobRequest(
 
     job: str
     export: str
-    engine: str = SPARK
+    engine: str = AUTO
     at_offset: int | None = None
     at_time_ms: int | None = None
     limit: int = 100

@@ -144,8 +144,8 @@ def test_a_command_that_lacks_an_extra_says_so_in_one_line() -> None:
         ("export", "exported", "-d", "data"): "export",
         ("certs", "init", "pki"): "certs",
         ("debug", "simulate"): "simulation",
-        ("replay", "generate", "made-up"): "replay",
-        ("replay", "audit", "exported"): "replay",
+        ("replay", "generate", "made-up"): "export",
+        ("replay", "audit", "exported"): "export",
     }
     answers = command_lines(*map(list, lacking), extras=False)
     for (code, out, err, _), (arguments, extra) in zip(answers, lacking.items(), strict=True):

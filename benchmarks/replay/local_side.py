@@ -6,8 +6,8 @@ import sys
 from functools import partial
 
 from benchmarks.replay.steps import Step, perform
-from replay.local.runner import LOCAL_JOBS, compute_local
-from replay.request import JobRequest
+from replay.local.runner import compute_local
+from replay.request import LOCAL_JOBS, JobRequest
 
 MEASURED_JOBS = tuple(name for name in LOCAL_JOBS if name in {"audit", "lao", "report"})
 """Those that ask for nothing but the export, and that Spark's side measures too."""

@@ -237,9 +237,9 @@ COMMANDS = (
     Command(
         "replay",
         "replay.cli:register",
-        "Ask an exported log what happened, with Spark.",
+        "Ask an exported log what happened.",
         "Analyse",
-        extras=("replay",),
+        extras=("export",),
     ),
     Command(
         "import",

@@ -474,7 +474,7 @@ class Demo:
             "SPARK_LOCAL_DIRS": str(aside),
             "JAVA_TOOL_OPTIONS": f"'-Djava.io.tmpdir={aside}' -XX:-UsePerfData",
         }
-        command = [str(_RAFTLOG), "replay", "summary", str(export), "--json"]
+        command = [str(_RAFTLOG), "replay", "summary", str(export), "--engine", "spark", "--json"]
         if self._authority is not None:
             # Who is a super user, no log says.
             command += ["--super-user", f"User:{ADMINISTRATOR}"]

@@ -14,23 +14,10 @@ from replay.local.audit import check_files
 from replay.local.pool import Pool, prepare_process
 from replay.opened import Export, open_export
 from replay.origin import with_origin
-from replay.request import JobRequest
+from replay.request import LOCAL_JOBS, JobRequest
 from replay.shown import say_doubt, show
 from replay.topic_ids import by_id
 
-LOCAL_JOBS = (
-    "audit",
-    "summary",
-    "state",
-    "diff",
-    "history",
-    "verify",
-    "lao",
-    "availability",
-    "churn",
-    "report",
-)
-"""Those that need no Spark."""
 _CHECK_BY_THEMSELVES = ("audit", "summary", "verify", "report")
 """Those that check the files while they read them."""
 

@@ -28,7 +28,7 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
 from raftlog.segments.place import LocalPlace
 from replay.errors import exit_code
-from replay.local.runner import LOCAL_JOBS
+from replay.request import LOCAL_JOBS
 
 TOPIC = ("topic", "topic-1")
 OF_RAW: dict[str, tuple[str, ...]] = {

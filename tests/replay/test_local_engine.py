@@ -24,10 +24,9 @@ from replay.errors import ReplayError
 from replay.jobs import availability, churn, diff, history, lao, state, summary
 from replay.local import pool, reading
 from replay.local.pool import Pool
-from replay.local.runner import LOCAL_JOBS, compute_local
+from replay.local.runner import compute_local
 from replay.opened import open_export
-from replay.quicker import COSTS, hint
-from replay.request import JobRequest
+from replay.request import LOCAL_JOBS, JobRequest
 
 LEVEL = 7
 JOBS = {
@@ -166,16 +165,6 @@ def test_a_damaged_page_is_no_answer(exported: tuple[Path, LogHistory], tmp_path
     request = JobRequest(job="state", export=str(tmp_path))
     with pytest.raises(Exception, match=f"{file.name}.* is corrupt: it can't be read"):
         in_buckets(request, 1)
-
-
-def test_a_job_knows_which_engine_is_quicker() -> None:
-    """A small log is not worth Spark's start; a few jobs have one engine."""
-    assert set(COSTS) == set(LOCAL_JOBS)
-    assert hint("audit", "spark", 100, 2) == (
-        "--engine local would have taken about 1 s instead of 12 s"
-    )
-    assert not hint("audit", "local", 50_000_000, 2)
-    assert not hint("sql", "spark", 100, 2)
 
 
 def test_what_needs_spark_says_so(exported: tuple[Path, LogHistory]) -> None:

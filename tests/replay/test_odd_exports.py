@@ -11,8 +11,8 @@ from kafka_log import imported, kafka
 from raftlog.quorum_time import MAX_MS
 from replay.errors import ReplayError
 from replay.kernels.timelines import CONTROLLER_COLUMNS, CONTROLLERS, controllers
-from replay.local.runner import LOCAL_JOBS, compute_local, run_local
-from replay.request import JobRequest, format_moment, format_time, parse_time_ms
+from replay.local.runner import compute_local, run_local
+from replay.request import LOCAL_JOBS, JobRequest, format_moment, format_time, parse_time_ms
 
 NOOP = kafka.metadata("NoOpRecord")
 

@@ -360,7 +360,9 @@ def test_through_spark_submit_and_the_shim(tmp_path: Path, shimmed_java: Path) -
     history.create_topic("orders", 1)
     bad = history.alter_isr("orders", 0, [1, 2], {2: 9})
     export(history, tmp_path / "export")
-    done = run_cli(tmp_path, shimmed_java, "summary", str(tmp_path / "export"), "--json")
+    done = run_cli(
+        tmp_path, shimmed_java, "summary", str(tmp_path / "export"), "--engine", "spark", "--json"
+    )
     assert (done.returncode, done.stderr) == (EXIT_FINDINGS, "")
     found = json.loads(done.stdout)
     assert found["state_hash"] == format_hash(history.hashes[history.end_offset - 1])
@@ -390,7 +392,7 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
     )
     (tmp_path / "bin" / "spark-submit").chmod(0o755)
     environ = clean_environment(tmp_path, tmp_path) | {"SPARK_HOME": str(tmp_path)}
-    words = [sys.executable, "-m", "raftlog", "replay", "audit", "exported"]
+    words = [sys.executable, "-m", "raftlog", "replay", "audit", "exported", "--engine", "spark"]
     with subprocess.Popen(
         words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -409,7 +411,10 @@ def test_who_is_interrupted_leaves_no_spark_behind(tmp_path: Path, number: signa
 
 
 @pytest.mark.parametrize(("reader", "code"), [("| true", UNREAD), ("> /dev/full", 6)])
-@pytest.mark.parametrize("job", ["audit exported", "watch exported audit -o watched --every 1"])
+@pytest.mark.parametrize(
+    "job",
+    ["audit exported --engine spark", "watch exported audit -o watched --every 1 --engine spark"],
+)
 def test_an_answer_that_nobody_takes_leaves_no_spark_behind(
     tmp_path: Path, job: str, reader: str, code: int
 ) -> None:
@@ -457,6 +462,8 @@ def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> N
         "watched",
         "--every",
         "1",
+        "--engine",
+        "spark",
     ]
     with subprocess.Popen(
         words, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -493,6 +500,8 @@ def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> 
         "watched",
         "--every",
         "1",
+        "--engine",
+        "spark",
     ]
     done = subprocess.run(
         words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False

@@ -1,0 +1,176 @@
+"""Which engine runs a job of ``raftlog replay``, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from log_history import LogHistory
+
+from raftlog.cli.extras import BROUGHT_BY
+from raftlog.segments.export import export
+from replay import engine_choice, launch
+from replay.engine_choice import LOCAL_MAX_BYTES, LOCAL_MAX_RECORDS, announcement, choose_engine
+from replay.errors import ReplayError
+from replay.opened import Export, open_export
+from replay.request import JOBS, LOCAL_JOBS, JobRequest
+
+WITHOUT_EXTRAS = f"""
+import sys
+
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted({"pandas"} | {name for name, extras in BROUGHT_BY.items() if not {"export", "cli"} & {*extras}})!r}:
+            return None
+        return self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = [Hiding(one) for one in sys.meta_path]
+sys.argv = ["raftlog", "replay", *sys.argv[1:]]
+from raftlog.cli.entry import main
+main()
+"""
+"""The command line where only ``raftlog[export]`` is installed."""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("small")
+    export(LogHistory(5, metadata_version=7).run(26), directory)
+    return directory
+
+
+def choice(directory: Path, *conf: str, **asked: Any) -> tuple[str, str]:
+    found = choose_engine(JobRequest(export=str(directory), **asked), list(conf))
+    return found.engine, announcement(found)
+
+
+@pytest.mark.parametrize("job", LOCAL_JOBS)
+def test_small_export_is_answered_without_spark(small: Path, job: str) -> None:
+    records = open_export(JobRequest(job=job, export=str(small))).record_count
+    engine, said = choice(small, job=job)
+    assert engine == "local"
+    assert said.startswith(f"without Spark: {records} records (0.")
+    assert said.endswith(" MiB) are few; --engine spark asks Spark")
+
+
+@pytest.mark.parametrize("job", sorted({*JOBS} - {*LOCAL_JOBS}))
+@pytest.mark.parametrize("engine", ["auto", "local"])
+def test_job_without_a_local_engine_takes_spark_and_says_so(
+    small: Path, job: str, engine: str
+) -> None:
+    assert choice(small, job=job, engine=engine) == ("spark", f"in Spark: {job} needs Spark")
+    assert choice(small, job=job, engine="spark") == ("spark", "")
+
+
+def test_named_engine_and_settings_for_spark_decide(small: Path) -> None:
+    assert choice(small, job="audit", engine="spark") == ("spark", "")
+    assert choice(small, job="audit", engine="local") == ("local", "")
+    assert choice(small, "a=b", job="audit") == ("spark", "in Spark: --conf is for Spark")
+    with pytest.raises(ReplayError, match="--engine local has none"):
+        choice(small, "a=b", job="audit", engine="local")
+
+
+@pytest.mark.parametrize(
+    ("records", "size", "engine"),
+    [
+        (LOCAL_MAX_RECORDS, LOCAL_MAX_BYTES, "local"),
+        (LOCAL_MAX_RECORDS + 1, 1, "spark"),
+        (1, LOCAL_MAX_BYTES + 1, "spark"),
+    ],
+)
+def test_spark_is_taken_above_either_limit(
+    small: Path, monkeypatch: pytest.MonkeyPatch, records: int, size: int, engine: str
+) -> None:
+    def enlarged(request: JobRequest) -> Export:
+        opened = open_export(request)
+        (segment,) = opened.segments
+        return replace(
+            opened,
+            segments=(
+                type(segment)(
+                    **{name: getattr(segment, name) for name in segment.__struct_fields__}
+                    | {"last_offset": segment.base_offset + records - 1, "bytes": size}
+                ),
+            ),
+        )
+
+    monkeypatch.setattr(engine_choice, "open_export", enlarged)
+    found, said = choice(small, job="audit")
+    assert found == engine
+    monkeypatch.setattr(engine_choice, "find_spec", lambda name: None)
+    found, without = choice(small, job="audit")
+    assert found == "local"
+    if engine == "spark":
+        assert said.endswith("are many")
+        assert "PySpark is not installed" in without
+
+
+def test_checkpoint_counts_for_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question behind a checkpoint reads what lies behind it."""
+    log = LogHistory(11, metadata_version=7).run(400)
+    export(log, tmp_path, checkpoint_records=100)
+    last = open_export(JobRequest(job="state", export=str(tmp_path))).manifest.checkpoints[-1]
+    monkeypatch.setattr(engine_choice, "LOCAL_MAX_RECORDS", log.end_offset - last.offset - 1)
+    assert choice(tmp_path, job="state")[0] == "local"
+    assert choice(tmp_path, job="state", from_the_beginning=True)[0] == "spark"
+    assert choice(tmp_path, job="audit")[0] == "spark"
+
+
+def test_missing_export_is_reported_without_a_start_of_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_run_in_spark", lambda *_: pytest.fail("Spark was started"))
+    assert launch.submit(JobRequest(job="audit", export=str(tmp_path)), []) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is no export" in line
+
+
+def run_without_extras(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS, *words],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("job", [one for one in LOCAL_JOBS if one != "report"])
+def test_export_extra_alone_answers(small: Path, job: str) -> None:
+    asked = ["topic", "t0"] if job == "history" else []
+    done = run_without_extras(job, str(small), *asked, "--json")
+    assert done.returncode in {0, 3}, done.stderr[-500:]
+    assert json.loads(done.stdout)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("raftlog replay: without Spark: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "lacking"),
+    [
+        (["report", "EXPORT", "-o", "/dev/null"], "needs (plotly|jinja2), which is not installed"),
+        (["sql", "EXPORT", "SELECT 1"], "sql needs Spark, which is not installed"),
+        (["audit", "EXPORT", "--engine", "spark"], "PySpark is not installed"),
+    ],
+)
+def test_job_beyond_the_export_extra_says_what_to_install(
+    small: Path, words: list[str], lacking: str
+) -> None:
+    done = run_without_extras(*(str(small) if word == "EXPORT" else word for word in words))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert re.search(lacking, last)
+    assert "pip install 'raftlog[replay]'" in last
