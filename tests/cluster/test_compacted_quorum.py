@@ -134,8 +134,8 @@ def _recorded(export: Path, cluster: LocalCluster) -> None:
     last = max(said)
     assert last.offset == manifest.end_offset - 1
     asked = raftlog(
+        "log",
         "image",
-        "show",
         "--bootstrap-controller",
         cluster.bootstrap_controllers,
         "--at",
