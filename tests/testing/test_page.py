@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.testing import SeedFailedError, simulated, sweep
+from raftlog.testing import SeedFailedError, sweep
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples" / "testing"))
@@ -91,11 +91,9 @@ def test_example_as_users_run_it() -> None:
 
 
 @pytest.mark.nightly
-def test_nine_of_twenty_seeds_find_the_mistake() -> None:
-    failed = []
-    for seed in range(20):
-        try:
-            simulated(partial(two_tellers, guarded=False), seed=seed)
-        except SeedFailedError as error:
-            failed.append(error.seed)
-    assert len(failed) == 9
+def test_five_of_twenty_seeds_find_the_mistake() -> None:
+    with pytest.raises(SeedFailedError) as failed:
+        sweep(partial(two_tellers, guarded=False), range(20))
+    found = re.match(r"(\d+) of 20 seeds failed", str(failed.value))
+    assert found
+    assert int(found[1]) >= 5

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
+    # What it has found out before.
+    monkeypatch.setattr(tempfile, "tempdir", None)
     yield place
     assert until(lambda: not [*place.glob("raftlog-*")]), [*place.rglob("*")]
     assert reaper.pids_of(str(place)) == []
@@ -390,5 +393,8 @@ def test_cleaning_that_misses_something_gets_another_cluster(
         after = session.clean()
         assert after.cluster_id != before.cluster_id
         assert session.replaced == ["a test has left keys"]
+        pids = reaper.pids_of(str(temporary))
+        assert len(pids) == 2
     finally:
         session.end()
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

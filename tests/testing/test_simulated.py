@@ -124,8 +124,8 @@ def test_same_seed_gives_the_same_story_in_any_process() -> None:
     stories = []
     for number in (1, 2, 3):
         environment = {**os.environ, "PYTHONHASHSEED": str(number), "RAFTLOG_BOOTSTRAP_SERVER": "x"}
-        # Another layout of the memory, too.
-        padding = f"x = [object() for _ in range({number * 1_000})]\n"
+        # Other addresses, too: the low bits would else be the same.
+        padding = f"x = [bytes(size) for size in range(1, 512, 8) for _ in range({number * 7})]\n"
         ran = subprocess.run(
             [sys.executable, "-c", padding + program, str(Path(__file__).parent)],
             capture_output=True,
