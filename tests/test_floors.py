@@ -51,7 +51,7 @@ FLOORS: dict[str, str] = {
     "commands and library": (
         """
         raftlog raftlog.library raftlog.recipes
-        raftlog.console.document raftlog.console.altered raftlog.console.recent raftlog.console.look raftlog.console.configured
+        raftlog.console.document raftlog.console.altered raftlog.console.recent raftlog.console.sentences raftlog.console.stored raftlog.console.look raftlog.console.configured
         raftlog.local.processes raftlog.local raftlog.cli raftlog.__main__ raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
     """
     ),

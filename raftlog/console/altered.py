@@ -20,18 +20,18 @@ _TOLD: Mapping[str, str] = {
     RecordType.VOTERS.name: "voter set",
     RecordType.UNREGISTER_BROKER.name: "broker",
 }
-_REMOVED = frozenset(
-    {
-        RecordType.REMOVE_TOPIC.name,
-        RecordType.REMOVE_ACCESS_CONTROL_ENTRY.name,
-        RecordType.UNREGISTER_BROKER.name,
-    }
-)
 
 
 def altered(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
-    """Lines of the changes since then. ``changes``: rows of the last changes, the newest first."""
-    told = (one for one in reversed(changes) if one["type"] in _TOLD and one["at_ms"] >= from_ms)
+    """Lines of the changes since then. ``changes``: rows of the last changes, the newest first.
+
+    What the controller wrote by itself, as the first records of a new cluster, is no incident.
+    """
+    told = (
+        one
+        for one in reversed(changes)
+        if one["type"] in _TOLD and one["by"] and one["at_ms"] >= from_ms
+    )
     return [line for together in groups(told, _belong) for line in _lines(together)]
 
 
@@ -43,19 +43,10 @@ def _belong(before: Mapping[str, Any], one: Mapping[str, Any]) -> bool:
 def _lines(together: Sequence[Mapping[str, Any]]) -> list[Line]:
     if len(together) > ALONE_MAX:
         first, last = together[0], together[-1]
-        made = counted(len(together), "change")
-        what = f"{_TOLD[first['type']]}{' removals' if first['type'] in _REMOVED else ''}"
-        text = f"{first['who']} made {made} of {what}; the last: {last['text']}"
+        made = f"{counted(len(together), 'change')} of {_TOLD[first['type']]}"
+        text = f"{first['who']} made {made}; the last: {last['sentence']}"
         return [_line(first, text, last["at_ms"])]
-    return [
-        _line(
-            one,
-            f"{one['who']} {'removed' if one['type'] in _REMOVED else 'changed'}"
-            f" {_TOLD[one['type']]}: {one['text']}",
-            one["at_ms"],
-        )
-        for one in together
-    ]
+    return [_line(one, f"{one['who']}: {one['sentence']}", one["at_ms"]) for one in together]
 
 
 def _line(one: Mapping[str, Any], text: str, until_ms: int) -> Line:

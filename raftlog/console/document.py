@@ -13,6 +13,7 @@ from raftlog.cli.doctor_screen import document as of_doctor
 from raftlog.cli.output import known
 from raftlog.cli.render import resource_text
 from raftlog.console.altered import altered
+from raftlog.console.stored import stored
 from raftlog.doctor.diagnosis import diagnose, verdict
 from raftlog.doctor.evidence import Evidence
 from raftlog.incident.line import took
@@ -62,6 +63,7 @@ def document(
             ],
         },
         "configs": _configs(image),
+        **stored(image),
         "changes": list(changes),
         "incidents": _incidents(story, changes),
     }
@@ -98,7 +100,8 @@ def _lao(seen: Evidence) -> dict[str, Any]:
     return {
         "offset": known(found.lowest_acknowledged_offset),
         "high_watermark": found.high_watermark,
-        "why": found.lao_unknown_reason
+        "why": ("" if found.brokers else "no broker has registered yet")
+        or found.lao_unknown_reason
         or (
             f"{counted(len(held_by), 'broker')} ({behind}) {holds} it back{held}" if behind else ""
         ),

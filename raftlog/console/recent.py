@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any
 
 from raftlog import batch
-from raftlog.cli.render import config_text, fields_text, record_name, record_to_dict
+from raftlog.cli.render import record_name, record_to_dict
+from raftlog.console.sentences import sentence
 from raftlog.metadata.authors import author
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
@@ -70,13 +71,17 @@ class RecentChanges:
     ) -> None:
         """A row. The partitions of a new topic go into that of the topic, and changes of partitions
         at one time into one [a broker that is fenced is in hundreds: they pushed out what people
-        had done].
+        had done]. So does a key that a program puts again and again.
         """
         last = self._kept[-1] if self._kept else None
         if last is not None and _goes_with(last, header, data):
             last["partitions"] += 1
-        else:
-            self._kept.append(_told(offset, header, data, self._name_of(data, image)))
+            return
+        row = _told(offset, header, data, self._name_of(data, image))
+        if last is not None and _is_repeated(last, row):
+            row["times"] = last["times"] + 1
+            self._kept.pop()
+        self._kept.append(row)
 
     def _name_of(self, data: batch.RecordData, image: Image) -> Callable[[str], str]:
         """Finds the name of a topic by its id; empty: nobody knows it."""
@@ -100,6 +105,13 @@ def _goes_with(last: Mapping[str, Any], header: batch.BatchHeader, data: batch.R
         and last["type"] == RecordType.PARTITION_CHANGE.name
         and (last["at_ms"], last["who"])
         == (header.timestamp_ms, author(header.principal, header.client_id))
+    )
+
+
+def _is_repeated(last: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    return row["type"] == RecordType.KEY_VALUE.name and (last["sentence"], last["who"]) == (
+        row["sentence"],
+        row["who"],
     )
 
 
@@ -130,15 +142,17 @@ def _told(
     if topic and data.type != RecordType.TOPIC:
         # People know topics by name.
         fields = {"topic": topic} | {k: v for k, v in fields.items() if k != "topic_id"}
-    text = config_text(fields) if data.type == RecordType.CONFIG else fields_text(fields)
-    if len(text) > TEXT_MAX_CHARS:
-        text = text[: TEXT_MAX_CHARS - 1] + "…"
     return {
         "offset": offset,
         "at_ms": header.timestamp_ms,
         "by": header.principal,
         "who": author(header.principal, header.client_id),
         "type": record_name(data.type),
-        "text": text,
+        "sentence": _bounded(sentence(data.type, fields)),
         "partitions": 0,
+        "times": 1,
     }
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= TEXT_MAX_CHARS else text[: TEXT_MAX_CHARS - 1] + "…"

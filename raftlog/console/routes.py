@@ -36,6 +36,7 @@ _KINDS = {
     "index.html": "text/html",
     "console.css": "text/css",
     "console.js": "text/javascript",
+    "curves.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 

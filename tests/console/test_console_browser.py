@@ -36,6 +36,12 @@ async def look() -> bytes:
     made["topics"] = {"total": 900, "shown": [{"name": HOSTILE, "partitions": 3}] * 3}
     config = {"resource": "topic " + "x" * 249, "key": HOSTILE, "value": HOSTILE + "y" * 400}
     made["configs"] = {"resources": 1, "more": True, "shown": [config]}
+    key = {"key": "k" * 249, "value": HOSTILE, "bytes": 9, "offset": 1, "lease_id": None}
+    made["keys"] = {"total": 900, "partial": True, "shown": [key]}
+    lock = {"kind": "lock", "name": HOSTILE, "holder": HOSTILE, "lease_id": 7, "waiting": 1}
+    made["locks"] = {"total": 1, "partial": False, "shown": [lock]}
+    lease = {"id": 7, "name": HOSTILE, "ttl_ms": 10_000, "principal": HOSTILE}
+    made["leases"] = {"total": 1, "partial": False, "shown": [lease]}
     made["findings"] = [
         {
             "severity": "down",
@@ -51,8 +57,9 @@ async def look() -> bytes:
         "by": HOSTILE,
         "who": HOSTILE,
         "type": "CONFIG",
-        "text": HOSTILE,
+        "sentence": HOSTILE,
         "partitions": 0,
+        "times": 1,
     }
     made["changes"] = [change]
     line = {"at_ms": 5, "weight": "trouble", "text": HOSTILE, "lasted": "", "because": [HOSTILE]}
@@ -81,6 +88,32 @@ async def test_what_strangers_wrote_is_text_and_fits_a_phone(tmp_path: Path) -> 
             _hostile_page(page, address)
 
     async with serving(look, OPEN) as (address, _):
+        await asyncio.to_thread(visit, address)
+
+
+async def test_page_of_a_node_that_hangs_is_marked_as_not_live(tmp_path: Path) -> None:
+    """[a paused node keeps its connections: the last look stood there as live]"""
+    looks = 0
+
+    async def first_only() -> bytes:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            await asyncio.Event().wait()
+        return await look()
+
+    def visit(address: str) -> None:
+        with browsing(tmp_path) as page:
+            page.call("Page.navigate", url=f"http://{address}/console")
+            page.until("document.querySelector('#configs td') !== null")
+            assert not page.value("document.getElementById('main').classList.contains('stale')")
+            page.until("document.getElementById('problem').innerText.includes('sent nothing')")
+            assert page.value("document.getElementById('main').classList.contains('stale')")
+            assert page.value("document.getElementById('verdict').innerText") == "unknown"
+            # Of the node's clock, not of the browser's.
+            assert "as of 1970-01-01" in page.value("document.getElementById('live').innerText")
+
+    async with serving(first_only, OPEN) as (address, _):
         await asyncio.to_thread(visit, address)
 
 

@@ -113,7 +113,7 @@ def test_signed_in_while_the_cluster_breaks(secured: LocalCluster, tmp_path: Pat
         assert f"node {leader.node_id}" in _text(page, "figures")
         assert _text(page, "findings") == "Findings Nothing is wrong."
         assert "min.insync.replicas" in _text(page, "changes")
-        _until_shown(page, "incidents", "changed config")
+        _until_shown(page, "incidents", "min.insync.replicas of topic orders was set to 2")
         narrow = _roles(page)
         page.size(*PHONE, dark=True)
         page.shot(tmp_path / "phone-dark.png")

@@ -33,6 +33,7 @@ async def test_page_loads_only_what_the_node_serves_and_has_no_inline_script() -
         assert sorted(loaded) == [
             "/console/console.css",
             "/console/console.js",
+            "/console/curves.js",
             "/console/icon.svg",
         ]
         assert not re.search(r"<script(?![^>]* src=)|<style| on\w+=| style=", text)
@@ -43,13 +44,14 @@ async def test_page_loads_only_what_the_node_serves_and_has_no_inline_script() -
                 assert "http" not in re.sub("http://www.w3.org/2000/svg", "", await asset.body())
 
 
-async def test_script_puts_nothing_into_the_page_as_markup() -> None:
+@pytest.mark.parametrize("script", ["console.js", "curves.js"])
+async def test_script_puts_nothing_into_the_page_as_markup(script: str) -> None:
     async with (
         serving(Counted().look) as (address, _),
-        Stream(address, "/console/console.js") as script,
+        Stream(address, f"/console/{script}") as asset,
     ):
-        text = await script.body()
-    assert "textContent" in text
+        text = await asset.body()
+    assert "replaceChildren" in text
     for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Storage"):
         assert way not in text
 

@@ -49,6 +49,14 @@ def _seen(**brokers: Any) -> Evidence:
     return Evidence(nodes, found, "", 5)
 
 
+def _no_brokers() -> controller_pb2.DescribeBrokersResponse:
+    return controller_pb2.DescribeBrokersResponse(
+        high_watermark=5,
+        lowest_acknowledged_offset=-1,
+        lao_unknown_reason="no broker is unfenced",
+    )
+
+
 def test_findings_are_the_doctors_word_for_word() -> None:
     for seen in (_seen(), Evidence((), None, "no leader answers", 5)):
         made = document(seen, Image(), [], None, NODE)
@@ -136,7 +144,7 @@ def test_changes_are_told_newest_first_with_their_principal() -> None:
     found = changes.read([first], 5, Image())
     assert [one["offset"] for one in found] == [4, 3]
     assert found[0]["by"] == "User:eve"
-    assert HOSTILE in found[0]["text"]
+    assert HOSTILE in found[0]["sentence"]
     # The same again tells nothing twice.
     again = changes.read([first, _chunk(5, _config("2"))], 6, Image())
     assert [one["offset"] for one in again] == [5, 4, 3]
@@ -146,9 +154,9 @@ def test_a_config_is_told_as_people_say_it() -> None:
     deleted = records_pb2.ConfigRecord(resource_type=4, name="k").SerializeToString()
     chunk = _chunk(0, _config("1"), (RecordType.CONFIG, deleted), principal=ANONYMOUS_PRINCIPAL)
     found = RecentChanges().read([chunk], 2, Image())
-    assert [(one["who"], one["text"]) for one in found] == [
-        ("a client (no principal)", "broker: k deleted"),
-        ("a client (no principal)", "topic t: k=1"),
+    assert [(one["who"], one["sentence"]) for one in found] == [
+        ("a client (no principal)", "k of broker was removed"),
+        ("a client (no principal)", "k of topic t was set to 1"),
     ]
 
 
@@ -191,8 +199,7 @@ def test_a_topic_is_told_by_its_name() -> None:
     chunk = _chunk(0, (RecordType.PARTITION_CHANGE, change.SerializeToString()))
     image = Image(topics=_mapped({id_: Topic(id_, "orders", 4)}))
     (found,) = RecentChanges().read([chunk], 1, image)
-    assert found["text"].startswith("topic=orders ")
-    assert id_.hex() not in found["text"]
+    assert found["sentence"] == "partition 3 of topic orders: leader 5"
 
 
 def test_a_removed_topic_is_told_by_the_name_that_it_had() -> None:
@@ -201,12 +208,26 @@ def test_a_removed_topic_is_told_by_the_name_that_it_had() -> None:
     changes = RecentChanges()
     changes.read([_chunk(0, _config("v"))], 1, Image(topics=_mapped({id_: Topic(id_, "t", 4)})))
     found = changes.read([_chunk(1, (RecordType.REMOVE_TOPIC, removed))], 2, Image())
-    assert found[0]["text"].startswith("topic=t")
+    assert found[0]["sentence"] == "topic t was deleted"
     # Made and removed while nobody looked.
     made = records_pb2.TopicRecord(name="short", topic_id=b"2" * 16).SerializeToString()
     gone = records_pb2.RemoveTopicRecord(topic_id=b"2" * 16).SerializeToString()
     chunk = _chunk(2, (RecordType.TOPIC, made), (RecordType.REMOVE_TOPIC, gone))
-    assert changes.read([chunk], 4, Image())[0]["text"].startswith("topic=short")
+    assert changes.read([chunk], 4, Image())[0]["sentence"] == "topic short was deleted"
+
+
+def test_key_that_is_put_again_and_again_is_one_row() -> None:
+    """[a counter pushed out what people had done]"""
+    put = records_pb2.KeyValueRecord(key="n", value=b"1").SerializeToString()
+    changes = RecentChanges()
+    changes.read([_chunk(0, _config("v"))], 1, Image())
+    found = changes.read(
+        [_chunk(1, *[(RecordType.KEY_VALUE, put)] * (MAX_CHANGES + 5))], 99, Image()
+    )
+    assert [(one["sentence"], one["times"], one["offset"]) for one in found] == [
+        ("key n was put", MAX_CHANGES + 5, MAX_CHANGES + 5),
+        ("k of topic t was set to v", 1, 0),
+    ]
 
 
 def test_changes_of_partitions_at_one_time_are_one_row() -> None:
@@ -226,7 +247,7 @@ def test_changes_of_partitions_at_one_time_are_one_row() -> None:
         ("PARTITION_CHANGE", len(many) - 1),
         ("CONFIG", 0),
     ]
-    assert "proposer" not in found[0]["text"]
+    assert "proposer" not in found[0]["sentence"]
 
 
 # --- incidents -----------------------------------------------------------------------------------
@@ -239,7 +260,7 @@ def _row(at_ms: int, text: str, by: str = "User:eve", type_: str = "CONFIG") -> 
         "by": by,
         "who": author(by),
         "type": type_,
-        "text": text,
+        "sentence": text,
     }
 
 
@@ -258,17 +279,19 @@ def test_what_was_changed_stands_among_the_incidents() -> None:
         _row(1_500, "a"),
         _row(900, "before the period"),
     ) == [
-        (3_000, "change", "a client (no principal) changed config: b"),
+        (3_000, "change", "a client (no principal): b"),
         (2_000, "trouble", "broker-4 crashed"),
-        (1_500, "change", "User:eve changed config: a"),
+        (1_500, "change", "User:eve: a"),
     ]
 
 
-def test_what_was_removed_was_not_changed() -> None:
-    """[root changed removed topic]"""
-    row = _row(1_000, "topic=t", type_="REMOVE_TOPIC")
+def test_first_records_of_a_new_cluster_are_no_incident() -> None:
+    row = _row(1_000, "the voters are 1, 2, 3", by="", type_="VOTERS")
     story = Story(0, 99_000, (), (), (), ())
-    assert _told(story, row) == [(1_000, "change", "User:eve removed topic: topic=t")]
+    assert _told(story, row) == []
+    made = document(Evidence(_seen().nodes, _no_brokers(), "", 5), Image(), [row], story, NODE)
+    assert made["lao"]["why"] == "no broker has registered yet"
+    assert made["incidents"]["summary"] == []
 
 
 def test_many_changes_at_a_time_are_one_line() -> None:
@@ -276,7 +299,7 @@ def test_many_changes_at_a_time_are_one_line() -> None:
     many = [_row(1_000 + one, f"v={one}") for one in range(10)]
     later, other = _row(60_000, "later"), _row(1_005, "t", type_="TOPIC")
     assert _told(story, later, *reversed(many)) == [
-        (60_000, "change", "User:eve changed config: later"),
+        (60_000, "change", "User:eve: later"),
         (1_000, "change", "User:eve made 10 changes of config; the last: v=9"),
     ]
     # Two clients without a principal are not one.
@@ -287,8 +310,8 @@ def test_many_changes_at_a_time_are_one_line() -> None:
     ]
     told = _told(story, other, *reversed(many[:3]))
     assert [text for _, _, text in told] == [
-        "User:eve changed topic: t",
-        *(f"User:eve changed config: v={one}" for one in (2, 1, 0)),
+        "User:eve: t",
+        *(f"User:eve: v={one}" for one in (2, 1, 0)),
     ]
 
 

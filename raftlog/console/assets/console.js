@@ -3,7 +3,10 @@
 
 const at = (id) => document.getElementById(id);
 let token = ""; // Lives as long as the page, and is stored nowhere.
-let last = 0;
+let last = 0; // Time of the last look, by the node's clock: the browser's may differ.
+let heard = 0; // By the page's own monotonic clock.
+let connection = null;
+const SILENT_MS = 15000; // A node that is paused sends nothing, and its connection stays open.
 
 function make(tag, className, ...inside) {
   const made = document.createElement(tag);
@@ -63,9 +66,9 @@ function finding(one) {
   return made;
 }
 
-function figure(name, value, note) {
+function figure(name, value, note, calm) {
   const dd = make("dd", "", shown(value));
-  if (note) dd.append(make("small", "", note));
+  if (note) dd.append(make("small", calm ? "calm" : "", note));
   return make("div", "", make("dt", "", name), dd);
 }
 
@@ -73,8 +76,34 @@ const some = (list, total, command) => (total > list.length
   ? [make("p", "quiet", list.length + " of " + total + " are shown: ", make("code", "", command))]
   : []);
 
+// A list of what clients have stored: bounded, and of very many only the first are looked at.
+function listed(id, caption, of, columns, row, command) {
+  fill(id, of, () => [table(caption, columns, of.shown.map(row)),
+    ...some(of.shown, of.total, command),
+    ...(of.partial ? [make("p", "quiet", "There are too many to look at all of them here.")] : [])]);
+}
+
+const size = (bytes) => (bytes < 1024 ? bytes + " B" : (bytes / 1024).toFixed(1) + " KiB");
+const PARTITION = { "in sync": "good", "under-replicated": "warn", offline: "bad" };
+
+function showStored(d) {
+  listed("partitions", "Partitions", d.partitions, [["Topic", "text"], ["Number", "number"],
+    ["State"], ["Leader", "number"], ["Replicas", "short"], ["In sync", "short"]],
+    (one) => [one.topic, one.index, badge(one.state, PARTITION[one.state]), one.leader,
+      one.replicas.join(", "), one.isr.join(", ")], "raftlog topics describe TOPIC");
+  listed("keys", "Keys", d.keys, [["Key", "key"], ["Value", "text"], ["Size", "short"],
+    ["Put at", "number"], ["Lease", "number"]], (one) => [one.key, one.value, size(one.bytes),
+    one.offset, one.lease_id], "raftlog kv list");
+  listed("locks", "Locks and elections", d.locks, [["Kind", "short"], ["Name", "text"],
+    ["Holder", "text"], ["Lease", "number"], ["Waiting", "number"]],
+    (one) => [one.kind, one.name, one.holder, one.lease_id, one.waiting], "raftlog kv list locks/");
+  listed("leases", "Leases", d.leases, [["Lease", "number"], ["Name", "text"], ["Ends after", "short"],
+    ["Principal", "text"]], (one) => [one.id, one.name, one.ttl_ms / 1000 + " s without a renewal",
+    one.principal], "raftlog kv lease list");
+}
+
 function show(d) {
-  last = Date.now();
+  last = d.at_ms;
   at("main").hidden = false;
   at("main").classList.remove("stale");
   at("signin").hidden = at("problem").hidden = true;
@@ -91,11 +120,14 @@ function show(d) {
     figure("Leader", d.leader_id === null ? "none" : "node " + d.leader_id,
       d.leader_id === null ? "nothing can be written" : ""),
     figure("Epoch", d.leader_epoch), figure("High watermark", d.high_watermark),
-    figure("Lowest acknowledged offset", d.lao.offset, d.lao.why),
+    figure("Lowest acknowledged offset", d.lao.offset, d.lao.why, d.brokers.total === 0),
     figure("Brokers", d.brokers.total),
     figure("Topics", d.topics.total),
     figure("Partitions", d.brokers.partitions,
       d.brokers.offline ? d.brokers.offline + " offline" : ""));
+  remember(d);
+  curves();
+  showStored(d);
   fill("findings", d.findings, () => (d.findings.length ? d.findings.map(finding)
     : [make("p", "", "Nothing is wrong.")]));
   fill("quorum", d.quorum, () => [table("Quorum", [["Node", "short"], ["Endpoint", "text"],
@@ -118,16 +150,18 @@ function show(d) {
     ...(d.configs.more ? [make("p", "quiet", "There are more: ",
       make("code", "", "raftlog configs describe"))] : [])]);
   fill("changes", d.changes, () => [table("Last changes", [["Offset", "number"], ["Time", "short"],
-    ["By", "name"], ["Record", "short"], ["What", "text"]],
-    d.changes.map((one) => [one.offset, time(one.at_ms), one.who, one.type,
-      one.text + (!one.partitions ? "" : one.type === "TOPIC" ? " partitions=" + one.partitions
-        : " and " + one.partitions + " more")]))]);
+    ["By", "name"], ["What", "text"]],
+    d.changes.map((one) => [one.offset, time(one.at_ms), one.who,
+      one.sentence + (!one.partitions ? "" : one.type === "TOPIC"
+        ? " with " + one.partitions + (one.partitions === 1 ? " partition" : " partitions")
+        : "; and " + one.partitions + " more changes of partitions") +
+      (one.times > 1 ? ", " + one.times + " times" : "")]))]);
   fill("incidents", d.incidents, () => incidents(d.incidents));
 }
 
 function incidents(of) {
   if (of.shown === null) return [make("p", "quiet", "The nodes' journals are being asked …")];
-  const parts = of.summary.length ? [make("p", "", of.summary.join("; ") + ".")] : [];
+  const parts = [make("p", "", of.summary.length ? of.summary.join("; ") + "." : "No incident.")];
   parts.push(table("Incidents", [["Time", "short"], ["Weight"], ["What", "text"],
     ["Lasted", "short"], ["Because", "text"]],
     of.shown.map((one) => [time(one.at_ms), badge(one.weight), one.text, one.lasted,
@@ -166,7 +200,10 @@ function ask(why) {
 async function listen() {
   const headers = { Accept: "text/event-stream" };
   if (token) headers.Authorization = "Bearer " + token;
-  const answer = await fetch("/console/events", { headers, cache: "no-store" });
+  connection = new AbortController();
+  heard = performance.now();
+  const answer = await fetch("/console/events",
+    { headers, cache: "no-store", signal: connection.signal });
   if (answer.status === 401) {
     ask((await answer.text()).trim());
     return false;
@@ -180,6 +217,7 @@ async function listen() {
   for (;;) {
     const { value, done } = await reader.read();
     if (done) break;
+    heard = performance.now();
     text += value;
     for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
       const data = text.slice(0, end).split("\n").filter((line) => line.startsWith("data: "));
@@ -197,13 +235,18 @@ async function run() {
     try {
       again = await listen();
     } catch (error) {
-      problem("The node does not answer. Trying again …");
+      problem(connection.signal.aborted
+        ? "The node has sent nothing for " + SILENT_MS / 1000 + " s. Trying again …"
+        : "The node does not answer. Trying again …");
     }
     if (!again) return;
     await new Promise((done) => setTimeout(done, 2000));
   }
 }
 
+setInterval(() => {
+  if (connection && performance.now() - heard > SILENT_MS) connection.abort();
+}, 1000);
 at("signin").addEventListener("submit", (event) => {
   event.preventDefault();
   token = at("token").value.trim();
