@@ -1,7 +1,7 @@
-"""A simulated cluster whose clients are somebody else's programs: what raftlog.testing runs.
+"""A simulated cluster whose clients are the programs of a test (raftlog.testing).
 
 Each program is a coroutine on a host of its own, as a process is: it can be paused, killed and cut
-off, and has a clock of its own. No checker looks on: what is right here, the programs say.
+off, and has a clock of its own. No checker runs: the programs say what is right.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a client uses where it is made: in tests, a simulated network in place of the real one."""
+"""The network of the process in which a client is made: in tests it may be a simulated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real processes that the tests of one pytest process share, from the first test to the end."""
+"""The nodes that the tests of one pytest process share, from the first test to the end."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _LISTEN = "0A"
 
 
 class ClusterSession:
-    """One cluster at a time: started with the first test that wants it, replaced if a test leaves
-    what cannot be undone.
+    """One cluster at a time: started for the first test that uses it, and replaced when a test has
+    changed what no write restores.
     """
 
     def __init__(self, *, controllers: int = 3, brokers: int = 3) -> None:

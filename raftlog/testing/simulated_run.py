@@ -79,7 +79,7 @@ def simulated(
     brokers: int = 3,
     limit_s: float = 600.0,
 ) -> Run[T]:
-    """Run ``main(cluster)`` in a simulated cluster until it returns: what came of it.
+    """Run ``main(cluster)`` in a simulated cluster, and return its result and its story.
 
     ``faults``: names of :data:`FAULTS`, and the mean time between two of a kind in virtual
     seconds; ``{}``: none. ``limit_s``: virtual time after which a run has failed.
@@ -166,7 +166,7 @@ class _Life(Generic[T]):
         self.result.append(task.result())
 
     def ended(self, result: Any, real_s: float) -> Run[Any]:
-        """Return what came of it."""
+        """Return the run, with its story."""
         outcome = self._outcome
         return Run(
             outcome.seed,

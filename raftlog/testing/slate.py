@@ -1,8 +1,8 @@
-"""Takes out of a cluster what a test has put into it, whatever that is.
+"""Restores a cluster to its first image, whatever a test has written.
 
-The log knows it: this reads on in the log where it was after the test before, and compares the
-image with the first one. So nothing has a prefix, and a test may use the names that its program
-does.
+The log says what that is: this reads the log on from where it was after the test before, and
+compares the image with the first one. So nothing has a prefix, and a test uses the names that its
+program does.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ROUNDS = 3
 
 
 class LeftoverError(RaftlogError):
-    """A test has left what cannot be undone: another cluster is needed."""
+    """A test has changed what no write restores: the next test needs another cluster."""
 
 
 class Slate:
-    """The first image of a cluster, and how to come back to it."""
+    """The first image of a cluster, and the writes that restore it."""
 
     def __init__(self, brokers: str, controllers: str) -> None:
         """Raises RaftlogError."""
