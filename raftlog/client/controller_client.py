@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from raftlog.client.endpoint_selector import Endpoints
 from raftlog.client.refused import check_items
-from raftlog.client.requests import controller_request
+from raftlog.client.requests import controller_request, joined
 from raftlog.client.router import Protocol, Refusal, Router
 from raftlog.client.session import Session
 from raftlog.config_writes.messages import ConfigWrite
@@ -55,7 +55,7 @@ class ControllerClient:
                 successor=lambda notice: "" if notice.HasField("error") else notice.leader_endpoint,
                 moves=lambda notice: notice.successor_takes_requests,
                 waits=lambda request: request.acks != common_pb2.ACKS_COMMITTED,
-                joined=_joined,
+                joined=joined,
                 wait_on=_wait_on,
             ),
             rng=rng,
@@ -170,16 +170,3 @@ def _wait_on(
     again.CopyFrom(request.request() if isinstance(request, ConfigWrite) else request)
     again.written.CopyFrom(response.write.token)
     return again
-
-
-def _joined(
-    first: controller_pb2.ControllerResponse, last: controller_pb2.ControllerResponse
-) -> controller_pb2.ControllerResponse:
-    """The last leader says how far the write has got, and the first one what it did."""
-    if not last.HasField("write"):
-        return first
-    if (body := first.WhichOneof("body")) is not None:
-        getattr(last, body).CopyFrom(getattr(first, body))
-    last.write.duplicate = first.write.duplicate
-    last.write.reached = max(first.write.reached, last.write.reached)
-    return last

@@ -45,3 +45,16 @@ def _field(fields: dict[type[Message], str], body: Message) -> str:
     if name is None:
         raise TypeError(f"{type(body).__name__} is no request of this conversation")
     return name
+
+
+def joined(
+    first: controller_pb2.ControllerResponse, last: controller_pb2.ControllerResponse
+) -> controller_pb2.ControllerResponse:
+    """Return the first response to a write, with the level that it has reached by the last one."""
+    if not last.HasField("write"):
+        return first
+    if (body := first.WhichOneof("body")) is not None:
+        getattr(last, body).CopyFrom(getattr(first, body))
+    last.write.duplicate = first.write.duplicate
+    last.write.reached = max(first.write.reached, last.write.reached)
+    return last

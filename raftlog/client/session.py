@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 
 from raftlog.client.open_client import NumberedWrite, OpenClient
 from raftlog.client.refused import RefusedItemsError, check_items
-from raftlog.client.requests import controller_request
+from raftlog.client.requests import controller_request, joined
 from raftlog.client.throttling import pause_after
 from raftlog.errors import ApiError, ErrorCode, OtherServerError
 from raftlog.transport.api import TransportLimits
@@ -32,8 +32,10 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 ATTEMPT_S = 2.0
-"""How long one attempt of a write with acks ``committed`` may take: whoever got it may have stopped
-to answer.
+"""Longest time that one attempt takes: the node that received it may have stopped to answer.
+
+A write that waits for brokers is sent again as often, under its number: a controller that is silent
+or cut off would hold it for as long as that lasts, while its successor knows how visible it is.
 """
 MAX_WAITING = 65_536
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=5, reconnect_backoff_max_ms=200)
@@ -172,11 +174,15 @@ class Session:
         """
         pauses = Backoff(_PAUSES, self._rng)
         on_the_way = 0
+        standing: controller_pb2.ControllerResponse | None = None
+        """The response to a committed write that has not reached its level yet: no error of a later
+        attempt is its outcome.
+        """
         while True:
             remaining_s = deadline - self._loop.time()
             if write is not None:
                 write.number(request)
-            request.timeout_ms = max(1, int(self._attempt_s(request, remaining_s) * 1000))
+            request.timeout_ms = max(1, int(min(ATTEMPT_S, remaining_s) * 1000))
             copy = controller_pb2.ControllerRequest()
             copy.CopyFrom(request)
             try:
@@ -188,6 +194,15 @@ class Session:
                 )
             except ApiError as failed:
                 error = failed
+            if error is None and response.HasField("write"):
+                response = response if standing is None else joined(standing, response)
+                if write is None or response.write.reached >= request.acks:
+                    return response
+                standing = response
+            if standing is not None:
+                if not await self._may_wait_on(pauses, deadline):
+                    return standing
+                continue
             if error is None:
                 if write is None or not on_the_way or response.HasField("write"):
                     return response
@@ -203,14 +218,12 @@ class Session:
                 raise error
             await self._pause(pauses, deadline, error, on_the_way)
 
-    def _attempt_s(self, request: controller_pb2.ControllerRequest, remaining_s: float) -> float:
-        # More than ``committed`` waits for brokers, which may take its time: then only a lost
-        # connection ends an attempt.
-        return (
-            min(ATTEMPT_S, remaining_s)
-            if request.acks == common_pb2.ACKS_COMMITTED
-            else remaining_s
-        )
+    async def _may_wait_on(self, pauses: Backoff, deadline: float) -> bool:
+        """Pause before the wait for brokers continues; returns whether there is time for it."""
+        pause_s = pauses.next_s()
+        if self._loop.time() + pause_s >= deadline:
+            return False
+        return not await happens(self._closed, pause_s)
 
     async def _pause(
         self, pauses: Backoff, deadline: float, error: ApiError, on_the_way: int = 0

@@ -66,6 +66,13 @@ class Controller:
 
 
 def executed(request: pb.ControllerRequest) -> pb.ControllerResponse:
+    response = committed(request)
+    response.write.reached = request.acks
+    return response
+
+
+def committed(request: pb.ControllerRequest) -> pb.ControllerResponse:
+    """The write stands, and is not as visible as asked."""
     return pb.ControllerResponse(create_topics=pb.CreateTopicsResponse(), write=token(40))
 
 
@@ -134,6 +141,46 @@ def test_an_unknown_outcome_is_asked_again_under_the_same_number(
         assert response.WhichOneof("body") is None
         assert controller.numbers == [(1000, 1)] + [(1000, 2)] * 3
         assert {request.client.all_below_done for request in controller.writes[1:]} == {2}
+
+
+def seen(request: pb.ControllerRequest) -> pb.ControllerResponse:
+    """A later attempt of a write that every broker shows by now."""
+    response = duplicate(request)
+    response.write.reached = common_pb2.ACKS_VISIBLE
+    return response
+
+
+def test_visible_write_goes_on_at_another_controller_if_one_is_silent() -> None:
+    @against(silent, seen)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        begun = world.loop.time()
+        response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=60)
+        assert response.write.reached == common_pb2.ACKS_VISIBLE
+        assert world.loop.time() - begun < 2 * ATTEMPT_S
+        assert controller.numbers == [(1000, 1)] * 2
+
+
+def test_visible_write_is_asked_for_until_it_is_visible_and_keeps_its_first_response() -> None:
+    @against(committed, silent, not_controller(), seen)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=60)
+        assert response.write.reached == common_pb2.ACKS_VISIBLE
+        assert response.WhichOneof("body") == "create_topics"
+        assert not response.write.duplicate
+        assert controller.numbers == [(1000, 1)] * 4
+
+
+@pytest.mark.parametrize("later", [silent, INVALID, LOST_LEADERSHIP])
+def test_no_error_of_a_later_attempt_is_the_outcome_of_a_committed_write(
+    later: Callable[[Any], Any],
+) -> None:
+    @against(committed, later)
+    async def test(session: Any, controller: Controller, world: World) -> None:
+        begun = world.loop.time()
+        response = await session.write(create(), acks=common_pb2.ACKS_VISIBLE, timeout_s=5)
+        assert (response.write.token.offset, response.write.reached) == (40, 0)
+        assert response.WhichOneof("body") == "create_topics"
+        assert world.loop.time() - begun <= 5.5
 
 
 def test_a_lost_connection_is_asked_again() -> None:
