@@ -246,7 +246,7 @@ COMMANDS = (
         "replay.kafka.cli:register",
         "Make exports of the logs of other systems.",
         "Analyse",
-        extras=("replay",),
+        extras=("export",),
     ),
     Command(
         "config",
