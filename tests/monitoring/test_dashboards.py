@@ -12,6 +12,7 @@ import pytest
 from expressions import faults_of, metrics
 from typer.testing import CliRunner
 
+from raftlog.cli.built_in import COMMANDS
 from raftlog.cli.monitoring import app
 from raftlog.monitoring import DASHBOARDS, RULES
 
@@ -58,6 +59,19 @@ def test_a_panel_that_is_empty_while_all_is_well_says_so(path: Path) -> None:
     for panel in board["panels"]:
         if any(one["expr"].endswith("> 0") for one in panel["targets"]):
             assert panel["fieldConfig"]["defaults"]["noValue"] in ("none", "nobody"), panel["title"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_panel_says_what_it_shows_when_it_is_bad_and_what_to_do(path: Path) -> None:
+    board = json.loads(path.read_text(encoding="utf-8"))
+    commands = {one.name for one in COMMANDS}
+    groups = {one.name.partition(" ")[0] for one in COMMANDS}
+    for panel in board["panels"]:
+        said = re.fullmatch(r"([A-Z0-9].+\.) Bad: (.+\.) Do: (.+\.)", panel.get("description", ""))
+        assert said is not None, panel["title"]
+        assert min(map(len, said.groups())) >= 4, panel["title"]
+        for command in re.findall(r"\braftlog ([a-z]+)", said[0]):
+            assert command in commands | groups, (panel["title"], command)
 
 
 def _overlap(one: Any, other: Any) -> bool:

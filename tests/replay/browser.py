@@ -27,9 +27,9 @@ class Browser:
     def __init__(self, executable: str, home: Path) -> None:
         self._executable, self._home, self._started = executable, home, 0
 
-    def dom(self, url: str) -> str:
+    def dom(self, url: str, *, width: int = 1280) -> str:
         """The document after its scripts have run, as HTML."""
-        return self._run(url, "--dump-dom")
+        return self._run(url, "--dump-dom", f"--window-size={width},1000")
 
     def screenshot(
         self, url: str, path: Path, *, width: int, height: int, dark: bool = False

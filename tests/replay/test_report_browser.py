@@ -75,6 +75,18 @@ def over(ground: str, colour: str, alpha: float) -> tuple[int, int, int]:
 
 
 @pytest.mark.nightly
+def test_report_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
+    """[one incident's table made the page 687 px wide]"""
+    measure = "document.title = document.documentElement.scrollWidth + ' of ' + innerWidth"
+    path = tmp_path / "report.html"
+    text = page.render_page(sample.result())
+    path.write_text(f"{text}<script>addEventListener('load', () => {{ {measure} }})</script>")
+    shown = re.search(r"<title>(\d+) of (\d+)</title>", browser.dom(path.as_uri(), width=390))
+    assert shown is not None
+    assert int(shown[1]) <= int(shown[2]) <= 500
+
+
+@pytest.mark.nightly
 def test_a_link_to_an_incident_draws_all_and_zooms_in(browser: Browser, report: str) -> None:
     shown = browser.dom(f"{report}#incident-1")
     root = re.search(r"<html[^>]*>", shown)
