@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -71,6 +72,10 @@ def _schemas() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
         for key, text in said.items():
             if text:
                 results[name]["properties"][key]["description"] = text
+    for result in results.values():
+        # As Python 3.13 and later keep a docstring.
+        if "description" in result:
+            result["description"] = inspect.cleandoc(result["description"])
     renamed = {f"replay.{name}": results[name] for name in sorted(results)}
     return declared | dict(zip(replayed.PRINTED, found, strict=True)), types | renamed
 
