@@ -1,62 +1,227 @@
-"""What a call is given, as far as its type can be wrong: said by the name of the argument, before
-anything is sent.
+"""Checked arguments: what a call was given is compared with the types that it declares, before
+anything is sent. An error begins with the name of the argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
-from typing import Any, TypeVar
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from numbers import Integral, Real
+from typing import Any, Literal, TypeVar, Union, cast
 
+from raftlog.library.conditions import Unconditional
 from raftlog.library.values import ConfigValue
 
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 """Of a record; the pairs may name a header several times."""
+Check = Callable[[Any, str], Any]
+"""Returns the value as the call takes it. Raises TypeError and ValueError, which begin with the
+name of the argument.
+"""
+_LONG = frozenset({"end_offset", "generation", "lease_id", "offset"})
+"""Integers of 64 bits; all others have 32."""
+_INTEGRAL: Any = Integral
+_REAL: Any = Real
+"""Also those of numpy."""
+_CHECKED_WHERE_USED = (Unconditional, ConfigValue, Headers)
 
 
-def names_of(names: Sequence[Any]) -> Sequence[str]:
-    """Raises TypeError, which says how several are given."""
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"each name is a str, not {_shown(name)} (a list goes as *list)")
-    return names
+def checked(call: F) -> F:
+    """A method, or coroutine method, whose arguments are checked against its annotations."""
+    parameters = [*inspect.signature(call).parameters.values()][1:]
+    rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "")
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+
+    @functools.cache
+    def checks() -> dict[str, Check]:
+        # At the first call: then all names of the module are there.
+        hints = typing.get_type_hints(call)
+        return {one.name: check_of(hints[one.name]) for one in parameters}
+
+    def converted(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        of = checks()
+        positional = [of[name](value, name) for name, value in zip(names, args, strict=False)]
+        for index, value in enumerate(args[len(names) :]):
+            # Without such a parameter the call itself says that there are too many.
+            one = _one_of_rest(of[rest], value, f"{rest}[{index}]") if rest else value
+            positional.append(one)
+        return positional, {
+            name: of.get(name, _unchecked)(value, name) for name, value in named.items()
+        }
+
+    if inspect.iscoroutinefunction(call):
+
+        @functools.wraps(call)
+        async def checking_coroutine(self: Any, /, *given: Any, **given_named: Any) -> Any:
+            args, named = converted(given, given_named)
+            return await call(self, *args, **named)
+
+        return cast("F", checking_coroutine)
+
+    @functools.wraps(call)
+    def checking(self: Any, /, *given: Any, **given_named: Any) -> Any:
+        args, named = converted(given, given_named)
+        return call(self, *args, **named)
+
+    return cast("F", checking)
 
 
-def keys_of(keys: Iterable[str], what: str) -> Iterable[str]:
-    """Raises TypeError for a single key [whose letters would be keys]."""
-    if isinstance(keys, str):
-        raise TypeError(f"{what} is a list of keys: [{keys!r}]")
-    return keys
+def _one_of_rest(check: Check, value: Any, name: str) -> Any:
+    if isinstance(value, list):
+        raise TypeError(f"{name} is {shown(value)}: a list goes as *list")
+    return check(value, name)
 
 
-def mapping(given: Mapping[str, T] | None, what: str) -> Mapping[str, T]:
-    """Keys and values; None is as an empty one. Raises TypeError, which names the argument."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{what} is a mapping of keys to values, not {_shown(given)}")
-    return given
+@functools.cache
+def check_of(hint: Any) -> Check:
+    """The check of a type. Types whose check is where they are used pass."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _check_of_union(hint, args)
+    if origin is not None and issubclass(origin, Mapping):
+        return functools.partial(_mapping, check_of(args[0]), check_of(args[1]))
+    if origin is not None and origin is not tuple and issubclass(origin, Iterable):
+        return functools.partial(_items, check_of(args[0]))
+    if is_dataclass(hint):
+        return functools.partial(_fields, hint)
+    return _CHECKS.get(hint) or functools.partial(_instance, hint)
+
+
+def _check_of_union(hint: Any, args: tuple[Any, ...]) -> Check:
+    if hint in _CHECKED_WHERE_USED or Unconditional in args or _has_literal(args):
+        return _unchecked
+    several = [one for one in args if one is not type(None)]
+    optional = len(several) < len(args)
+    checks = {typing.get_origin(one) or one: check_of(one) for one in several}
+
+    def check(value: Any, name: str) -> Any:
+        if value is None and optional:
+            return None
+        for kind, of_kind in checks.items():
+            if isinstance(value, kind):
+                return of_kind(value, name)
+        if len(several) == 1:
+            return check_of(several[0])(value, name)
+        kinds = " or ".join(sorted({one.__name__ for one in checks}, reverse=True))
+        raise TypeError(f"{name} is {kinds}, not {shown(value)}")
+
+    return check
+
+
+def _has_literal(args: tuple[Any, ...]) -> bool:
+    return any(typing.get_origin(one) is Literal for one in args)
+
+
+def _unchecked(value: Any, _name: str) -> Any:
+    return value
+
+
+def _text(value: Any, name: str) -> Any:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is str, not {shown(value)}")
+    _utf_8(value, name)
+    return value
+
+
+def _utf_8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}={text!r:.80}: {error.reason} (UTF-8)") from None
+
+
+def _integer(value: Any, name: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, _INTEGRAL):
+        raise TypeError(f"{name} is int, not {shown(value)}")
+    bits = 64 if name.rpartition(".")[2] in _LONG else 32
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"{name}={value}: an integer of {bits} bits")
+    return value if isinstance(value, int) else int(value)
+
+
+def _number(value: Any, name: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, _REAL):
+        raise TypeError(f"{name} is a number, not {shown(value)}")
+    if math.isnan(value):
+        raise ValueError(f"{name} is a number, not {shown(value)}")
+    return value
+
+
+def _truth(value: Any, name: str) -> Any:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is bool, not {shown(value)}")
+    return value
+
+
+def _instance(kind: Any, value: Any, name: str) -> Any:
+    if isinstance(kind, type) and not isinstance(value, kind):
+        raise TypeError(f"{name} is {kind.__name__}, not {shown(value)}")
+    return value
+
+
+_CHECKS: dict[Any, Check] = {str: _text, int: _integer, float: _number, bool: _truth}
+
+
+def _items(of: Check, value: Any, name: str) -> list[Any]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        hint = f": [{value!r:.80}]" if isinstance(value, str) else f", not {shown(value)}"
+        raise TypeError(f"{name} is a list{hint}")
+    return [of(one, f"{name}[{index}]") for index, one in enumerate(value)]
+
+
+def _mapping(of_key: Check, of_value: Check, value: Any, name: str) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a mapping of keys to values, not {shown(value)}")
+    return {
+        of_key(key, f"{name} key"): of_value(one, f"{name}[{key!r:.80}]")
+        for key, one in value.items()
+    }
+
+
+def _fields(kind: Any, value: Any, name: str) -> Any:
+    _instance(kind, value, name)
+    hints = _hints(kind)
+    return replace(
+        value,
+        **{
+            one.name: check_of(hints[one.name])(getattr(value, one.name), f"{name}.{one.name}")
+            for one in fields(kind)
+        },
+    )
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def bytes_of(text: bytes | str, what: str) -> bytes:
-    """Text goes as UTF-8. Raises TypeError."""
+    """Text goes as UTF-8. Raises TypeError, ValueError."""
     if isinstance(text, str):
-        return text.encode()
+        return _utf_8(text, what)
     if isinstance(text, bytes):
         return text
-    raise TypeError(f"{what} is str or bytes, not {_shown(text)}")
+    raise TypeError(f"{what} is str or bytes, not {shown(text)}")
 
 
 def headers_of(headers: Headers) -> list[tuple[str, bytes | None]]:
-    """The headers of a record, from a mapping or from pairs. Raises TypeError."""
+    """The headers of a record, from a mapping or from pairs. Raises TypeError, ValueError."""
+    if not isinstance(headers, (Mapping, Iterable)):
+        raise TypeError(f"headers are a mapping or pairs of a name and a value: {shown(headers)}")
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     found: list[tuple[str, bytes | None]] = []
     for pair in pairs:
         if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise TypeError(f"headers are a mapping or pairs of a name and a value: {_shown(pair)}")
+            raise TypeError(f"headers are a mapping or pairs of a name and a value: {shown(pair)}")
         name, value = pair
-        found.append((name, None if value is None else bytes_of(value, f"header {name}")))
+        _utf_8(name, "headers: name")
+        found.append((name, None if value is None else bytes_of(value, f"headers[{name!r}]")))
     return found
 
 
@@ -64,16 +229,20 @@ def config_text(key: str, value: ConfigValue) -> str:
     """The value of a key as it goes over the wire. Raises TypeError for what would be no text."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (str, Real)):
+    if isinstance(value, str):
+        _utf_8(value, f"the value of {key}")
+        return value
+    if isinstance(value, Real):
         return str(value)
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
         return ",".join(value)
     hint = "; to have the default, delete the key" if value is None else ""
     raise TypeError(
         f"the value of {key} is a str, a number, a truth value or a list of str, not"
-        f" {_shown(value)}{hint}"
+        f" {shown(value)}{hint}"
     )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value for people, with its type."""
     return f"{type(value).__name__}: {value!r:.80}"

@@ -21,7 +21,7 @@ from raftlog.errors import (
 )
 from raftlog.library.acls import AsyncAcls
 from raftlog.library.admission import require_tls
-from raftlog.library.arguments import Headers, bytes_of, headers_of
+from raftlog.library.arguments import Headers, bytes_of, checked, headers_of
 from raftlog.library.changes import AsyncChanges, Since
 from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.library.configs import AsyncConfigs
@@ -107,6 +107,7 @@ class AsyncClient:
         token = self._core.brokers.token if self._core is not None else None
         return token_from_wire(token) if token is not None else None
 
+    @checked
     async def produce(
         self,
         topic: str,
@@ -129,6 +130,7 @@ class AsyncClient:
             headers=headers_of(headers),
         )
 
+    @checked
     async def consume(
         self,
         topic: str,
@@ -144,6 +146,7 @@ class AsyncClient:
         """
         return await AsyncRecords.begin(self._opened(), topic, partition, offset, idle_timeout_s)
 
+    @checked
     def watch(
         self,
         *selectors: str,
@@ -166,12 +169,16 @@ class AsyncClient:
             self._opened(), selectors, since, idle_timeout_s, initial=initial, tip=tip
         )
 
+    @checked
     async def see(self, token: Token | str) -> None:
         """Let the reads from now on show this position or a later one: another client's write.
         ``token``: or its text. Raises InconsistentGenerationError if this client has seen another
         log.
         """
-        token = Token.parse(str(token))
+        try:
+            token = Token.parse(str(token))
+        except ValueError as error:
+            raise ValueError(f"token: {error}") from None
         self._opened().brokers.see(token_to_wire(token))
 
     async def forget(self) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Self
 from typing_extensions import override
 
 from raftlog.client import watch
-from raftlog.library.arguments import names_of
 from raftlog.library.core import Core
 from raftlog.library.streams import AsyncStream
 from raftlog.outcome import Token
@@ -62,7 +61,7 @@ class AsyncChanges(AsyncStream[Change]):
             raise ValueError("initial and since exclude each other")
         self.idle_timeout_s = idle_timeout_s
         self._watch = core.watch(
-            names_of(selectors),
+            selectors,
             since=None if since is None else watch.Token.parse(str(since)),
             initial=initial,
             tip=tip,

@@ -7,7 +7,20 @@ from enum import Enum
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-ABSENT = -1
+OFFSET_MAX = (1 << 63) - 1
+
+
+class Absent(int):
+    """Type of ABSENT: an int, so that it goes wherever an offset does, but no other -1 is one."""
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+    def __repr__(self) -> str:
+        return "raftlog.ABSENT"
+
+
+ABSENT: Final[int] = Absent(-1)
 """Expected offset of an entity that must not exist."""
 
 
@@ -30,7 +43,8 @@ Expected = int | Unconditional
 def expected_offset(expected: Expected, argument: str) -> int | None:
     """Return the condition as the wire has it, None for UNCONDITIONAL.
 
-    Raises TypeError, which names the argument, for anything else than an integer.
+    Raises TypeError for anything else than an integer, ValueError for a negative one. Both name the
+    argument.
     """
     if expected is UNCONDITIONAL:
         return None
@@ -38,6 +52,10 @@ def expected_offset(expected: Expected, argument: str) -> int | None:
         raise TypeError(
             f"{argument} is an offset, raftlog.ABSENT or raftlog.UNCONDITIONAL, not"
             f" {type(expected).__name__}: {expected!r:.80}"
+        )
+    if not isinstance(expected, Absent) and not 0 <= expected <= OFFSET_MAX:
+        raise ValueError(
+            f"{argument}={expected}: an offset from 0 on; raftlog.ABSENT for what must not be there"
         )
     return expected
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from raftlog.library.arguments import config_text, keys_of, mapping
+from raftlog.library.arguments import config_text
 from raftlog.library.conditions import UNCONDITIONAL, Unconditional, expected_values
 from raftlog.library.enums import AcksLike, ReadModeLike, ResourceLike, resource_of
 from raftlog.library.namespace import Namespace
@@ -34,7 +34,7 @@ class AsyncConfigs(Namespace):
         resource = broker_pb2.DescribeConfigsResource(
             resource_type=resource_of(kind),
             resource_name=str(name),
-            configuration_keys=keys_of(keys, "keys"),
+            configuration_keys=keys,
         )
         body = broker_pb2.DescribeConfigsRequest(resources=[resource])
         response = await self._core.read(body, read, timeout_s)
@@ -66,10 +66,10 @@ class AsyncConfigs(Namespace):
         so; UnknownOutcomeError: it may have happened.
         """
         operations = (
-            (controller_pb2.SET, mapping(set, "set")),
-            (controller_pb2.DELETE, dict.fromkeys(keys_of(delete, "delete"), "")),
-            (controller_pb2.APPEND, mapping(append, "append")),
-            (controller_pb2.SUBTRACT, mapping(subtract, "subtract")),
+            (controller_pb2.SET, set or {}),
+            (controller_pb2.DELETE, dict.fromkeys(delete, "")),
+            (controller_pb2.APPEND, append or {}),
+            (controller_pb2.SUBTRACT, subtract or {}),
         )
         present = expected_values(expected)
         resource = controller_pb2.AlterConfigsResource(

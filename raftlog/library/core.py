@@ -126,7 +126,7 @@ class Core:
         self, body: Message, read: str | None = None, timeout_s: float | None = None
     ) -> broker_pb2.BrokerResponse:
         """One read, from whichever broker answers until the time is over."""
-        mode = mode_to_wire(read or self.options.read)
+        mode = mode_to_wire(self.options.read if read is None else read)
         return await self._until_answered(
             lambda left_s: self.brokers.read(body, mode=mode, timeout_s=left_s), timeout_s
         )
@@ -158,7 +158,8 @@ class Core:
 
         Raises the error of the one item that was refused, or ItemsRefusedError.
         """
-        asked = acks or self.options.acks
+        asked = self.options.acks if acks is None else acks
+        level = acks_to_wire(asked)
         try:
             if getattr(body, "validate_only", False):
                 response = await self.ask_controller(body, timeout_s)
@@ -167,7 +168,7 @@ class Core:
         except RefusedItemsError as error:
             raise _refusal(error.errors, write_result(error.response)) from None
         result = write_result(response)
-        if result.token is not None and response.write.reached < acks_to_wire(asked):
+        if result.token is not None and response.write.reached < level:
             raise AcksNotReachedError(str(asked), result)
         return result, response
 
@@ -190,7 +191,7 @@ class Core:
         return await self.brokers.write(body, **how)
 
     def timeout_s(self, given: float | None) -> float:
-        """What a call was given, or else the client. Raises ConfigError."""
+        """What a call was given, or else the client. Raises ValueError."""
         return self.options.timeout_s if given is None else positive(given)
 
     async def _until_answered(

@@ -73,7 +73,7 @@ ResourceLike = ResourceType | Literal["topic", "broker", "cluster", "client-metr
 
 
 def resource_of(kind: ResourceLike) -> ResourceType:
-    """The kind that a name stands for. Raises ValueError."""
+    """The kind that a name stands for. Raises ValueError, which names the argument."""
     if isinstance(kind, ResourceType):
         return kind
     if kind == "cluster":
@@ -81,5 +81,5 @@ def resource_of(kind: ResourceLike) -> ResourceType:
     name = str(kind).upper().replace("-", "_")
     if name not in ResourceType.__members__:
         known = "topic, broker, cluster, client-metrics, group"
-        raise ValueError(f"{kind!r} has no configs; what has: {known}")
+        raise ValueError(f"kind={kind!r:.80}: it is one of {known}")
     return ResourceType[name]

@@ -155,16 +155,20 @@ class AsyncKeyValues(Namespace):
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> WriteResult:
-        """Make several changes at once, all or none, each on its condition. No key twice.
+        """Make several changes at once, all or none, each on its condition. No key twice. Without
+        any, nothing is sent, and the result has no token.
 
         Raises InvalidUpdateVersionError for a condition that does not hold: its ``field`` says
         which; UnknownOutcomeError: all of it may have happened, or nothing.
         """
+        core = self._core
+        if not changes:
+            return WriteResult(None, None)
         body = controller_pb2.AlterKeyValuesRequest(
             alterations=_to_wire(changes), validate_only=validate_only
         )
         try:
-            result, _ = await self._core.write(body, acks, timeout_s)
+            result, _ = await core.write(body, acks, timeout_s)
         except UnknownOutcomeError as error:
             if _never_holds(error, changes):
                 raise ApiError(error.code, error.message, field=error.field) from error

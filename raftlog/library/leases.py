@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode
+from raftlog.library.arguments import checked
 from raftlog.library.core import CLIENT_CLOSED, Core
 from raftlog.library.enums import AcksLike
 from raftlog.library.namespace import Namespace
@@ -28,6 +29,10 @@ _PAUSE_S = 0.1
 _ATTEMPT_MIN_S = 0.2
 _OVER = frozenset({ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INCONSISTENT_GENERATION})
 """Of a lease that has ended, or is of a log that is over."""
+
+
+_TTL_MAX_S = 2**31
+"""More than any cluster allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class AsyncLease:
         """For people; empty while it is held."""
         return self._why
 
+    @checked
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until it is lost or revoked; False: the time was over first."""
         with contextlib.suppress(TimeoutError):
@@ -87,6 +93,7 @@ class AsyncLease:
                 await self._lost.wait()
         return not self.is_held
 
+    @checked
     async def revoke(self, *, timeout_s: float | None = None) -> None:
         """End it, and delete its keys. No error if it has ended already."""
         self.end("revoked")
@@ -167,6 +174,13 @@ Leases = list[LeaseInfo]
 """By its own name: a method is called ``list``."""
 
 
+def ttl_ms_of(ttl_s: float) -> int:
+    """The time of a lease in milliseconds. Raises ValueError; the cluster has limits of its own."""
+    if not 0 < ttl_s <= _TTL_MAX_S:
+        raise ValueError(f"ttl_s={ttl_s!r:.80}: seconds, above 0 and at most {_TTL_MAX_S}")
+    return round(ttl_s * 1000)
+
+
 class AsyncLeases(Namespace):
     """``client.leases``."""
 
@@ -181,7 +195,7 @@ class AsyncLeases(Namespace):
         """A new lease, which is kept alive in the background. ``name``: for people."""
         core = self._core
         sent_at = asyncio.get_running_loop().time()
-        body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=round(ttl_s * 1000))
+        body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=ttl_ms_of(ttl_s))
         result, _ = await core.write(body, acks, timeout_s)
         assert result.token is not None
         lease_id = LogOffset(result.token.offset, result.token.generation)

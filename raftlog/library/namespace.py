@@ -5,12 +5,20 @@ first used.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 
+from raftlog.library.arguments import checked
 from raftlog.library.core import Core
 
 
 class Namespace:
-    """A group of calls of one client."""
+    """A group of calls of one client, whose arguments are checked."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, call in [*vars(cls).items()]:
+            if iscoroutinefunction(call) and not name.startswith("_"):
+                setattr(cls, name, checked(call))
 
     def __init__(self, opened: Callable[[], Core]) -> None:
         self._opened = opened

@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, get_type_hints
 
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
+from raftlog.library.arguments import check_of
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.wire import acks_to_wire, mode_to_wire
 from raftlog.principals import os_user
@@ -54,6 +55,13 @@ class ClientOptions(TypedDict, total=False):
     """A file with the token; it is read for each connection, so that it can be renewed."""
 
 
+_HINTS = get_type_hints(ClientOptions)
+_PLAIN = _HINTS.keys() - {"acks", "controllers", "read", "timeout_s"}
+"""Options whose types say all that can be wrong with them; the others are checked by themselves."""
+_FILES = {"tls_ca_file", "tls_certificate_file", "tls_key_file", "token", "token_file"}
+"""Options of which None is as none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The same, checked."""
@@ -89,7 +97,12 @@ class Options:
         try:
             acks_to_wire(acks)
             mode_to_wire(read)
-        except ValueError as error:
+            positive(timeout_s)
+            for name in _PLAIN & given.keys():
+                value = given.get(name)
+                if value is not None or name not in _FILES:
+                    check_of(_HINTS[name])(value, name)
+        except (TypeError, ValueError) as error:
             raise ConfigError(str(error)) from None
         tls, token = _security(given)
         return cls(
@@ -101,7 +114,7 @@ class Options:
             cluster_id=given.get("cluster_id", ""),
             acks=acks,
             read=read,
-            timeout_s=positive(timeout_s),
+            timeout_s=timeout_s,
             exactly_once=given.get("exactly_once"),
             principal=given["principal"] if "principal" in given else os_user(),
             tls=tls,
@@ -110,9 +123,13 @@ class Options:
 
 
 def positive(timeout_s: float) -> float:
-    """A timeout that can be kept. Raises ConfigError."""
-    if not isinstance(timeout_s, (int, float)) or not 0.001 <= timeout_s <= 86_400:
-        raise ConfigError(f"timeout_s={timeout_s!r:.80}: seconds, at least 0.001 and at most a day")
+    """A timeout that can be kept. Raises ValueError, which names the argument."""
+    if (
+        isinstance(timeout_s, bool)
+        or not isinstance(timeout_s, (int, float))
+        or not 0.001 <= timeout_s <= 86_400
+    ):
+        raise ValueError(f"timeout_s={timeout_s!r:.80}: seconds, at least 0.001 and at most a day")
     return timeout_s
 
 

@@ -17,6 +17,8 @@ from raftlog.client.consumer import (
 )
 from raftlog.client.data_records import ConsumedRecord
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
+from raftlog.library.arguments import checked
+from raftlog.library.conditions import OFFSET_MAX
 from raftlog.library.core import Core
 from raftlog.library.streams import AsyncStream
 from raftlog.library.wire import item_error
@@ -55,8 +57,13 @@ class AsyncRecords(AsyncStream[Record]):
         ValueError for an offset that is none.
         """
         position = {"earliest": EARLIEST, "latest": LATEST}.get(str(offset), offset)
-        if not isinstance(position, int) or (position < 0 and isinstance(offset, int)):
-            raise ValueError(f"offset={offset!r}: a number from 0 on, 'earliest' or 'latest'")
+        if (
+            not isinstance(position, int)
+            or isinstance(offset, bool)
+            or (position < 0 and isinstance(offset, int))
+            or position > OFFSET_MAX
+        ):
+            raise ValueError(f"offset={offset!r:.80}: a number from 0 on, 'earliest' or 'latest'")
         response = await core.read(broker_pb2.MetadataRequest(topics=[topic]))
         (found,) = response.metadata.topics
         error = item_error(found.error_code, f"there is no topic {topic!r}", "topic")
@@ -83,6 +90,7 @@ class AsyncRecords(AsyncStream[Record]):
                 raise
         return records
 
+    @checked
     async def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Record]:
         """Return the records that are there or arrive within the time: several of one partition, or
         none. Raises RaftlogError once the consumer is closed.

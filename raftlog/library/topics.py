@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from raftlog.library.arguments import names_of
 from raftlog.library.enums import AcksLike, ReadModeLike
 from raftlog.library.namespace import Namespace
 from raftlog.library.values import ConfigValue, NewTopic, Topic, TopicsPage
@@ -37,7 +36,8 @@ class AsyncTopics(Namespace):
         -1: the cluster's default. ``assignments``: the replicas of each partition, the preferred
         leader first, instead of the two numbers.
         """
-        topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
+        configs = {} if configs is None else configs
+        topic = NewTopic(name, partitions, replication_factor, configs, assignments)
         return await self.create_all(
             [topic], validate_only=validate_only, acks=acks, timeout_s=timeout_s
         )
@@ -67,9 +67,7 @@ class AsyncTopics(Namespace):
         timeout_s: float | None = None,
     ) -> WriteResult:
         """Delete topics with their partitions and configs. Each succeeds or fails by itself."""
-        body = controller_pb2.DeleteTopicsRequest(
-            names=names_of(names), validate_only=validate_only
-        )
+        body = controller_pb2.DeleteTopicsRequest(names=names, validate_only=validate_only)
         result, _ = await self._core.write(body, acks, timeout_s)
         return result
 

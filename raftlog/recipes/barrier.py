@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from raftlog.library.arguments import checked
 from raftlog.library.async_client import AsyncClient
 from raftlog.recipes.keys import key_of, until_gone
 
@@ -14,11 +15,13 @@ class AsyncBarrier:
     It has no lease: it stands until somebody lifts it, whoever put it there.
     """
 
+    @checked
     def __init__(self, client: AsyncClient, name: str) -> None:
         """Raises ValueError for a name that cannot be part of a key."""
         self._client = client
         self.key = key_of("barrier", name)
 
+    @checked
     async def hold(self, value: str = "") -> None:
         """Put it there; it may be there already. Who begins to wait from now on, waits."""
         await self._client.kv.put(self.key, value, acks="visible")
@@ -27,6 +30,7 @@ class AsyncBarrier:
         """Let everybody pass. No error if it is not there."""
         await self._client.kv.delete(self.key)
 
+    @checked
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the barrier does not stand; False: the time was over first.
 

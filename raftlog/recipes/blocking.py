@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Self, TypeVar, cast
 
 from raftlog.errors import ClientClosedError
+from raftlog.library.arguments import checked
 from raftlog.library.blocking import (
     Attribute,
     Blocking,
@@ -56,6 +57,7 @@ class Lock(_Holding[AsyncLock]):
     release = blocking(AsyncLock.release)
     is_held = Attribute[bool](AsyncLock.is_held)
 
+    @checked
     def __init__(
         self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
@@ -81,6 +83,7 @@ class Election(_Holding[AsyncElection]):
     resign = blocking(AsyncElection.resign)
     is_leader = Attribute[bool](AsyncElection.is_leader)
 
+    @checked
     def __init__(
         self, client: Client, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
@@ -116,6 +119,7 @@ class Barrier(Blocking[AsyncBarrier]):
     lift = blocking(AsyncBarrier.lift)
     wait = waiting(AsyncBarrier.wait)
 
+    @checked
     def __init__(self, client: Client, name: str) -> None:
         thread, twin = client.parts
         super().__init__(thread, AsyncBarrier(twin, name))
@@ -131,6 +135,7 @@ class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
     abandon = on_loop(AsyncDoubleBarrier.abandon)
     _exit_waits = True
 
+    @checked
     def __init__(
         self, client: Client, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from raftlog.errors import InvalidUpdateVersionError, RaftlogError, UnknownOutcomeError
+from raftlog.library.arguments import checked
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.conditions import ABSENT
 from raftlog.library.enums import ReadModeLike
@@ -71,6 +72,7 @@ class AsyncDoubleBarrier(InQueue):
     the group was formed, and end without it.
     """
 
+    @checked
     def __init__(
         self, client: AsyncClient, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
@@ -88,6 +90,7 @@ class AsyncDoubleBarrier(InQueue):
         self._group = None
         super().abandon()
 
+    @checked
     async def enter(self, timeout_s: float | None = None) -> bool:
         """Wait until so many have entered; False: the time was over first, and it is in no group.
 
@@ -108,6 +111,7 @@ class AsyncDoubleBarrier(InQueue):
             await self._place.give_up()
         return self._group is not None
 
+    @checked
     async def leave(self, timeout_s: float | None = None) -> bool:
         """Leave, and wait until all others of the group have; False: the time was over first. The
         barrier is read once whatever the time.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from raftlog.errors import InvalidUpdateVersionError
+from raftlog.library.arguments import checked
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.key_values import Put
 from raftlog.recipes.holder import Holder
@@ -33,6 +34,7 @@ class AsyncElection(Holder):
     Of leadership the same holds as of a lock: see :class:`AsyncLock`.
     """
 
+    @checked
     def __init__(
         self, client: AsyncClient, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
@@ -45,6 +47,7 @@ class AsyncElection(Holder):
         """Whether it is certain, by this clock, that nobody else leads."""
         return self._place.is_first
 
+    @checked
     async def campaign(self, timeout_s: float | None = None) -> bool:
         """Wait until elected; False: the time was over first. With 0, lead only if nobody does.
 
@@ -52,6 +55,7 @@ class AsyncElection(Holder):
         """
         return await self._place.take(self._value, timeout_s)
 
+    @checked
     async def proclaim(self, value: str) -> None:
         """Say something else of the leader, without another election. Raises PlaceLostError."""
         put = Put(

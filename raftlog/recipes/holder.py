@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from raftlog.library.arguments import checked
 from raftlog.library.key_values import Expect
 from raftlog.recipes.place import Place
 
@@ -53,6 +54,7 @@ class Holder(InQueue):
         """
         return self._place.guard()
 
+    @checked
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until it is lost or given up; False: the time was over first."""
         return await self._place.lease.wait_lost(timeout_s)

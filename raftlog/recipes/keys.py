@@ -28,7 +28,7 @@ def key_of(what: str, name: str) -> str:
     directory = f"{what.replace(' ', '_')}s/"
     wrong = "it is empty" if not name else "it has a comma" if "," in name else ""
     if wrong := wrong or KEY.error(place_key(f"{directory}{name}/", 0)):
-        raise ValueError(f"{name!r:.80} is no name of a {what}: {wrong}")
+        raise ValueError(f"name: {name!r:.80} is no name of a {what}: {wrong}")
     return directory + name.replace("/", ",")
 
 

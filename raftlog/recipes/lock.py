@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from raftlog.library.arguments import checked
 from raftlog.library.async_client import AsyncClient
 from raftlog.recipes.holder import Holder
 from raftlog.recipes.place import Place
@@ -19,6 +20,7 @@ class AsyncLock(Holder):
     together with ``guard``.
     """
 
+    @checked
     def __init__(
         self, client: AsyncClient, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
@@ -33,6 +35,7 @@ class AsyncLock(Holder):
         """Whether it is certain, by this clock, that nobody else has it."""
         return self._place.is_first
 
+    @checked
     async def acquire(self, timeout_s: float | None = None) -> bool:
         """Wait for the lock; False: the time was over first. With 0, take it only if it is free.
 

@@ -18,7 +18,7 @@ from raftlog.errors import ApiError, RaftlogError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.conditions import ABSENT
 from raftlog.library.key_values import Expect, KeyValue
-from raftlog.library.leases import AsyncLease
+from raftlog.library.leases import AsyncLease, ttl_ms_of
 from raftlog.outcome import Token
 from raftlog.recipes.keys import key_of, place_key, until_gone
 
@@ -37,8 +37,9 @@ class Place:
         self, client: AsyncClient, what: str, name: str, ttl_s: float, *, below: str = ""
     ) -> None:
         """``what``: what the queue is for, as "lock". ``below``: where its keys are, below those of
-        the name. Raises ValueError for a name that cannot be part of a key.
+        the name. Raises ValueError for a name that cannot be part of a key, and for the time.
         """
+        ttl_ms_of(ttl_s)
         self._client, self._ttl_s = client, ttl_s
         self.prefix = f"{key_of(what, name)}/{below}"
         """Prefix of the keys of the queue."""

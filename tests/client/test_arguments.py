@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import getpass
+import pickle
+import re
+import typing
+from fractions import Fraction
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
 import raftlog
-from raftlog.errors import ConfigError
-from raftlog.library.arguments import bytes_of, config_text, headers_of, keys_of, mapping
+from raftlog.errors import ApiError, ConfigError
+from raftlog.library.arguments import Headers, check_of, config_text, headers_of
+from raftlog.library.namespace import Namespace
 from raftlog.library.options import Options
 
 
@@ -38,28 +46,163 @@ def test_none_says_how_the_default_is_had() -> None:
         config_text("retention.ms", None)  # type: ignore[arg-type]
 
 
-def test_one_key_is_not_a_list_of_letters() -> None:
-    with pytest.raises(TypeError, match=r"delete is a list of keys: \['retention.ms'\]"):
-        keys_of("retention.ms", "delete")
-    assert keys_of(["a"], "delete") == ["a"]
-    with pytest.raises(TypeError, match="set is a mapping of keys to values, not str: 'a=1'"):
-        mapping("a=1", "set")  # type: ignore[arg-type]
-    assert mapping(None, "set") == {}
-    with pytest.raises(TypeError, match="key is str or bytes, not int: 5"):
-        bytes_of(5, "key")  # type: ignore[arg-type]
+NAN, INFINITY, HUGE = float("nan"), float("inf"), 2**70
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("topics.create", (5,), {}, "name is str, not int: 5"),
+    ("topics.create", (None,), {}, "name is str, not NoneType: None"),
+    ("topics.create", (b"a",), {}, "name is str, not bytes: b'a'"),
+    ("topics.create", ("\ud800",), {}, "name='\\ud800': surrogates"),
+    ("topics.create", ("a",), {"partitions": "3"}, "partitions is int, not str: '3'"),
+    ("topics.create", ("a",), {"partitions": None}, "partitions is int, not NoneType: None"),
+    ("topics.create", ("a",), {"partitions": True}, "partitions is int, not bool: True"),
+    ("topics.create", ("a",), {"partitions": 2**40}, "partitions=1099511627776: an integer of 32"),
+    ("topics.create", ("a",), {"assignments": [["1"]]}, "assignments[0][0] is int, not str"),
+    ("topics.create", ("a",), {"assignments": ["1"]}, "assignments[0] is a list: ['1']"),
+    (
+        "topics.create",
+        ("a",),
+        {"configs": "a=1"},
+        "configs is a mapping of keys to values, not str",
+    ),
+    ("topics.create", ("a",), {"validate_only": 1}, "validate_only is bool, not int: 1"),
+    ("topics.create", ("a",), {"acks": ""}, "acks='': it is one of committed, ack"),
+    ("topics.create_all", (["a"],), {}, "topics[0] is NewTopic, not str: 'a'"),
+    ("topics.create_all", ([raftlog.NewTopic("a", "3")],), {}, "topics[0].partitions is int, not"),  # type: ignore[arg-type]
+    ("topics.create_all", ("a",), {}, "topics is a list: ['a']"),
+    ("topics.delete", (["a"],), {}, "names[0] is list: ['a']: a list goes as *list"),
+    ("topics.page", (5,), {}, "cursor is str, not int: 5"),
+    ("topics.list", (), {"read": ""}, "read='': it is one of repeatable, latest, strict"),
+    ("topics.list", (), {"timeout_s": True}, "timeout_s is a number, not bool: True"),
+    ("topics.list", (), {"timeout_s": "1"}, "timeout_s is a number, not str: '1'"),
+    ("topics.list", (), {"timeout_s": NAN}, "timeout_s is a number, not float: nan"),
+    ("topics.list", (), {"timeout_s": 0}, "timeout_s=0: seconds, at least 0.001 and at most a day"),
+    ("configs.alter", ("topic", "t"), {"set": {5: "x"}}, "set key is str, not int: 5"),
+    (
+        "configs.alter",
+        ("topic", "t"),
+        {"set": "a=1"},
+        "set is a mapping of keys to values, not str",
+    ),
+    (
+        "configs.alter",
+        ("topic", "t"),
+        {"delete": "retention.ms"},
+        "delete is a list: ['retention.ms']",
+    ),
+    ("configs.alter", ("topic", "t"), {"append": {"k": [5]}}, "append['k'][0] is str, not int: 5"),
+    ("configs.alter", ("topic", "t"), {"set": {"a": None}}, "the value of a is a str"),
+    ("configs.describe", (5,), {}, "kind=5: it is one of topic, broker"),
+    ("configs.describe", ("topic", None), {}, "name is str or int, not NoneType: None"),
+    ("kv.get", (None,), {}, "key is str, not NoneType: None"),
+    ("kv.put", (5, "v"), {}, "key is str, not int: 5"),
+    ("kv.put", (b"k", "v"), {}, "key is str, not bytes: b'k'"),
+    ("kv.put", ("k", None), {}, "value is str or bytes, not NoneType: None"),
+    ("kv.put", ("k", "\ud800"), {}, "value='\\ud800': surrogates not allowed"),
+    ("kv.put", ("k", "v"), {"lease_id": "x"}, "lease_id is int, not str: 'x'"),
+    ("kv.put", ("k", "v"), {"generation": "x"}, "generation is int, not str: 'x'"),
+    ("kv.put", ("k", "v"), {"generation": HUGE}, f"generation={HUGE}: an integer of 64 bits"),
+    (
+        "kv.put",
+        ("k", "v"),
+        {"expected": HUGE},
+        f"expected={HUGE}: an offset from 0 on; raftlog.ABS",
+    ),
+    ("kv.put", ("k", "v"), {"expected": -1}, "expected=-1: an offset from 0 on; raftlog.ABSENT"),
+    ("kv.delete", ("k",), {"expected": -2}, "expected=-2: an offset from 0 on; raftlog.ABSENT"),
+    ("kv.alter", ("x",), {}, "changes[0] is Put or Expect or Delete, not str: 'x'"),
+    ("kv.alter", (raftlog.Put("k", 5),), {}, "changes[0].value is str or bytes, not int: 5"),  # type: ignore[arg-type]
+    ("leases.grant", (None,), {}, "ttl_s is a number, not NoneType: None"),
+    ("leases.grant", ("5",), {}, "ttl_s is a number, not str: '5'"),
+    ("leases.grant", (NAN,), {}, "ttl_s is a number, not float: nan"),
+    ("leases.grant", (INFINITY,), {}, "ttl_s=inf: seconds, above 0 and at most"),
+    ("leases.grant", (0,), {}, "ttl_s=0: seconds, above 0 and at most"),
+    ("leases.grant", (5,), {"name": 5}, "name is str, not int: 5"),
+    ("leases.revoke", ("x",), {}, "lease_id is int, not str: 'x'"),
+    ("partitions.reassign", ("t", {0: "12"}), {}, "replicas[0] is a list: ['12']"),
+    ("partitions.elect_leaders", ("t", "0"), {}, "partitions[0] is int, not str: '0'"),
+    ("acls.create", ("a",), {}, "acls[0] is Acl, not str: 'a'"),
+    ("acls.list", (5,), {}, "chosen is AclFilter, not int: 5"),
+    ("features.update", ({"metadata.version": "8"},), {}, "levels['metadata.version'] is int, not"),
+    ("brokers.unregister", ("1",), {}, "id is int, not str: '1'"),
+    ("quorum.transfer", ("1",), {}, "to is int, not str: '1'"),
+    ("hostnames.set", ("h", "1"), {}, "broker_id is int, not str: '1'"),
+    ("export_cursors.set", ("c", 2**63), {}, f"end_offset={2**63}: an integer of 64 bits"),
+    ("produce", ("a", "x"), {"partition": "0"}, "partition is int, not str: '0'"),
+    ("produce", (b"a", "x"), {}, "topic is str, not bytes: b'a'"),
+    ("produce", ("a", 5), {}, "value is str or bytes, not int: 5"),
+    ("produce", ("a", "x"), {"headers": 5}, "headers are a mapping or pairs"),
+    ("consume", ("a",), {"offset": True}, "offset=True: a number from 0 on, 'earliest'"),
+    ("consume", ("a",), {"offset": HUGE}, f"offset={HUGE}: a number from 0 on, 'earliest'"),
+    ("consume", ("a",), {"idle_timeout_s": "1"}, "idle_timeout_s is a number, not str: '1'"),
+    ("watch", (5,), {}, "selectors[0] is str, not int: 5"),
+    ("watch", (), {"since": 5}, "since is str or Token, not int: 5"),
+    ("see", (None,), {}, "token is str or Token, not NoneType: None"),
+    ("see", (5,), {}, "token is str or Token, not int: 5"),
+    ("see", ("5",), {}, "token: '5' is no token"),
+]
 
 
-async def test_calls_say_it_without_a_cluster() -> None:
+@pytest.mark.parametrize(("call", "args", "named", "message"), WRONG)
+async def test_wrong_argument_is_refused_by_name_before_anything_is_sent(
+    call: str, args: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
+    async with raftlog.AsyncClient("127.0.0.1:1", timeout_s=0.1) as client:
+        with pytest.raises((TypeError, ValueError), match="^" + re.escape(message)):
+            await attrgetter(call)(client)(*args, **named)
+
+
+RIGHT: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("topics.create", ("a",), {"partitions": 2**31 - 1, "configs": {"k": ["a"]}}),
+    ("topics.create", ("a",), {"assignments": ((1, 2), range(2)), "timeout_s": 1, "acks": None}),
+    ("topics.create_all", ([raftlog.NewTopic("a")],), {}),
+    ("topics.delete", ("a", "b"), {"acks": raftlog.Acks.VISIBLE}),
+    ("configs.alter", ("broker", 1), {"set": {"k": 5}, "delete": {"a": 1}.keys()}),
+    ("configs.alter", ("topic", "t"), {"append": {"k": "a"}, "subtract": {"l": ["a"]}}),
+    ("kv.put", ("k", b""), {"lease_id": raftlog.LogOffset(2**40, 1), "expected": 2**40}),
+    ("kv.put", ("k", "é"), {"expected": raftlog.ABSENT}),
+    ("kv.put", ("k", "v"), {"expected": copy.deepcopy(pickle.loads(pickle.dumps(raftlog.ABSENT)))}),
+    ("partitions.reassign", ("t", {0: (1, 2)}), {"keep_replication_factor": True}),
+    ("leases.grant", (Fraction(5, 2),), {}),
+    ("leases.revoke", (5,), {"generation": 10**17}),
+    ("quorum.transfer", (), {"to": None}),
+]
+
+
+@pytest.mark.parametrize(("call", "args", "named"), RIGHT)
+async def test_right_argument_is_sent(
+    call: str, args: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    async with raftlog.AsyncClient("127.0.0.1:1", timeout_s=0.1, exactly_once=False) as client:
+        with pytest.raises(ApiError):
+            await attrgetter(call)(client)(*args, **{"timeout_s": 0.01} | named)
+
+
+def test_every_argument_of_every_call_has_a_check() -> None:
+    """Those that pass unchecked are refused where they are used, as the table above shows."""
+    unchecked = {
+        (name, parameter)
+        for group in [*vars(raftlog.AsyncClient("127.0.0.1:1")).values()]
+        if isinstance(group, Namespace)
+        for name, call in vars(type(group)).items()
+        if not name.startswith("_")
+        for parameter, hint in typing.get_type_hints(call).items()
+        if parameter != "return" and check_of(hint) is check_of(Headers)
+    }
+    assert {parameter for _, parameter in unchecked} == {
+        "acks", "read", "kind", "expected", "expected_offset",
+    }  # fmt: skip
+
+
+def test_kv_alter_without_changes_changes_nothing() -> None:
+    async def alter() -> raftlog.WriteResult:
+        async with raftlog.AsyncClient("127.0.0.1:1") as client:
+            return await client.kv.alter()
+
+    assert asyncio.run(alter()) == raftlog.WriteResult(None, None)
+
+
+async def test_token_is_seen_without_a_cluster() -> None:
     async with raftlog.AsyncClient("127.0.0.1:1") as client:
-        alter: Any = client.configs.alter
-        with pytest.raises(TypeError, match="delete is a list of keys"):
-            await alter("topic", "t", delete="retention.ms")
-        with pytest.raises(TypeError, match="the value of a is a str"):
-            await alter("topic", "t", set={"a": None})
-        with pytest.raises(TypeError, match="value is str or bytes, not int: 5"):
-            await client.produce("t", 5)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="'5' is no token"):
-            await client.see("5")
         await client.see("0-1-5")
         assert client.token == raftlog.Token(0, 1, 5)
 
@@ -87,7 +230,7 @@ def test_result_of_a_write_that_wrote_nothing_has_no_offset() -> None:
         _ = raftlog.WriteResult(None, None).offset
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, 0.0001, "5", None, 86_401, float("nan")])
+@pytest.mark.parametrize("timeout_s", [0, -1, 0.0001, "5", None, True, 86_401, NAN])
 def test_a_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
     with pytest.raises(ConfigError, match=r"timeout_s=.*: seconds, at least 0.001"):
         raftlog.Client("127.0.0.1:1", timeout_s=timeout_s).close()
@@ -97,6 +240,26 @@ def test_a_timeout_is_a_number_of_seconds(timeout_s: Any) -> None:
 def test_addresses_are_text(bootstrap: Any) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap=.*: host:port, several with commas"):
         Options.of(bootstrap, {})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("principal", 5),
+        ("client_id", 5),
+        ("client_id", None),
+        ("cluster_id", b"x"),
+        ("exactly_once", 1),
+        ("token", 5),
+        ("token_file", 5),
+        ("tls_ca_file", 5),
+        ("acks", ""),
+        ("read", 5),
+    ],
+)
+def test_option_of_a_wrong_type_is_refused_by_name(option: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{option}( is|=)"):
+        Options.of("h:1", typing.cast("Any", {option: value}))
 
 
 def test_principal_is_the_user_of_this_machine_unless_one_is_given() -> None:

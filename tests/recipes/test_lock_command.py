@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import typer
 
+import raftlog
 from raftlog import recipes
 from raftlog.cli.descendants import descendants
 from raftlog.cli.exits import Exit, FailedError
@@ -62,8 +63,8 @@ class _Lost(_Unreleased):
 @pytest.fixture(autouse=True)
 def without_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
-    async def client(*_: Any) -> AsyncIterator[None]:
-        yield None
+    async def client(*_: Any) -> AsyncIterator[raftlog.AsyncClient]:
+        yield raftlog.AsyncClient("127.0.0.1:1")
 
     monkeypatch.setattr(command, "_client", client)
     monkeypatch.setattr(recipes, "AsyncLock", _Unreleased)
