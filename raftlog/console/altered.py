@@ -25,14 +25,20 @@ _TOLD: Mapping[str, str] = {
 def altered(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
     """Lines of the changes since then. ``changes``: rows of the last changes, the newest first.
 
-    What the controller wrote by itself, as the first records of a new cluster, is no incident.
+    What the controller wrote by itself, as the first records of a new cluster, is no incident,
+    but a broker that it fenced is: the journals of nodes do not tell of that.
     """
     told = (
         one
         for one in reversed(changes)
         if one["type"] in _TOLD and one["by"] and one["at_ms"] >= from_ms
     )
-    return [line for together in groups(told, _belong) for line in _lines(together)]
+    fenced = [
+        Line(one["at_ms"], "FENCED", Weight.TROUBLE, "broker", one["sentence"], one["at_ms"])
+        for one in changes
+        if one["trouble"] and one["at_ms"] >= from_ms
+    ]
+    return fenced + [line for together in groups(told, _belong) for line in _lines(together)]
 
 
 def _belong(before: Mapping[str, Any], one: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from raftlog import batch
 from raftlog.cli.render import record_name, record_to_dict
 from raftlog.console.sentences import sentence
 from raftlog.metadata.authors import author
+from raftlog.metadata.causes import PLANNED, cause_of
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 
@@ -151,7 +152,18 @@ def _told(
         "sentence": _bounded(sentence(data.type, fields)),
         "partitions": 0,
         "times": 1,
+        "trouble": data.type == RecordType.BROKER_REGISTRATION_CHANGE and _is_trouble(fields),
     }
+
+
+def _is_trouble(fields: Mapping[str, Any]) -> bool:
+    """Whether a broker was fenced that had not asked for it."""
+    if not fields.get("fenced"):
+        return False
+    try:
+        return cause_of(int(fields["cause"]), str(fields["reason"])) not in PLANNED
+    except ValueError:  # A cause that this build does not know.
+        return True
 
 
 def _bounded(text: str) -> str:

@@ -261,6 +261,7 @@ def _row(at_ms: int, text: str, by: str = "User:eve", type_: str = "CONFIG") -> 
         "who": author(by),
         "type": type_,
         "sentence": text,
+        "trouble": False,
     }
 
 
@@ -292,6 +293,27 @@ def test_first_records_of_a_new_cluster_are_no_incident() -> None:
     made = document(Evidence(_seen().nodes, _no_brokers(), "", 5), Image(), [row], story, NODE)
     assert made["lao"]["why"] == "no broker has registered yet"
     assert made["incidents"]["summary"] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("session timed out", [(7, "trouble", "broker 5 was fenced: session timed out")]),
+        ("controlled shutdown", []),
+        ("told by a later build", [(7, "trouble", "broker 5 was fenced: told by a later build")]),
+    ],
+)
+def test_fenced_broker_is_an_incident_unless_it_stopped_in_order(
+    reason: str, shown: list[tuple[int, str, str]]
+) -> None:
+    """[a broker was killed, and the page told of no incident]"""
+    record = records_pb2.BrokerRegistrationChangeRecord(broker_id=5, fenced=True, reason=reason)
+    if "later" in reason:
+        record.cause = 99  # type: ignore[assignment]
+    body = record.SerializeToString()
+    chunk = _chunk(0, (RecordType.BROKER_REGISTRATION_CHANGE, body), principal="")
+    rows = RecentChanges().read([chunk], 1, Image())
+    assert _told(Story(0, 99_000, (), (), (), ()), *rows) == shown
 
 
 def test_many_changes_at_a_time_are_one_line() -> None:

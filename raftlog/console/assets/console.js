@@ -161,7 +161,8 @@ function show(d) {
 
 function incidents(of) {
   if (of.shown === null) return [make("p", "quiet", "The nodes' journals are being asked …")];
-  const parts = [make("p", "", of.summary.length ? of.summary.join("; ") + "." : "No incident.")];
+  const parts = [make("p", "", of.summary.length ? of.summary.join("; ") + "."
+    : "The nodes' journals tell of no trouble.")];
   parts.push(table("Incidents", [["Time", "short"], ["Weight"], ["What", "text"],
     ["Lasted", "short"], ["Because", "text"]],
     of.shown.map((one) => [time(one.at_ms), badge(one.weight), one.text, one.lasted,
