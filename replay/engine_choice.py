@@ -1,7 +1,7 @@
 """The choice between Spark and worker processes of this machine.
 
-CPU seconds (user and system, driver and workers) on two busy cores, made-up histories of ``raftlog
-replay generate``:
+CPU seconds (user and system, driver and workers) on two busy cores, for made-up histories of
+``raftlog replay generate``:
 
 ==========  ==========================  =====  =====
 Records     Job                         Local  Spark
@@ -10,6 +10,8 @@ Records     Job                         Local  Spark
 300,000     report                        2.1   20.5
 1,000,000   state --from-the-beginning    5.5   30.3
 1,000,000   report                        4.6   20.5
+5,000,000   state --from-the-beginning   23.5   36.7
+5,000,000   audit                         7.6   14.5
 ==========  ==========================  =====  =====
 
 So on one machine Spark is never quicker: a record costs both about the same, and Spark's start is
@@ -29,6 +31,7 @@ from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError
 from replay.opened import open_export
 from replay.request import AUTO, LOCAL, LOCAL_JOBS, SPARK, JobRequest
+from replay.text import size as size_text
 
 LOCAL_MAX_RECORDS = 5_000_000
 LOCAL_MAX_BYTES = 1 << 30
@@ -87,7 +90,7 @@ def _size(request: JobRequest) -> tuple[int, int]:
 
 
 def _words(records: int, size: int) -> str:
-    return f"{counted(records, 'record')} ({size / (1 << 20):,.1f} MiB)"
+    return f"{counted(records, 'record')} ({size_text(size)})"
 
 
 def _has_pyspark() -> bool:

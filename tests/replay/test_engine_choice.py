@@ -61,8 +61,8 @@ def test_small_export_is_answered_without_spark(small: Path, job: str) -> None:
     records = open_export(JobRequest(job=job, export=str(small))).record_count
     engine, said = choice(small, job=job)
     assert engine == "local"
-    assert said.startswith(f"without Spark: {records} records (0.")
-    assert said.endswith(" MiB) are few; --engine spark asks Spark")
+    assert said.startswith(f"without Spark: {records} records (")
+    assert said.endswith(" KiB) are few; --engine spark asks Spark")
 
 
 @pytest.mark.parametrize("job", sorted({*JOBS} - {*LOCAL_JOBS}))
