@@ -1,4 +1,4 @@
-"""What the doctor advises, as one types it for the cluster that scripts/quorum runs here: its
+"""What the doctor advises, as one types it for the cluster that `raftlog local` runs here: its
 configurations have names, and FILE is none of them.
 """
 
@@ -15,7 +15,7 @@ import msgspec
 from raftlog.doctor.finding import Finding
 
 LOCAL_DIRECTORY = "RAFTLOG_LOCAL_DIRECTORY"
-"""Environment variable that scripts/quorum env exports: where the cluster lives."""
+"""Environment variable that `raftlog local env` exports: where the cluster lives."""
 
 
 class _Node(msgspec.Struct):
@@ -35,8 +35,8 @@ def as_typed_here(findings: Sequence[Finding], addresses: Collection[str]) -> li
         return list(findings)
     suffix = f" --dir {shlex.quote(directory)}"
     typed = {
-        "raftlog controller run -c FILE": f"scripts/quorum start{suffix}",
-        "raftlog broker run -c FILE": f"scripts/broker start{suffix}",
+        "raftlog controller run -c FILE": f"raftlog local start{suffix}",
+        "raftlog broker run -c FILE": f"raftlog local start{suffix}",
     }
     return [replace(one, command=typed.get(one.command, one.command)) for one in findings]
 

@@ -10,6 +10,7 @@ with the same cluster.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import random
@@ -197,6 +198,8 @@ class LocalCluster:
             return
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.directory, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise ConfigError(f"can't make {self.directory}: {error.strerror}") from error
         count = self._controllers + self._brokers

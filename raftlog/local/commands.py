@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
+from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.options import Json
 from raftlog.cli.output import print_json, print_line, print_table
 from raftlog.errors import ConfigError
@@ -33,7 +34,10 @@ local = typer.Typer(
     no_args_is_help=True,
 )
 
-Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the cluster lives.")]
+Directory = Annotated[
+    Path,
+    typer.Option("--dir", metavar="DIR", envvar=LOCAL_DIRECTORY, help="Where the cluster lives."),
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="S", min=1, help="Seconds to wait until it is up.")
 ]

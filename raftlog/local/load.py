@@ -31,8 +31,7 @@ class Figures(NamedTuple):
 class Load:
     """Writers that each put one key after the other, and wait for each reply."""
 
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
         self._recent: deque[tuple[float, float]] = deque()
         """The time and the latency of each acknowledged write of the window, in seconds."""
@@ -46,12 +45,14 @@ class Load:
         """Whether writers run."""
         return bool(self._tasks)
 
-    def start(self, writers: int) -> None:
-        """Begin with so many writers, instead of those that run."""
+    def start(self, client: AsyncClient, writers: int) -> None:
+        """Begin with so many writers of this client, instead of those that run."""
         for task in self._tasks:
             task.cancel()
         self._last_at = -math.inf
-        self._tasks = [asyncio.create_task(self._write(number)) for number in range(writers)]
+        self._tasks = [
+            asyncio.create_task(self._write(client, number)) for number in range(writers)
+        ]
 
     async def stop(self) -> None:
         """End all writers."""
@@ -82,11 +83,11 @@ class Load:
         rate = len(latencies) / WINDOW_S
         return Figures(rate, p50_ms, self._acknowledged, self._failed, self._unknown)
 
-    async def _write(self, writer: int) -> None:
+    async def _write(self, client: AsyncClient, writer: int) -> None:
         while True:
             begun = time.monotonic()
             try:
-                await self._client.kv.put(f"load/{writer}", str(self._acknowledged))
+                await client.kv.put(f"load/{writer}", str(self._acknowledged))
             except ApiError as error:
                 self._unknown += error.outcome_unknown
                 self._failed += not error.outcome_unknown

@@ -61,14 +61,15 @@ class Session:
         self.user = ADMINISTRATOR if authority is not None else ""
         """The user whose certificate the clients present; empty: the cluster has no users."""
         self._clients: dict[str, AsyncClient] = {}
-        self.load = Load(self._client())
+        self.load = Load()
         self.visibility: Visibility | None = None
         """What the active controller said last; None: it does not answer."""
         self.leader_id: int | None = None
         self.paused: set[str] = set()
         self._expected: set[str] = {node.name for node in cluster.nodes}
         """Names of the nodes that were not killed or stopped on purpose."""
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes: dict[asyncio.Task[None], str] = {}
+        """The writes that wait, by their task: the key."""
         self._looking = asyncio.create_task(self._look())
 
     async def connect(self) -> None:
@@ -78,6 +79,8 @@ class Session:
     async def close(self) -> None:
         """End the load and what waits in the background."""
         self._looking.cancel()
+        if self._writes:
+            self._say(f"the outcome is not known of: {', '.join(self._writes.values())}")
         for task in self._writes:
             task.cancel()
         await self.load.stop()
@@ -90,7 +93,7 @@ class Session:
 
         Raises UsageError.
         """
-        found, role = [], ""
+        found, role = list[Node](), ""
         for word in words:
             if word in ("controller", "broker", "node"):
                 role = word
@@ -100,6 +103,13 @@ class Session:
         if role or not found:
             raise UsageError(f"name a node: {', '.join(self._names())}, or leader")
         return found
+
+    def _running(self, words: Sequence[str]) -> list[Node]:
+        """Return the nodes that the words name. Raises UsageError if one of them does not run."""
+        nodes = list(dict.fromkeys(self.nodes(words)))
+        if absent := [node for node in nodes if self.cluster.pid(node.name) is None]:
+            raise UsageError(f"{_listed(absent)} {_verb(absent, 'does', 'do')} not run")
+        return nodes
 
     def _names(self) -> Iterator[str]:
         return (node.name for node in self.cluster.nodes)
@@ -119,18 +129,17 @@ class Session:
 
     async def kill(self, words: Sequence[str]) -> None:
         """Kill nodes with SIGKILL; says for how long writes stood still."""
-        nodes = self.nodes(words)
+        nodes = self._running(words)
         async with self._measured_gap(f"killed {_listed(nodes)}"):
             for node in nodes:
                 self._expected.discard(node.name)
                 self.paused.discard(node.name)
-                if not self.cluster.kill(node.name, signal.SIGKILL):
-                    self._say(f"{node.name} does not run")
+                self.cluster.kill(node.name, signal.SIGKILL)
                 self.cluster.wait_gone(node.name)
 
     async def stop(self, words: Sequence[str]) -> None:
         """Stop nodes in order, with SIGTERM."""
-        nodes = self.nodes(words)
+        nodes = self._running(words)
         names = [node.name for node in nodes]
         async with self._measured_gap(f"stopped {_listed(nodes)}"):
             self._expected.difference_update(names)
@@ -142,7 +151,7 @@ class Session:
         nodes = self.nodes(words) if words else self.cluster.nodes
         absent = [node for node in nodes if self.cluster.pid(node.name) is None]
         if not absent:
-            self._say(f"{_listed(nodes)} {'runs' if len(nodes) == 1 else 'run'} already")
+            self._say(f"{_listed(nodes)} {_verb(nodes, 'runs', 'run')} already")
             return
         begun = time.monotonic()
         for node in absent:
@@ -154,8 +163,9 @@ class Session:
 
     async def pause(self, words: Sequence[str]) -> None:
         """Freeze nodes with SIGSTOP: connected, and silent."""
-        nodes = self.nodes(words)
-        said = f"paused {_listed(nodes)}; continue with: resume {nodes[0].node_id}"
+        nodes = self._running(words)
+        ids = " ".join(str(node.node_id) for node in nodes)
+        said = f"paused {_listed(nodes)}; continue with: resume {ids}"
         if any(node.role == "controller" for node in nodes):
             async with self._measured_gap(said):
                 self._pause(nodes)
@@ -165,8 +175,7 @@ class Session:
 
     def _pause(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            if not self.cluster.kill(node.name, signal.SIGSTOP):
-                raise UsageError(f"{node.name} does not run")
+            self.cluster.kill(node.name, signal.SIGSTOP)
             self.paused.add(node.name)
 
     async def resume(self, words: Sequence[str]) -> None:
@@ -174,9 +183,10 @@ class Session:
         nodes = self.nodes(words) if words else [self.cluster.node(one) for one in self.paused]
         if not nodes:
             raise UsageError("no node is paused")
+        if others := [node for node in nodes if node.name not in self.paused]:
+            raise UsageError(f"{_listed(others)} {_verb(others, 'is', 'are')} not paused")
         for node in nodes:
-            if not self.cluster.kill(node.name, signal.SIGCONT):
-                raise UsageError(f"{node.name} does not run")
+            self.cluster.kill(node.name, signal.SIGCONT)
             self.paused.discard(node.name)
         self._say(f"resumed {_listed(nodes)}")
 
@@ -203,16 +213,19 @@ class Session:
     async def transfer(self, words: Sequence[str]) -> None:
         """Transfer the leadership, by default to the most complete voter."""
         to = self.nodes(words)[0].node_id if words else None
+        if to is not None and to == await self._leader():
+            raise UsageError(f"controller-{to} leads already")
         async with self._measured_gap("asked for a transfer"):
             await self._client().quorum.transfer(to, timeout_s=READY_TIMEOUT_S)
 
     @asynccontextmanager
     async def _measured_gap(self, what: str) -> AsyncGenerator[None]:
         """Say what was done in the block, and for how long no write was acknowledged after it."""
-        load, was_on = self.load, self.load.is_on
+        was_on = self.load.is_on
+        load = self.load if was_on else Load()
         before = await self._leader()
         if not was_on:
-            load.start(1)
+            load.start(self._admin(), 1)
         deadline = time.monotonic() + LOOK_TIMEOUT_S
         while load.idle_s() > STALLED_S and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
@@ -220,31 +233,38 @@ class Session:
             load.watch_gap()
             yield
             self._say(what)
-            self._say(await self._gap(before))
+            self._say(await self._gap(load, before))
         finally:
             if not was_on:
                 await load.stop()
 
-    async def _gap(self, before: int | None) -> str:
+    async def _gap(self, load: Load, before: int | None) -> str:
         deadline = time.monotonic() + GAP_TIMEOUT_S
         # Writes that were on their way may still be acknowledged before the gap begins.
         await asyncio.sleep(SETTLE_S)
-        while self.load.idle_s() > STALLED_S:
-            if (running := self._running_controllers()) <= len(self.cluster.controllers) // 2:
-                return f"no write can be committed: {running} of the controllers run, no majority"
+        while load.idle_s() > STALLED_S:
+            if not self._has_majority():
+                return "no write can be committed: no majority of the controllers is connected"
             if time.monotonic() > deadline:
                 return f"no write was acknowledged for {GAP_TIMEOUT_S:.0f} s: status, lag"
             await asyncio.sleep(POLL_S)
-        gap = f"writes stood still for {_span(self.load.gap_s())} at the longest"
+        gap = f"committed writes stood still for {_span(load.gap_s())} at the longest"
         after = await self._leader()
         if after is None or after == before:
             return gap
         return f"{gap}; controller-{after} leads now"
 
-    def _running_controllers(self) -> int:
-        return sum(
-            self.cluster.pid(node.name) is not None and node.name not in self.paused
-            for node in self.cluster.controllers
+    def _has_majority(self) -> bool:
+        """Return whether a controller reaches so many others that a majority can commit."""
+        controllers, cuts = self.cluster.controllers, self.cluster.cuts
+        running = [
+            node.name
+            for node in controllers
+            if self.cluster.pid(node.name) is not None and node.name not in self.paused
+        ]
+        return any(
+            sum(frozenset((one, other)) not in cuts for other in running) > len(controllers) // 2
+            for one in running
         )
 
     # --- data ------------------------------------------------------------------------------------
@@ -257,8 +277,8 @@ class Session:
             raise UsageError("write KEY=VALUE ... [committed|acknowledged|visible]")
         for pair in pairs:
             task = asyncio.create_task(self._write(pair, acks))
-            self._writes.add(task)
-            task.add_done_callback(self._writes.discard)
+            self._writes[task] = pair.partition("=")[0]
+            task.add_done_callback(self._writes.pop)
             done, _ = await asyncio.wait({task}, timeout=BACKGROUND_AFTER_S)
             if not done:
                 self._say(f"{pair.partition('=')[0]}: {await self._waiting_for()}")
@@ -288,8 +308,19 @@ class Session:
             seen = await self._client().brokers.visibility(timeout_s=LOOK_TIMEOUT_S)
             if seen.held_back_by:
                 brokers = ", ".join(f"broker-{one}" for one in seen.held_back_by)
-                return f"waiting for {brokers}, which has not applied it"
-        return "waiting for the controllers"
+                return f"waiting for {brokers} to apply it"
+        if not self._serving():
+            return "waiting for a broker: none runs"
+        return (
+            "waiting for the controllers" if self.leader_id is None else "waiting for the brokers"
+        )
+
+    def _serving(self) -> list[Node]:
+        return [
+            node
+            for node in self.cluster.brokers
+            if self.cluster.pid(node.name) is not None and node.name not in self.paused
+        ]
 
     async def read(self, words: Sequence[str]) -> None:
         """Read keys from one broker, by default from each that runs."""
@@ -303,9 +334,9 @@ class Session:
                 raise UsageError("brokers serve reads: read KEY from BROKER")
         if not words:
             raise UsageError("read KEY ... [from BROKER] [repeatable|latest|strict]")
-        nodes = source or [
-            node for node in self.cluster.brokers if self.cluster.pid(node.name) is not None
-        ]
+        nodes = source or self._serving()
+        if not nodes:
+            raise UsageError("no broker runs")
         for key in words:
             for line in await asyncio.gather(*(self._read(key, node, mode) for node in nodes)):
                 self._say(line)
@@ -322,7 +353,12 @@ class Session:
         finally:
             await reader.close()
         shown = "" if token is None else f"  (state at offset {token.offset})"
-        value = "is not there" if found is None else f"= {found.value.decode(errors='replace')}"
+        hidden = " or may not be seen" if self.user == SOMEBODY else ""
+        value = (
+            f"is not there{hidden}"
+            if found is None
+            else f"= {found.value.decode(errors='replace')}"
+        )
         return f"{node.name}: {key} {value}{shown}"
 
     async def set_load(self, words: Sequence[str]) -> None:
@@ -331,20 +367,20 @@ class Session:
             count = words[1] if len(words) > 1 else str(WRITERS)
             if not count.isdecimal() or not 1 <= int(count) <= 64 or len(words) > 2:
                 raise UsageError("load on [WRITERS], from 1 to 64")
-            self.load.start(int(count))
+            self.load.start(self._client(), int(count))
             self._say(f"load on: {counted(int(count), 'writer')}")
             return
         if words not in ([], ["off"]):
             raise UsageError("load [on [WRITERS] | off]")
-        figures = self.load.figures()
-        state = "on" if self.load.is_on else "off"
+        figures, was_on = self.load.figures(), self.load.is_on
         if words:
             await self.load.stop()
-            state = "off"
+        now = (
+            f"{figures.writes_per_s:,.0f} writes/s, p50 {figures.p50_ms:.1f} ms; " if was_on else ""
+        )
         self._say(
-            f"load {state}: {figures.writes_per_s:,.0f} writes/s, p50 {figures.p50_ms:.1f} ms;"
-            f" {figures.acknowledged:,} acknowledged, {figures.failed:,} failed,"
-            f" {figures.unknown:,} of unknown outcome"
+            f"load {'on' if self.load.is_on else 'off'}: {now}in all {figures.acknowledged:,}"
+            f" committed, {figures.failed:,} failed, {figures.unknown:,} of unknown outcome"
         )
 
     async def set_user(self, words: Sequence[str]) -> None:
@@ -473,6 +509,7 @@ class Session:
             described: QuorumInfo = await self._admin().quorum.describe(timeout_s=LOOK_TIMEOUT_S)
             self.leader_id = described.leader_id
             return described.leader_id
+        self.leader_id = None
         return None
 
     # --- clients ---------------------------------------------------------------------------------
@@ -519,6 +556,10 @@ def _no_words(words: Sequence[str]) -> None:
 
 def _listed(nodes: Sequence[Node]) -> str:
     return ", ".join(node.name for node in nodes)
+
+
+def _verb(nodes: Sequence[Node], one: str, several: str) -> str:
+    return one if len(nodes) == 1 else several
 
 
 def _span(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The doctor's commands, as they are typed for the cluster of scripts/quorum."""
+"""The doctor's commands, as they are typed for a local cluster."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_of_the_local_cluster_the_scripts_start_what_is_down(
     directory = cluster(tmp_path / "my cluster", 9094)
     monkeypatch.setenv(LOCAL_DIRECTORY, str(directory))
     assert [one.command for one in as_typed_here(FOUND, ADDRESSES)] == [
-        f"scripts/quorum start --dir '{directory}'",
-        f"scripts/broker start --dir '{directory}'",
+        f"raftlog local start --dir '{directory}'",
+        f"raftlog local start --dir '{directory}'",
         "timedatectl",
     ]
 
