@@ -115,7 +115,7 @@ def wire_error(error: ApiError) -> common_pb2.Error:
     )
 
 
-def check_record_count(count: int, limit: int) -> None:
+def check_record_count(count: int, limit: int, field: str = "") -> None:
     """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: they all
     go into one atomic batch.
     """
@@ -123,6 +123,7 @@ def check_record_count(count: int, limit: int) -> None:
         raise refuse(
             ErrorCode.POLICY_VIOLATION,
             f"the request needs {count} records, more than the {limit} of one batch",
+            field,
         )
 
 

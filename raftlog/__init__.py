@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     )
     from raftlog.outcome import Acks, LogOffset, Token, WriteResult
 
+    __version__: str
+
 _FROM = {
     "raftlog.library.async_client": ("AsyncClient",),
     "raftlog.client.watch": ("CompactedError",),
@@ -170,6 +172,10 @@ if not TYPE_CHECKING:  # Type checkers see the names above, and no others.
     def __getattr__(name: str) -> Any:
         import importlib
 
+        if name == "__version__":
+            from raftlog.build import version_text
+
+            return version_text()
         if name in _MODULES:
             return importlib.import_module(f"raftlog.{name}")
         if name not in _HOME:

@@ -58,13 +58,13 @@ def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def parse_endpoint(value: object) -> Endpoint:
-    """Parse ``host:port`` or ``NAME://host:port``. Raises ValueError."""
+def parse_endpoint(value: object, example: str = "127.0.0.1:9093") -> Endpoint:
+    """Parse ``host:port`` or ``NAME://host:port``. Raises ValueError, which shows the example."""
     if isinstance(value, Endpoint):
         return value
     match = _ENDPOINT.match(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value!r} is not host:port (for instance 127.0.0.1:9093)")
+        raise ValueError(f"{value!r} is not host:port (for instance {example})")
     if match["host"] and (wrong := host_error(match["host"])):
         raise ValueError(wrong)
     port = int(match["port"])

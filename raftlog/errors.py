@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from raftlog.aliases import with_old_name
@@ -192,11 +193,33 @@ def code_name(code: ErrorCode) -> str:
 
 
 class RaftlogError(Exception):
-    """The root of everything raftlog raises on purpose."""
+    """The root of everything raftlog raises on purpose.
+
+    Each has these attributes; an :class:`ApiError` has values of its own for them.
+    """
+
+    code: ErrorCode | None = None
+    """None: no request was refused."""
+    field: str = ""
+    """The field of a request, or argument of a call, that it is about; empty: none."""
+    outcome_unknown: bool = False
+    """Whether the request may have been executed."""
+
+    @cached_property
+    def message(self) -> str:
+        """The error without its code and field."""
+        return str(self)
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later as it is. It changed nothing so far."""
+        return False
 
 
-class ClientClosedError(RaftlogError):
-    """A call of a client that was closed before."""
+class PlaceLostError(RaftlogError):
+    """The lease of a lock, leadership or place in a barrier ended, or may have: another client may
+    be first by now.
+    """
 
 
 class ApiError(RaftlogError):
@@ -212,6 +235,7 @@ class ApiError(RaftlogError):
     nothing was changed.
     """
 
+    code: ErrorCode
     write: WriteResult | None = None
     """Where the items stand that were not refused, if the request had others."""
 
@@ -286,6 +310,21 @@ class UnknownOutcomeError(ApiError):
     """
 
 
+class ClientClosedError(ApiError):
+    """The client is closed, or was closed during the call. The call changed nothing."""
+
+    def __init__(self, message: str = "the client was closed") -> None:
+        super().__init__(ErrorCode.NETWORK_EXCEPTION, message)
+
+    @property
+    def retriable(self) -> bool:
+        """False: a closed client stays closed."""
+        return False
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class ItemsRefusedError(ApiError):
     """Several items of one write were refused, each with its own error in ``errors``, in the order
     of the request.
@@ -305,6 +344,8 @@ class AcksNotReachedError(RaftlogError):
 
     Do not write it again: ``result`` says where it is, and who has not applied it yet.
     """
+
+    code = ErrorCode.REQUEST_TIMED_OUT
 
     def __init__(self, asked: str, result: WriteResult) -> None:
         super().__init__(asked, result)

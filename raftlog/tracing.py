@@ -270,7 +270,8 @@ def _end_call(span: Any, future: Any) -> None:
     if future.cancelled():
         span.set_attribute("raftlog.abandoned", True)
     elif (error := future.exception()) is not None:
-        _fail(span, int(getattr(error, "code", -1)), str(error))
+        code = getattr(error, "code", None)
+        _fail(span, -1 if code is None else int(code), str(error))
     else:
         response = future.result()
         if isinstance(response, broker_pb2.BrokerResponse) and response.HasField("write"):

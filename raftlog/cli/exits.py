@@ -79,7 +79,7 @@ class FailedError(RaftlogError):
 
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(message)
-        self.code = code
+        self.exit = code
 
 
 def remedy_of(error: BaseException) -> str:
@@ -94,7 +94,7 @@ def remedy_of(error: BaseException) -> str:
 def exit_code(error: BaseException) -> Exit:
     """The exit code that an error stands for."""
     if isinstance(error, FailedError):
-        return error.code
+        return error.exit
     if isinstance(error, ApiError):
         if error.outcome_unknown:
             return Exit.UNKNOWN

@@ -425,7 +425,9 @@ class Consumer:
             ):
                 self._leaders.learn(position.key, result.current_leader)
             message = result.error_message or f"{position.topic}-{position.key[1]}"
-            self._refused([position], ApiError(known_code(result.error_code), message))
+            code = known_code(result.error_code)
+            field = "offset" if code is ErrorCode.OFFSET_OUT_OF_RANGE else ""
+            self._refused([position], ApiError(code, message, field=field))
             return
         self._leaders.settled()
         position.failing(None, self._loop.time())

@@ -45,6 +45,7 @@ class Waiting:
             error = ApiError(
                 error.code,
                 f"{error.message}; an earlier attempt may have been executed",
+                field=error.field,
                 outcome_unknown=True,
             )
         self.future.set_exception(error)
@@ -150,7 +151,8 @@ class PartitionQueue:
         last = self.last_error
         for record in gone:
             if last is not None:
-                record.fail(ApiError(last.code, f"given up at the deadline: {last.message}"))
+                message = f"given up at the deadline: {last.message}"
+                record.fail(ApiError(last.code, message, field=last.field))
             else:
                 record.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"not sent in time: {why}"))
         return gone

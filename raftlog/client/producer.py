@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,8 @@ RETRY_BACKOFF_S = 0.1
 """retry.backoff.ms"""
 RECORD_OVERHEAD_BYTES = 16
 _DEADLINE_GRAIN_S = 0.05
+_FIELD = re.compile(r"(.*) \(field ([^ ()]+)\)", re.DOTALL)
+"""A message that ends with the field: a partition's result has no other place for it."""
 RETRIABLE = STALE_LEADER | {
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -367,13 +370,14 @@ class Producer:
             return
         if result.HasField("current_leader"):
             self._leaders.learn(key, result.current_leader)
-        message = result.error_message or f"{queue.topic}-{queue.index}"
-        self._failed(
-            queue,
-            ApiError(
-                known_code(result.error_code), message, outcome_unknown=result.outcome_unknown
-            ),
+        message, field = result.error_message or f"{queue.topic}-{queue.index}", ""
+        if named := _FIELD.fullmatch(message):
+            message, field = named.groups()
+        unknown = result.outcome_unknown
+        error = ApiError(
+            known_code(result.error_code), message, field=field, outcome_unknown=unknown
         )
+        self._failed(queue, error)
 
     def _failed(self, queue: PartitionQueue, error: ApiError) -> None:
         if error.code in STALE_LEADER:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 from raftlog.client.endpoint_selector import Endpoints, EndpointSelector
 from raftlog.client.watch_calls import Calls, OwnCalls, WatchCall
-from raftlog.errors import ApiError, ErrorCode, RaftlogError
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
@@ -192,14 +192,13 @@ class Watch:
         return change
 
     async def started(self) -> None:
-        """Wait until a broker has said where the watch begins. Raises ApiError, and RaftlogError if
-        it is closed first.
-        """
+        """Wait until a broker has said where the watch begins. Raises ApiError."""
         while not self._started:
             if self._error is not None:
                 raise self._error
             if self._closed:
-                raise RaftlogError("the watch was closed before a broker had answered")
+                message = "the watch was closed before a broker had answered"
+                raise ApiError(ErrorCode.NETWORK_EXCEPTION, message)
             await self._until_news()
 
     async def __aenter__(self) -> Self:

@@ -102,6 +102,14 @@ class AsyncClient:
         return client
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it was closed: then each call raises ClientClosedError."""
+        return self._closed
+
+    def __repr__(self) -> str:
+        return f"<raftlog.{type(self).__name__} of {','.join(self._options.bootstrap)}>"
+
+    @property
     def token(self) -> Token | None:
         """The newest position that this client has seen or written; None: none yet."""
         token = self._core.brokers.token if self._core is not None else None
@@ -122,13 +130,15 @@ class AsyncClient:
         ``partition`` -1: by the hash of the key. Calls at the same time share requests. Raises
         UnknownOutcomeError, among others: then it may be stored.
         """
-        return await self._opened().producer.post(
-            topic,
-            None if value is None else bytes_of(value, "value"),
-            key=None if key is None else bytes_of(key, "key"),
-            partition=partition,
-            headers=headers_of(headers),
-        )
+        core = self._opened()
+        with core.until_closed():
+            return await core.producer.post(
+                topic,
+                None if value is None else bytes_of(value, "value"),
+                key=None if key is None else bytes_of(key, "key"),
+                partition=partition,
+                headers=headers_of(headers),
+            )
 
     @checked
     async def consume(
@@ -231,7 +241,7 @@ class AsyncClient:
     def _opened(self) -> Core:
         """What the calls share, made on the loop of the first one. Raises RaftlogError."""
         if self._closed:
-            raise ClientClosedError("this client was closed")
+            raise ClientClosedError()
         if self._made_by != os.getpid():
             raise RaftlogError(
                 "this client belongs to the process that this one was forked from, and connections"

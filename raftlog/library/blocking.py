@@ -29,6 +29,9 @@ class Blocking(Generic[A]):
         self._thread = thread
         self._twin = twin
 
+    def __repr__(self) -> str:
+        return f"<blocking {self._twin!r}>"
+
 
 class BlockingContext(Blocking[C]):
     """One whose end of ``with`` is the twin's end of ``async with``.

@@ -66,6 +66,7 @@ class AsyncChanges(AsyncStream[Change]):
             initial=initial,
             tip=tip,
         )
+        self._core = core
         super().__init__(core, self._watch)
 
     @property
@@ -76,13 +77,14 @@ class AsyncChanges(AsyncStream[Change]):
 
     async def started(self) -> None:
         """Wait until a broker has said where the watch begins. Raises ApiError."""
-        await self._watch.started()
+        with self._core.until_closed():
+            await self._watch.started()
 
     @override
     async def _next(self) -> Change:
         """Raises CompactedError, whose ``oldest`` says with what to begin anew."""
         if not self.closed:
-            await self._watch.started()
+            await self.started()
         try:
             async with asyncio.timeout(self.idle_timeout_s):
                 return _change(await anext(self._watch))

@@ -251,6 +251,9 @@ class Client(Blocking[AsyncClient]):
 
     _let_in = blocking(AsyncClient._let_in)
 
+    def __repr__(self) -> str:
+        return repr(self._twin).replace("AsyncClient", "Client", 1)
+
     @property
     def parts(self) -> tuple[LoopThread, AsyncClient]:
         """Its thread and its asynchronous twin, for what is built on it."""

@@ -148,9 +148,10 @@ class AsyncQuorum(Namespace):
 
     async def _once(self, body: Message, timeout_s: float | None) -> Any:
         core = self._core
-        return await core.brokers.write(
-            body, timeout_s=core.timeout_s(timeout_s), principal=core.options.principal
-        )
+        with core.until_closed():
+            return await core.brokers.write(
+                body, timeout_s=core.timeout_s(timeout_s), principal=core.options.principal
+            )
 
     async def describe(self, *, timeout_s: float | None = None) -> QuorumInfo:
         """The quorum, asked node by node: it needs no leader.

@@ -5,9 +5,10 @@ answer. Lives on one event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -25,8 +26,10 @@ from raftlog.client.watch_streams import WatchStreams
 from raftlog.errors import (
     AcksNotReachedError,
     ApiError,
+    ClientClosedError,
     ErrorCode,
     ItemsRefusedError,
+    NetworkError,
     UnknownOutcomeError,
 )
 from raftlog.library.options import Options, positive
@@ -44,7 +47,6 @@ T = TypeVar("T")
 CLOSE_TIMEOUT_S = 1.0
 """A cluster that does not answer forgets the client by itself: nobody waits long for it."""
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
-CLIENT_CLOSED = "the client was closed"
 _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 """A cluster at an old level, a principal that may not open clients."""
 
@@ -164,7 +166,8 @@ class Core:
             if getattr(body, "validate_only", False):
                 response = await self.ask_controller(body, timeout_s)
             else:
-                response = await self._send(body, asked, self.timeout_s(timeout_s))
+                with self.until_closed():
+                    response = await self._send(body, asked, self.timeout_s(timeout_s))
         except RefusedItemsError as error:
             raise _refusal(error.errors, write_result(error.response)) from None
         result = write_result(response)
@@ -189,6 +192,16 @@ class Core:
                 log.info("writes are not numbered from now on", reason=str(error))
                 self._numbered = False
         return await self.brokers.write(body, **how)
+
+    @contextlib.contextmanager
+    def until_closed(self) -> Generator[None]:
+        """Inside, the end of a connection is ClientClosedError once the client is closed."""
+        try:
+            yield
+        except NetworkError as error:
+            if self.closed.is_set():
+                raise ClientClosedError() from error
+            raise
 
     def timeout_s(self, given: float | None) -> float:
         """What a call was given, or else the client. Raises ValueError."""
@@ -215,7 +228,8 @@ class Core:
                 or self._loop.time() + pause_s >= deadline
                 or await happens(self.closed, pause_s)
             ):
-                raise failed from (None if failed is cause else cause)
+                with self.until_closed():
+                    raise failed from (None if failed is cause else cause)
 
     def end_with_client(self, one: EndsWithClient) -> None:
         """Let a watch, consumer or lease end when the client does."""
@@ -233,7 +247,7 @@ class Core:
         self._learning.cancel()
         # In the order of their beginning: that of a set changes from process to process.
         for one in list(self._streams.values()):
-            one.end(CLIENT_CLOSED)
+            one.end("the client was closed")
         try:
             await self._session.close(CLOSE_TIMEOUT_S)
         except ApiError as error:

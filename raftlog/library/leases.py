@@ -10,7 +10,7 @@ from typing import Self
 
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode
 from raftlog.library.arguments import checked
-from raftlog.library.core import CLIENT_CLOSED, Core
+from raftlog.library.core import Core
 from raftlog.library.enums import AcksLike
 from raftlog.library.namespace import Namespace
 from raftlog.logger import get_logger
@@ -106,7 +106,7 @@ class AsyncLease:
 
     async def __aenter__(self) -> Self:
         if self._core.closed.is_set():
-            raise ClientClosedError(CLIENT_CLOSED)
+            raise ClientClosedError()
         return self
 
     async def __aexit__(

@@ -19,7 +19,6 @@ STOP_TIMEOUT_S = 5.0
 """What the end of a process waits for at most."""
 CALLS_TIMEOUT_S = 1.0
 """How long calls in progress may take to notice that their client was closed."""
-_CLOSED = "this client was closed"
 _MAIN_ENDED = (
     "the main thread has ended, and a wait without a timeout would keep the process alive for ever:"
     " join this thread in the main thread"
@@ -89,7 +88,7 @@ class LoopThread:
     def require_open(self) -> None:
         """Raises ClientClosedError once it was stopped."""
         if self._stopped:
-            raise ClientClosedError(_CLOSED)
+            raise ClientClosedError()
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]], *, endless: bool = False) -> T:
         """Run a coroutine there, and wait for it. ``endless``: it may take for ever, and is
@@ -160,9 +159,9 @@ class LoopThread:
     def _begin(self) -> None:
         if _Process.forked:
             raise RaftlogError(
-                "this process was forked from one in which a client was open, and gRPC does not"
-                " survive that: start processes with the method 'spawn' or 'forkserver', or make"
-                " the first client after the fork"
+                "this process was forked from one in which a client had been used, and gRPC does"
+                " not survive that, even if the client was closed: start processes with the method"
+                " 'spawn' or 'forkserver', or make the first client after the fork"
             )
         _Process.watch(self)
         loop = asyncio.new_event_loop()

@@ -88,9 +88,8 @@ class Options:
         brokers = _addresses(bootstrap, "bootstrap", BROKERS_VARIABLE)
         if not brokers:
             raise ConfigError(
-                "no broker is named: give host:port of one or more, or set"
-                f' {BROKERS_VARIABLE} (`eval "$(scripts/quorum env)"` does, for those on this'
-                " machine)"
+                "no broker is named: give host:port of one or more, as 127.0.0.1:9092, or set"
+                f" {BROKERS_VARIABLE}; `raftlog dev` runs a cluster to try it on"
             )
         acks, read = given.get("acks", "committed"), given.get("read", "repeatable")
         timeout_s = given.get("timeout_s", 10.0)
@@ -140,7 +139,10 @@ def _addresses(given: Addresses, what: str, variable: str) -> tuple[str, ...]:
     if not any(part.strip() for part in parts):
         parts = os.environ.get(variable, "").split(",")
     try:
-        return tuple(parse_endpoint(part.strip()).address for part in parts if part.strip())
+        example = "127.0.0.1:9092" if variable == BROKERS_VARIABLE else "127.0.0.1:9093"
+        return tuple(
+            parse_endpoint(part.strip(), example).address for part in parts if part.strip()
+        )
     except ValueError as error:
         raise ConfigError(f"{what}: {error}") from None
 

@@ -139,7 +139,7 @@ def start(
             raise
         # It may wait for others, or to become a voter: stopping it would help nobody.
         raise FailedError(
-            f"{error}\nWhat was started goes on; what is wrong: raftlog doctor", error.code
+            f"{error}\nWhat was started goes on; what is wrong: raftlog doctor", error.exit
         ) from error
     except BaseException:
         cluster.stop(started)

@@ -12,12 +12,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raftlog.errors import PlaceLostError
     from raftlog.recipes.barrier import AsyncBarrier
     from raftlog.recipes.blocking import Barrier, DoubleBarrier, Election, Lock
     from raftlog.recipes.double_barrier import AsyncDoubleBarrier
     from raftlog.recipes.election import AsyncElection, Leader
     from raftlog.recipes.lock import AsyncLock
-    from raftlog.recipes.place import PlaceLostError
 
 _HOME = {
     "AsyncBarrier": "barrier",
@@ -54,3 +54,7 @@ if not TYPE_CHECKING:  # Type checkers see the names above, and no others.
         value = getattr(importlib.import_module(f"raftlog.recipes.{_HOME[name]}"), name)
         globals()[name] = value
         return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,16 +12,21 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from raftlog.errors import InvalidUpdateVersionError, RaftlogError, UnknownOutcomeError
+from raftlog.errors import (
+    ClientClosedError,
+    InvalidUpdateVersionError,
+    PlaceLostError,
+    UnknownOutcomeError,
+)
 from raftlog.library.arguments import checked
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.conditions import ABSENT
 from raftlog.library.enums import ReadModeLike
 from raftlog.library.key_values import Delete, Expect, KeyValue, Put
 from raftlog.recipes.holder import InQueue
-from raftlog.recipes.keys import WATCH_CLOSED, key_of, watched
+from raftlog.recipes.keys import key_of, watched
 from raftlog.recipes.lock import DEFAULT_TTL_S
-from raftlog.recipes.place import Place, PlaceLostError
+from raftlog.recipes.place import Place
 
 COUNT_MAX = 900
 """A list shows so many keys at one moment, and one write takes so many conditions."""
@@ -139,7 +144,7 @@ class AsyncDoubleBarrier(InQueue):
                     return group
                 await self._client.see(change.token)
                 await self._form_if_complete()
-        raise RaftlogError(WATCH_CLOSED)
+        raise ClientClosedError()
 
     async def _form_if_complete(self) -> None:
         """Form groups, while enough are waiting and it is one of them."""
@@ -214,7 +219,7 @@ class AsyncDoubleBarrier(InQueue):
                     left.discard(change.key)
                     if not left:
                         return
-        raise RaftlogError(WATCH_CLOSED)
+        raise ClientClosedError()
 
     async def __aenter__(self) -> Self:
         await self.enter()

@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Self
 
-from raftlog.errors import InvalidUpdateVersionError
+from raftlog.errors import InvalidUpdateVersionError, PlaceLostError
 from raftlog.library.arguments import checked
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.key_values import Put
 from raftlog.recipes.holder import Holder
 from raftlog.recipes.keys import watched
 from raftlog.recipes.lock import DEFAULT_TTL_S
-from raftlog.recipes.place import Place, PlaceLostError
+from raftlog.recipes.place import Place
 
 
 @dataclass(frozen=True, slots=True)

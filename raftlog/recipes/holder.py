@@ -14,6 +14,9 @@ class InQueue:
 
     _place: Place
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._place.name!r} of {self._place.client!r}>"
+
     @property
     def key(self) -> str:
         """The key that stands for it; empty before it has come."""

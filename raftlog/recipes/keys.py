@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import ClientClosedError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.changes import AsyncChanges
-
-WATCH_CLOSED = "the watch was closed before the wait was over"
 
 
 def place_key(prefix: str, lease_id: int) -> str:
@@ -49,4 +47,4 @@ async def until_gone(client: AsyncClient, key: str) -> None:
         async for change in changes:
             if change.key == key and change.after is None:
                 return
-    raise RaftlogError(WATCH_CLOSED)
+    raise ClientClosedError()

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from raftlog.errors import ApiError, RaftlogError
+from raftlog.errors import ApiError, ClientClosedError, PlaceLostError, RaftlogError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.conditions import ABSENT
 from raftlog.library.key_values import Expect, KeyValue
@@ -24,10 +24,6 @@ from raftlog.recipes.keys import key_of, place_key, until_gone
 
 T = TypeVar("T")
 LEASE_NAME_MAX_CHARS = 249
-
-
-class PlaceLostError(RaftlogError):
-    """The lease ended, or may have: somebody else may be first by now."""
 
 
 class Place:
@@ -43,9 +39,10 @@ class Place:
         self._client, self._ttl_s = client, ttl_s
         self.prefix = f"{key_of(what, name)}/{below}"
         """Prefix of the keys of the queue."""
+        self.client, self.name = client, name
         self._name = f"{what} {name}"[:LEASE_NAME_MAX_CHARS]
         self._lease: AsyncLease | None = None
-        self._is_first = self._is_entering = False
+        self._is_first = self._is_entering = self._is_leaving = False
         self.key = ""
         self.entered: Token | None = None
         """The write that has put the key."""
@@ -137,16 +134,19 @@ class Place:
             raise
         self._lease, self.key, self.token = lease, key, written.offset
         self.entered = written.token
-        self._is_first = False
+        self._is_first = self._is_leaving = False
 
     async def leave(self) -> None:
         """Give the place up. Idempotent. Raises ApiError: then the lease ends by itself, or with
-        the next call.
+        the next call. One that was lost is left without a word.
         """
-        if (lease := self._lease) is not None:
+        if (lease := self._lease) is None:
+            return
+        if lease.is_held or self._is_leaving:
+            self._is_leaving = True
             await lease.revoke()
-            if self._lease is lease:
-                self._lease = None
+        if self._lease is lease:
+            self.abandon()
 
     async def give_up(self) -> None:
         """``leave``; or else it ends with its time. Nobody is asked to end what is lost already."""
@@ -180,6 +180,8 @@ class Place:
         try:
             await asyncio.wait({doing, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not lease.is_held:
+                if self._client.is_closed:
+                    raise ClientClosedError()
                 raise PlaceLostError(f"the lease was lost: {lease.why_lost}")
             return doing.result()
         finally:

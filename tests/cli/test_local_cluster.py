@@ -236,4 +236,4 @@ def test_a_node_that_waits_for_others_is_left_running_unless_the_cluster_is_new(
     with pytest.raises(FailedError, match="goes on; what is wrong: raftlog doctor") as again:
         start(names=["controller-1"])
     assert stopped == ["controller-1"], "of the first start alone"
-    assert again.value.code == first.value.code
+    assert again.value.exit == first.value.exit

@@ -77,6 +77,8 @@ class DataBroker:
         self.asked: list[pb.BrokerRequest] = []
         self.links: list[Link] = []
         self.refuse: list[tuple[ErrorCode, bool]] = []
+        self.message = ""
+        """Message of the refusals of produces."""
         self.fenced = self.mute = self.deaf = False
         self.throttle: dict[str, list[int]] = {}
         """By body of a request: throttle_time_ms of the next refusals."""
@@ -157,6 +159,7 @@ class DataBroker:
                         asked,
                         refused[0],
                         base_offset=-1,
+                        error_message=self.message,
                         outcome_unknown=refused[1],
                     )
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -99,6 +100,8 @@ def test_a_write_that_is_not_as_visible_as_asked_says_so_and_stands() -> None:
             error = await failure(client.topics.create("t", acks="visible"))
             assert type(error) is errors.AcksNotReachedError
             assert not isinstance(error, errors.ApiError)
+            assert (error.code, error.outcome_unknown) == (ErrorCode.REQUEST_TIMED_OUT, False)
+            assert (error.retriable, error.field, error.message) == (False, "", str(error))
             assert error.result == raftlog.WriteResult(
                 raftlog.Token(0, 1, broker.offset), raftlog.Acks.COMMITTED, (3,)
             )
@@ -106,6 +109,20 @@ def test_a_write_that_is_not_as_visible_as_asked_says_so_and_stands() -> None:
             assert "brokers 3" in str(error)
 
     simulate(test)
+
+
+@pytest.mark.parametrize("call", ["produce", "kv.put", "kv.get", "quorum.transfer"])
+async def test_call_raises_client_closed_when_its_client_is_closed(call: str) -> None:
+    client = raftlog.AsyncClient("127.0.0.1:1", timeout_s=60)
+    arguments = {"quorum.transfer": (1,), "kv.get": ("k",)}.get(call, ("k", "v"))
+    waiting = asyncio.ensure_future(attrgetter(call)(client)(*arguments))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await client.close()
+    with pytest.raises(errors.ClientClosedError) as failed:
+        await waiting
+    assert not failed.value.retriable
+    assert not failed.value.outcome_unknown
 
 
 def test_who_changes_the_quorum_is_named() -> None:
@@ -291,7 +308,8 @@ def test_a_client_is_of_one_event_loop() -> None:
 @pytest.mark.parametrize(
     ("bootstrap", "options", "said"),
     [
-        ("", {}, "no broker is named"),
+        ("", {}, "or set RAFTLOG_BOOTSTRAP_SERVER; `raftlog dev` runs a cluster"),
+        ("a", {}, "bootstrap: 'a' is not host:port (for instance 127.0.0.1:9092)"),
         ("nowhere", {}, "bootstrap: 'nowhere' is not host:port"),
         ("a:1", {"acks": "all"}, "acks='all': it is one of committed, acknowledged, visible"),
         ("a:1", {"read": "dirty"}, "read='dirty': it is one of repeatable, latest, strict"),

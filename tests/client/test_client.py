@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -93,7 +94,8 @@ def test_each_call_has_a_blocking_twin_with_the_same_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "failure"), [("create", errors.UnknownOutcomeError), ("describe", errors.NetworkError)]
+    ("call", "failure"),
+    [("create", errors.UnknownOutcomeError), ("describe", errors.ClientClosedError)],
 )
 def test_a_call_that_waits_ends_when_the_client_is_closed(
     address: str, call: str, failure: type[errors.ApiError]
@@ -241,6 +243,23 @@ with raftlog.Client("127.0.0.1:1", timeout_s=0.3) as client:
 def test_the_library_is_imported_when_it_is_used() -> None:
     text = "import sys, raftlog; print('grpc' in sys.modules); raftlog.Client; print('grpc' in sys.modules)"
     assert program(text) == ("False\nTrue\n", "", 0)
+
+
+def test_every_recipe_is_listed() -> None:
+    assert set(raftlog.recipes.__all__) <= set(dir(raftlog.recipes))
+
+
+def test_version_is_that_of_the_installed_package() -> None:
+    assert raftlog.__version__ == version("raftlog")
+
+
+def test_client_and_lock_name_themselves_for_people() -> None:
+    with raftlog.Client("127.0.0.1:1,127.0.0.1:2") as client:
+        assert repr(client) == "<raftlog.Client of 127.0.0.1:1,127.0.0.1:2>"
+        lock = raftlog.recipes.Lock(client, "nightly")
+        assert repr(lock) == (
+            "<blocking <AsyncLock 'nightly' of <raftlog.AsyncClient of 127.0.0.1:1,127.0.0.1:2>>>"
+        )
 
 
 def test_every_public_name_is_there() -> None:

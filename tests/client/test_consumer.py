@@ -195,6 +195,7 @@ def test_an_offset_that_is_not_there_is_an_error_or_resets() -> None:
         with pytest.raises(ApiError) as error:
             await strict.poll(5.0)
         assert error.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert error.value.field == "offset"
         lenient.assign(TOPIC, 0, 9)
         assert await values(lenient, 2) == [b"0", b"1"]
         strict.close()

@@ -46,6 +46,24 @@ def test_an_error_is_of_the_class_of_its_code(code: ErrorCode) -> None:
     assert (kind.__doc__ or "").strip()
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.RaftlogError("why"),
+        errors.ConfigError("why"),
+        errors.PlaceLostError("why"),
+        errors.ClientClosedError("why"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_error_of_no_request_has_the_attributes_of_one(error: errors.RaftlogError) -> None:
+    assert (error.message, error.field) == ("why", "")
+    assert (error.retriable, error.outcome_unknown) == (False, False)
+    is_closed = isinstance(error, errors.ClientClosedError)
+    assert error.code == (ErrorCode.NETWORK_EXCEPTION if is_closed else None)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) == "why"
+
+
 def test_codes_between_nodes_have_no_class() -> None:
     for name in BETWEEN_NODES:
         assert type(ApiError(ErrorCode[name], "")) is ApiError

@@ -280,9 +280,10 @@ def test_a_batch_that_is_too_large_for_the_leader_is_split_and_a_record_that_is_
         assert [one.offset for one in results] == list(range(8))
         assert len(world.requests(1, "produce")) == 6
         world.brokers[1].refuse = [(ErrorCode.MESSAGE_TOO_LARGE, False)]
-        assert (
-            await failure(producer.send(TOPIC, b"x", partition=0))
-        ).code is ErrorCode.MESSAGE_TOO_LARGE
+        world.brokers[1].message = "2 MiB (of 1) (field records)"
+        error = await failure(producer.send(TOPIC, b"x", partition=0))
+        assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert (error.message, error.field) == ("2 MiB (of 1)", "records")
         producer.close()
 
     simulate_data(test)

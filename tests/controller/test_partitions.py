@@ -118,7 +118,8 @@ def test_more_than_a_batch_holds_is_refused_whole_and_at_once(count: int) -> Non
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=10))
     for name in ("a", "b"):
         cell.create(name, replication_factor=1)
-    cell.refused(_request(_add("a", 2), _add("b", count)), ErrorCode.POLICY_VIOLATION, "")
+    request, field = _request(_add("a", 2), _add("b", count)), "topics[1].count"
+    cell.refused(request, ErrorCode.POLICY_VIOLATION, field)
     assert len(cell.decide(_request(_add("a", 2), _add("b", 10))).records) == 10
 
 

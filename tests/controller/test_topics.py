@@ -226,14 +226,17 @@ def test_a_topic_that_is_pending_exists() -> None:
 def test_more_than_a_batch_holds_is_refused_whole_and_at_once(count: int) -> None:
     cell = Cell(brokers=1)
     cell.refused(
-        _create(_topic("a"), _topic("b", num_partitions=count)), ErrorCode.POLICY_VIOLATION, ""
+        _create(_topic("a"), _topic("b", num_partitions=count)),
+        ErrorCode.POLICY_VIOLATION,
+        "topics[1].num_partitions",
     )
 
 
 def test_the_limit_is_of_the_whole_request() -> None:
     cell = Cell(brokers=1, settings=ControllerSettings(max_records_per_request=10))
     ten = [_topic(name, num_partitions=4) for name in ("a", "b")]
-    cell.refused(_create(*ten, _topic("c")), ErrorCode.POLICY_VIOLATION, "")
+    field = "topics[2].num_partitions"
+    cell.refused(_create(*ten, _topic("c")), ErrorCode.POLICY_VIOLATION, field)
     assert len(cell.decide(_create(*ten)).records) == 10
     cell.refused(
         _create(
@@ -242,7 +245,7 @@ def test_the_limit_is_of_the_whole_request() -> None:
             )
         ),
         ErrorCode.POLICY_VIOLATION,
-        "",
+        "topics[0].assignments",
     )
 
 

@@ -92,7 +92,7 @@ def test_command_and_its_children_are_dead_before_the_lock_can_be_taken(
     before = descendants()
     with pytest.raises(FailedError, match="the lock was lost: the command was ended") as failed:
         command.lock("job", ["sh", "-c", STUBBORN], ttl=4.0)
-    assert (failed.value.code, _Lost.asked) == (Exit.UNREACHABLE, 0)
+    assert (failed.value.exit, _Lost.asked) == (Exit.UNREACHABLE, 0)
     assert descendants() <= before
     # A slow machine kills late; what is left for that is half a second of the second.
     assert (tmp_path / "inner").stat().st_mtime < _Lost.lost_at + max(keeps_s, 0.5)
@@ -137,4 +137,4 @@ def test_a_name_that_is_no_part_of_a_key_is_wrong_usage(monkeypatch: pytest.Monk
     monkeypatch.setattr(recipes, "AsyncLock", AsyncLock)
     with pytest.raises(FailedError, match="'a b' is no name of a lock") as failed:
         command.lock("a b", ["true"])
-    assert failed.value.code is Exit.USAGE
+    assert failed.value.exit is Exit.USAGE

@@ -191,6 +191,34 @@ def test_a_lock_that_is_taken_away_says_so() -> None:
     on_cluster(test)
 
 
+def test_release_of_a_lock_that_was_lost_is_silent_as_the_end_of_its_block() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a", timeout_s=0.5) as client:
+            lock, block = AsyncLock(client, "l", ttl_s=4.0), AsyncLock(client, "m", ttl_s=4.0)
+            await lock.acquire()
+            async with block:
+                for member in cluster.members:
+                    member.kill()  # Nobody is asked to end what is lost.
+                assert await lock.wait_lost(4.0)
+                assert await block.wait_lost(4.0)
+            await lock.release()
+
+    on_cluster(test)
+
+
+def test_acquire_raises_client_closed_when_its_client_is_closed() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with cluster.client("a") as one, cluster.client("b") as other:
+            await AsyncLock(other, "l").acquire()
+            waiting = asyncio.ensure_future(AsyncLock(one, "l").acquire())
+            await asyncio.sleep(1.0)
+            await one.close()
+            with pytest.raises(errors.ClientClosedError):
+                await waiting
+
+    on_cluster(test)
+
+
 def test_lock_that_was_lost_can_be_acquired_anew() -> None:
     """[It was lost with the connection, and the same object said for ever that it is held already]"""
 
@@ -384,7 +412,7 @@ def test_barrier_wait_raises_when_its_watch_is_closed(monkeypatch: pytest.Monkey
             await asyncio.sleep(1.0)
             assert not task.done()
             await watches[0].close()
-            with pytest.raises(errors.RaftlogError, match="the watch was closed"):
+            with pytest.raises(errors.ClientClosedError):
                 await asyncio.wait_for(task, 2.0)
 
     on_cluster(test)

@@ -82,7 +82,8 @@ def _add(
             f"{field}.count",
         )
     # Counted before anything is made of them: a request must not cost more than its answer may.
-    check_record_count(len(records) + added, state.settings.max_records_per_request)
+    limit = state.settings.max_records_per_request
+    check_record_count(len(records) + added, limit, f"{field}.count")
     width = len(assignment_of(state.log.pending.partitions[topic.id, 0]).target)
     active = frozenset(live)
     if wanted.assignments:

@@ -117,6 +117,7 @@ def _create(
         check_record_count(
             len(records) + 1 + len(configs) + len(topic.assignments),
             state.settings.max_records_per_request,
+            f"{field}.assignments",
         )
         assignments = _manual(state.log.pending, frozenset(live), topic, field)
     else:
@@ -125,7 +126,9 @@ def _create(
             state, topic, len(live), f"{field}.replication_factor"
         )
         check_record_count(
-            len(records) + 1 + len(configs) + partitions, state.settings.max_records_per_request
+            len(records) + 1 + len(configs) + partitions,
+            state.settings.max_records_per_request,
+            f"{field}.num_partitions",
         )
         assignments = spread(state.log.pending, live, partitions, replication_factor, state.rng)
     topic_id = _new_topic_id(state)
