@@ -184,13 +184,13 @@ def test_topics_page_by_page(cluster: LocalCluster) -> None:
 
 def test_export_cursors_and_hostnames(cluster: LocalCluster) -> None:
     with raftlog.Client(cluster.brokers[0].endpoint) as client:
-        client.export_cursors.set("nightly", 3, target="here", expected_offset=-1)
+        client.export_cursors.set("nightly", 3, target="here", expected_offset=raftlog.ABSENT)
         (cursor,) = client.export_cursors.list()
         assert (cursor.name, cursor.end_offset, cursor.target) == ("nightly", 3, "here")
         assert cursor.lag > 0
         assert not cursor.passed
         with pytest.raises(errors.InvalidUpdateVersionError):
-            client.export_cursors.set("nightly", 4, expected_offset=-1)
+            client.export_cursors.set("nightly", 4, expected_offset=raftlog.ABSENT)
         client.export_cursors.set("nightly", 5, expected_offset=cursor.offset)
         assert client.export_cursors.list()[0].end_offset == 5
         client.export_cursors.delete("nightly", validate_only=True)
@@ -198,7 +198,7 @@ def test_export_cursors_and_hostnames(cluster: LocalCluster) -> None:
         assert client.export_cursors.list() == []
 
         broker_id = cluster.brokers[0].node_id
-        written = client.hostnames.set("host-9", broker_id, expected_offset=-1)
+        written = client.hostnames.set("host-9", broker_id, expected_offset=raftlog.ABSENT)
         mapped = {one.hostname: one for one in client.hostnames.list()}["host-9"]
         assert (mapped.broker_id, mapped.offset) == (broker_id, written.offset)
         with pytest.raises(errors.InvalidUpdateVersionError):
