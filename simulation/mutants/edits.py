@@ -51,7 +51,7 @@ def find_function(target: str) -> FunctionType:
         raise StaleMutantError(f"there is no {target}{_moved_to(path)}: {error!r}") from error
     if isinstance(found, property):
         found = found.fget
-    found = getattr(found, "__func__", found)
+    found = inspect.unwrap(getattr(found, "__func__", found))
     if not isinstance(found, FunctionType):
         raise StaleMutantError(f"{target} is no function but {type(found).__name__}")
     return found
