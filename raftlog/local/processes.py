@@ -14,6 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 POLL_S = 0.02
+_STARTED: list[subprocess.Popen[bytes]] = []
+"""Processes that have not ended. They outlive the object that started them, and Python warns of a
+process whose Popen goes before it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Daemons:
                 start_new_session=True,
             )
         self._children[name] = child
+        _STARTED[:] = [one for one in _STARTED if one.poll() is None] + [child]
         identity = ProcessId(child.pid, _started(child.pid))
         self._pid_path(name).write_text(json.dumps(asdict(identity)) + "\n")
         return child.pid

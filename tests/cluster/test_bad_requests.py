@@ -128,7 +128,10 @@ REFUSED = [
         id="replicas",
     ),
     pytest.param(
-        topic("t", 2**31 - 1), _E.POLICY_VIOLATION, "", id="more records than a batch takes"
+        topic("t", 2**31 - 1),
+        _E.POLICY_VIOLATION,
+        "topics[0].num_partitions",
+        id="more records than a batch takes",
     ),
     pytest.param(
         setting("k", "v" * 40_000),
