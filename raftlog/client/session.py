@@ -200,7 +200,7 @@ class Session:
                     return response
                 standing = response
             if standing is not None:
-                if not await self._may_wait_on(pauses, deadline):
+                if not await self._paused(pauses.next_s(), deadline):
                     return standing
                 continue
             if error is None:
@@ -218,9 +218,10 @@ class Session:
                 raise error
             await self._pause(pauses, deadline, error, on_the_way)
 
-    async def _may_wait_on(self, pauses: Backoff, deadline: float) -> bool:
-        """Pause before the wait for brokers continues; returns whether there is time for it."""
-        pause_s = pauses.next_s()
+    async def _paused(self, pause_s: float, deadline: float) -> bool:
+        """Pause before the next attempt; False: it would be at the deadline or later, or the
+        session is closed.
+        """
         if self._loop.time() + pause_s >= deadline:
             return False
         return not await happens(self._closed, pause_s)
@@ -233,8 +234,7 @@ class Session:
         If that is at the deadline or later, or the session is closed, raise the error: as unknown
         if an attempt is on its way.
         """
-        pause_s = pause_after(error, pauses.next_s())
-        if self._loop.time() + pause_s >= deadline or await happens(self._closed, pause_s):
+        if not await self._paused(pause_after(error, pauses.next_s()), deadline):
             earlier = "" if error.outcome_unknown or not on_the_way else _EARLIER_ATTEMPT
             raise ApiError(
                 error.code,

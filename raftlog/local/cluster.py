@@ -15,6 +15,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -42,6 +43,8 @@ HOST = "127.0.0.1"
 STATE_FILE = "cluster.json"
 PORTS = range(20_000, 32_000)
 POLL_S = 0.05
+PAUSE_TIMEOUT_S, PAUSE_POLL_S = 5.0, 0.01
+"""A signal is only on its way when it was sent."""
 _NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -248,7 +251,7 @@ class LocalCluster:
 
     def program(self, name: str) -> list[str]:
         """The command that is ``raftlog`` for a node: this very build."""
-        return [sys.executable, "-m", "raftlog.cli"]
+        return [sys.executable, "-m", "raftlog"]
 
     def start_controllers(self) -> None:
         """Start all controllers."""
@@ -261,20 +264,42 @@ class LocalCluster:
             self.start(node.name)
 
     def kill(self, name: str, number: int) -> bool:
-        """Send a signal, for instance SIGKILL, SIGSTOP, SIGCONT; whether the node ran."""
+        """Send a signal, for instance SIGKILL; whether the node ran."""
         self.node(name)
         return self._daemons.signal(name, number)
 
+    def pause(self, name: str) -> bool:
+        """Stop a node with SIGSTOP, and wait until it stands still; whether it ran."""
+        if not self.kill(name, signal.SIGSTOP):
+            return False
+        deadline = time.monotonic() + PAUSE_TIMEOUT_S
+        while not self.is_paused(name) and time.monotonic() < deadline:
+            time.sleep(PAUSE_POLL_S)
+        return True
+
+    def resume(self, name: str) -> bool:
+        """Let a paused node continue; whether it ran."""
+        return self.kill(name, signal.SIGCONT)
+
+    def is_paused(self, name: str) -> bool:
+        """Return whether a node stands still, by SIGSTOP."""
+        return self._daemons.is_stopped(self.node(name).name)
+
     def stop(self, names: Iterable[str], timeout_s: float = 10.0) -> list[str]:
-        """Stop nodes with SIGTERM, then SIGKILL; those that had to be killed."""
-        return self._daemons.stop([self.node(name).name for name in names], timeout_s)
+        """Stop nodes with SIGTERM, then SIGKILL; those that had to be killed.
+
+        Brokers first: they leave in order while a controller can take note of it.
+        """
+        nodes = [self.node(name) for name in names]
+        killed: list[str] = []
+        for role in ("broker", "controller"):
+            of_role = [node.name for node in nodes if node.role == role]
+            killed += self._daemons.stop(of_role, timeout_s)
+        return killed
 
     def stop_all(self, timeout_s: float = 10.0) -> list[str]:
-        """Stop every node, brokers first: they leave in order while somebody can take note of
-        it.
-        """
-        brokers = self.stop((node.name for node in self.brokers), timeout_s)
-        return brokers + self.stop((node.name for node in self.controllers), timeout_s)
+        """Stop every node."""
+        return self.stop((node.name for node in self.nodes), timeout_s)
 
     def pid(self, name: str) -> int | None:
         """The pid of a running node, None if it does not run."""

@@ -192,8 +192,7 @@ def stop(
     # Without controllers the brokers serve nobody.
     wanted = _wanted(cluster, names, "broker" if role == "broker" else "")
     running = [node.name for node in wanted if cluster.pid(node.name) is not None]
-    killed = cluster.stop(node.name for node in wanted if node.role == "broker")
-    killed += cluster.stop(node.name for node in wanted if node.role == "controller")
+    killed = cluster.stop(node.name for node in wanted)
     print_line(f"stopped {', '.join(running)}" if running else "nothing was running")
     if delete:
         cluster.delete()

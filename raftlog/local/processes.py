@@ -82,6 +82,11 @@ class Daemons:
             return False
         return True
 
+    def is_stopped(self, name: str) -> bool:
+        """Return whether SIGSTOP has stopped a process."""
+        pid = self.pid(name)
+        return pid is not None and _stat(pid)[:1] == ["T"]
+
     def wait_gone(self, name: str, timeout_s: float) -> bool:
         """Wait until a process has ended; whether it has."""
         deadline = time.monotonic() + timeout_s
@@ -138,9 +143,14 @@ class Daemons:
 
 def _started(pid: int) -> int:
     """When a process started, in ticks since boot; -1 if there is none, or only its zombie."""
+    fields = _stat(pid)
+    return -1 if fields[:1] in ([], ["Z"]) else int(fields[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` from the state on; empty: there is no process."""
     try:
         # The command's name, in parentheses, may hold blanks.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return -1
-    return -1 if fields[0] == "Z" else int(fields[19])
+        return []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from raftlog.cli import built_in
 from raftlog.errors import RaftlogError
-from raftlog.local.session import ACKS, READS, Action, Session, UsageError
+from raftlog.local.session import ACKS, LOOK_EVERY_S, READS, Action, Session, UsageError
 
 PROMPT = "raftlog> "
 HINT = "Ctrl-D or quit stops the cluster."
@@ -128,7 +128,7 @@ async def run_prompt(session: Session, history: Path | None) -> None:
         history=InMemoryHistory() if history is None else FileHistory(str(history)),
         completer=NestedCompleter.from_nested_dict(completions(lines.words, session)),
         bottom_toolbar=session.toolbar,
-        refresh_interval=0.5,
+        refresh_interval=LOOK_EVERY_S,
         complete_while_typing=False,
     )
     running: asyncio.Future[bool] | None = None

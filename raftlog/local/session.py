@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from raftlog.cli.table import table_lines
-from raftlog.errors import AcksNotReachedError, RaftlogError
+from raftlog.errors import RaftlogError
 from raftlog.library.async_client import AsyncClient
 from raftlog.library.options import ClientOptions
 from raftlog.library.values import QuorumInfo, Visibility
@@ -35,7 +35,8 @@ READ_TIMEOUT_S = 3.0
 LOOK_TIMEOUT_S = 0.5
 READY_TIMEOUT_S = 30.0
 GAP_TIMEOUT_S = 30.0
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.5
+"""As often as the prompt shows it again."""
 POLL_S = 0.01
 SETTLE_S = 0.25
 STALLED_S = 0.1
@@ -65,7 +66,6 @@ class Session:
         self.visibility: Visibility | None = None
         """What the active controller said last; None: it does not answer."""
         self.leader_id: int | None = None
-        self.paused: set[str] = set()
         self._expected: set[str] = {node.name for node in cluster.nodes}
         """Names of the nodes that were not killed or stopped on purpose."""
         self._writes: dict[asyncio.Task[None], str] = {}
@@ -111,6 +111,15 @@ class Session:
             raise UsageError(f"{_listed(absent)} {_verb(absent, 'does', 'do')} not run")
         return nodes
 
+    def _are_up(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return those of the nodes that run and are not paused."""
+        cluster = self.cluster
+        return [
+            node
+            for node in nodes
+            if cluster.pid(node.name) is not None and not cluster.is_paused(node.name)
+        ]
+
     def _names(self) -> Iterator[str]:
         return (node.name for node in self.cluster.nodes)
 
@@ -133,7 +142,6 @@ class Session:
         async with self._measured_gap(f"killed {_listed(nodes)}"):
             for node in nodes:
                 self._expected.discard(node.name)
-                self.paused.discard(node.name)
                 self.cluster.kill(node.name, signal.SIGKILL)
                 self.cluster.wait_gone(node.name)
 
@@ -143,7 +151,6 @@ class Session:
         names = [node.name for node in nodes]
         async with self._measured_gap(f"stopped {_listed(nodes)}"):
             self._expected.difference_update(names)
-            self.paused.difference_update(names)
             await asyncio.to_thread(self.cluster.stop, names)
 
     async def start(self, words: Sequence[str]) -> None:
@@ -175,20 +182,22 @@ class Session:
 
     def _pause(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            self.cluster.kill(node.name, signal.SIGSTOP)
-            self.paused.add(node.name)
+            self.cluster.pause(node.name)
 
     async def resume(self, words: Sequence[str]) -> None:
         """Continue paused nodes, all of them by default."""
-        nodes = self.nodes(words) if words else [self.cluster.node(one) for one in self.paused]
+        paused = self._paused()
+        nodes = self.nodes(words) if words else paused
         if not nodes:
             raise UsageError("no node is paused")
-        if others := [node for node in nodes if node.name not in self.paused]:
+        if others := [node for node in nodes if node not in paused]:
             raise UsageError(f"{_listed(others)} {_verb(others, 'is', 'are')} not paused")
         for node in nodes:
-            self.cluster.kill(node.name, signal.SIGCONT)
-            self.paused.discard(node.name)
+            self.cluster.resume(node.name)
         self._say(f"resumed {_listed(nodes)}")
+
+    def _paused(self) -> list[Node]:
+        return [node for node in self.cluster.nodes if self.cluster.is_paused(node.name)]
 
     async def cut(self, words: Sequence[str]) -> None:
         """Cut a node off from another one, or from all: no message passes in either direction."""
@@ -257,11 +266,7 @@ class Session:
     def _has_majority(self) -> bool:
         """Return whether a controller reaches so many others that a majority can commit."""
         controllers, cuts = self.cluster.controllers, self.cluster.cuts
-        running = [
-            node.name
-            for node in controllers
-            if self.cluster.pid(node.name) is not None and node.name not in self.paused
-        ]
+        running = [node.name for node in self._are_up(controllers)]
         return any(
             sum(frozenset((one, other)) not in cuts for other in running) > len(controllers) // 2
             for one in running
@@ -290,8 +295,6 @@ class Session:
         try:
             put: Any = client.kv.put
             result: WriteResult = await put(key, value, acks=acks, timeout_s=WRITE_TIMEOUT_S)
-        except AcksNotReachedError as error:
-            self._say(f"{key}: {error}")
         except RaftlogError as error:
             self._say(f"{key}: {error}")
         else:
@@ -309,18 +312,11 @@ class Session:
             if seen.held_back_by:
                 brokers = ", ".join(f"broker-{one}" for one in seen.held_back_by)
                 return f"waiting for {brokers} to apply it"
-        if not self._serving():
+        if not self._are_up(self.cluster.brokers):
             return "waiting for a broker: none runs"
         return (
             "waiting for the controllers" if self.leader_id is None else "waiting for the brokers"
         )
-
-    def _serving(self) -> list[Node]:
-        return [
-            node
-            for node in self.cluster.brokers
-            if self.cluster.pid(node.name) is not None and node.name not in self.paused
-        ]
 
     async def read(self, words: Sequence[str]) -> None:
         """Read keys from one broker, by default from each that runs."""
@@ -334,7 +330,7 @@ class Session:
                 raise UsageError("brokers serve reads: read KEY from BROKER")
         if not words:
             raise UsageError("read KEY ... [from BROKER] [repeatable|latest|strict]")
-        nodes = source or self._serving()
+        nodes = source or self._are_up(self.cluster.brokers)
         if not nodes:
             raise UsageError("no broker runs")
         for key in words:
@@ -405,7 +401,7 @@ class Session:
             pid = self.cluster.pid(node.name)
             if pid is None:
                 state = "down", f"start it with: start {node.node_id}"
-            elif node.name in self.paused:
+            elif self.cluster.is_paused(node.name):
                 state = "paused", f"resume it with: resume {node.node_id}"
             elif ready:
                 state = "leader" if node.node_id == leader else "ready", said
@@ -456,8 +452,8 @@ class Session:
         leader = "no leader" if self.leader_id is None else f"leader {self.leader_id}"
         lao = "LAO unknown" if self.visibility is None else lao_text(self.visibility)
         parts = [leader, lao]
-        if self.paused:
-            parts.append(f"paused {', '.join(sorted(self.paused))}")
+        if paused := self._paused():
+            parts.append(f"paused {_listed(paused)}")
         if self.cluster.cuts:
             parts.append(counted(len(self.cluster.cuts), "link") + " cut")
         if self.load.is_on:

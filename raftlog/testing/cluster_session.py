@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -142,24 +141,8 @@ def restore_nodes(cluster: LocalCluster) -> None:
         if cluster.pid(node.name) is None:
             cluster.start(node.name)
             touched = True
-        elif is_stopped(cluster, node.name):
-            cluster.kill(node.name, signal.SIGCONT)
+        elif cluster.is_paused(node.name):
+            cluster.resume(node.name)
             touched = True
     if touched:
         wait_all_ready(cluster)
-
-
-def is_stopped(cluster: LocalCluster, name: str) -> bool:
-    """Whether a node stands still, by SIGSTOP."""
-    try:
-        state = Path(f"/proc/{cluster.pid(name)}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state == "T"
-
-
-def wait_stopped(cluster: LocalCluster, name: str, timeout_s: float = 5.0) -> None:
-    """Wait until a SIGSTOP has stopped a node: the signal alone is only on its way."""
-    deadline = time.monotonic() + timeout_s
-    while not is_stopped(cluster, name) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)

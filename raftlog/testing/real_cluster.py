@@ -11,7 +11,7 @@ from raftlog.library.async_client import AsyncClient
 from raftlog.library.client import Client
 from raftlog.library.options import ClientOptions
 from raftlog.local.cluster import LocalCluster
-from raftlog.testing.cluster_session import START_TIMEOUT_S, wait_stopped
+from raftlog.testing.cluster_session import START_TIMEOUT_S
 
 
 class RealCluster:
@@ -84,12 +84,11 @@ class RealCluster:
 
     def pause(self, name: str) -> None:
         """Stop a node with SIGSTOP, and wait until it stands still."""
-        if self._local.kill(name, signal.SIGSTOP):
-            wait_stopped(self._local, name)
+        self._local.pause(name)
 
     def resume(self, name: str) -> None:
         """Let a paused node go on."""
-        self._local.kill(name, signal.SIGCONT)
+        self._local.resume(name)
 
     def close(self) -> None:
         """Close the clients of :meth:`connect`. Idempotent."""
