@@ -134,7 +134,7 @@ def _clear_json_names(message: Any) -> None:
 
 
 def _module(contract: str) -> str:
-    """``raftlog/wire/common/v1/common.proto`` as ``raftlog.wire.common.v1.common_pb2``."""
+    """Return the module of a contract: ``raftlog.wire.common.v1.common_pb2`` of common.proto."""
     return contract.removesuffix(".proto").replace("/", ".") + "_pb2"
 
 

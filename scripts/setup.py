@@ -119,7 +119,7 @@ def fingerprint() -> str:
         *sorted((ROOT / "proto").rglob("*.proto")),
         ROOT / "raftlog" / "config_writes" / "native.c",
         ROOT / "raftlog" / "config_writes" / "warm.h",
-        ROOT / "raftlog" / "cli" / "__main__.py",
+        ROOT / "raftlog" / "__main__.py",
     ):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -211,7 +211,7 @@ COMMANDS = (
     Command(
         "debug",
         "raftlog.cli.debug:register",
-        "What others need to help, and clusters in virtual time.",
+        "Evidence for a bug report, and clusters in virtual time.",
         "Diagnose",
     ),
     Command(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from raftlog.incident.evidence import NodeTold
 
 app = typer.Typer(
-    help="What others need to help, and clusters in virtual time.",
+    help="Evidence for a bug report, and clusters in virtual time.",
     epilog=EPILOG,
     no_args_is_help=True,
 )
@@ -37,7 +37,7 @@ def register(app_: typer.Typer) -> None:
 
 @app.callback()
 def _group() -> None:
-    """What others need to help, and clusters in virtual time."""
+    """Evidence for a bug report, and clusters in virtual time."""
 
 
 @app.command(epilog=EPILOG)

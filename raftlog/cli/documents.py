@@ -1,4 +1,4 @@
-"""What each command prints with ``--json``: the one declaration of it.
+"""The types of what each command prints with ``--json``, declared once.
 
 ``scripts/reference`` writes docs/reference/json.md and docs/reference/json_schema.json from these
 types, and ``tests/cli/test_json_documents.py`` holds the output of the commands against them.
@@ -22,7 +22,7 @@ class Write(TypedDict):
     """Where a write is in the log."""
 
     offset: int
-    """Its last offset."""
+    """Offset of the write's last record."""
     epoch: int
     generation: int
     """The generation of the log."""
@@ -87,7 +87,7 @@ class LocalStatus(TypedDict):
 
 
 class TopicResult(TypedDict):
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: str
     topic_id: str | None
@@ -154,7 +154,7 @@ class DescribedConfig(TypedDict):
     name: str
     value: str
     source: str
-    """What the value comes from: default, dynamic topic, …"""
+    """The source of the value: default, dynamic topic, …"""
     without_effect: str | None
     """Why the value changes nothing in this build."""
 

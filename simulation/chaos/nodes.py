@@ -29,7 +29,7 @@ ahead_s = int(sys.argv.pop(1))
 real, real_ns = time.time, time.time_ns
 time.time = lambda: real() + ahead_s
 time.time_ns = lambda: real_ns() + ahead_s * 10**9
-runpy.run_module("raftlog.cli", run_name="__main__", alter_sys=True)
+runpy.run_module("raftlog", run_name="__main__", alter_sys=True)
 """
 """A program whose wall clock is ahead."""
 SETTINGS: dict[str, Any] = {

@@ -75,9 +75,7 @@ def test_a_command_ends_when_nobody_reads_it_any_more(unread: int) -> None:
     assert ended(f"while True: {LINE}", unread) == (UNREAD, "")
 
 
-@pytest.mark.parametrize(
-    "program", ["raftlog --help", "raftlog.cli topics --help", "raftlog local"]
-)
+@pytest.mark.parametrize("program", ["raftlog --help", "raftlog topics --help", "raftlog local"])
 def test_no_program_says_of_an_unread_help_that_it_was_refused(program: str, unread: int) -> None:
     words = [sys.executable, "-m", *program.split(), "--help"]
     done = subprocess.run(

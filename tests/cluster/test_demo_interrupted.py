@@ -16,7 +16,7 @@ from cluster_kit import PATIENCE_S, until
 AT_A_TERMINAL = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("raftlog.cli", run_name="__main__", alter_sys=True)
+runpy.run_module("raftlog", run_name="__main__", alter_sys=True)
 """
 """What runs in the background of a shell has inherited that Ctrl-C is ignored; nobody at a terminal
 has.

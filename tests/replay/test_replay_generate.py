@@ -19,7 +19,7 @@ from json_schemas import validator
 from spark_runs import Replay
 from typer.testing import CliRunner
 
-import raftlog.cli
+import raftlog
 from raftlog import batch
 from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
@@ -66,7 +66,7 @@ def rows(log: bytes) -> Iterator[tuple[int, batch.BatchHeader, int, Any]]:
 
 def test_the_installed_script_makes_a_history_in_a_process_of_its_own(tmp_path: Path) -> None:
     """[Which loads the script once more: without a guard it ran the command again instead.]"""
-    script = str(Path(raftlog.cli.__file__).with_name("__main__.py"))
+    script = str(Path(raftlog.__file__).with_name("__main__.py"))
     made_up = str(tmp_path / "made-up")
     run = subprocess.run(
         [sys.executable, "-P", script, "replay", "generate", made_up, "--records", "400"],

@@ -453,7 +453,7 @@ def test_a_watch_tells_at_once_and_says_how_far_it_has_come(tmp_path: Path) -> N
     words = [
         sys.executable,
         "-m",
-        "raftlog.cli",
+        "raftlog",
         "replay",
         "watch",
         "exported",
@@ -491,7 +491,7 @@ def test_what_goes_wrong_with_a_watch_goes_to_standard_error(tmp_path: Path) -> 
     words = [
         sys.executable,
         "-m",
-        "raftlog.cli",
+        "raftlog",
         "replay",
         "watch",
         "exported",
