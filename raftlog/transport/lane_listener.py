@@ -81,7 +81,7 @@ class LaneListener:
         except OSError as error:
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise ConfigError(f"{PORT_KEY}: cannot listen on {host}:{port}: {why}") from error
-        log.info("followers may fetch beside gRPC", host=host, port=self.port)
+        log.debug("listening beside gRPC", host=host, port=self.port)
 
     def close(self) -> None:
         """Listen no more, and let go of who has shown no ticket. Lanes belong to their links."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import shutil
 import sys
 import tomllib
 from functools import partial
 from pathlib import Path
 
 import pytest
+from inner_pytest import run_pytest
 
 from raftlog.testing import SeedFailedError, sweep
 
@@ -19,7 +20,6 @@ sys.path.insert(0, str(ROOT / "examples" / "testing"))
 from test_account import two_tellers  # noqa: E402 - found there
 
 PAGE = (ROOT / "docs" / "testing.md").read_text()
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"]
 FINDS = (0, 1, 2)
 """Seeds with which the mistake of the example is found."""
 
@@ -29,14 +29,7 @@ def blocks(language: str) -> list[str]:
 
 
 def pytest_of(directory: Path, *arguments: str) -> str:
-    ended = subprocess.run(
-        [*PYTEST, "-W", "error", *arguments],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    ended = run_pytest(directory, "-W", "error", *arguments)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -85,9 +78,9 @@ def test_corrected_example_passes_where_the_other_fails() -> None:
 
 
 @pytest.mark.nightly
-def test_example_as_users_run_it() -> None:
-    directory = ROOT / "examples" / "testing"
-    assert "202 passed" in pytest_of(directory, "--raftlog-seeds", "200", "-o", "addopts=", ".")
+def test_example_as_users_run_it(tmp_path: Path) -> None:
+    directory = shutil.copytree(ROOT / "examples" / "testing", tmp_path / "example")
+    assert "202 passed" in pytest_of(directory, "--raftlog-seeds", "200", ".")
 
 
 @pytest.mark.nightly

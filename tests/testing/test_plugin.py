@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from inner_pytest import PYTEST, run_pytest
 
 from raftlog.local import cluster as local
 from raftlog.local.cluster import LocalCluster
@@ -21,7 +22,6 @@ from raftlog.testing.plugin import seeds_of
 from raftlog.testing.slate import Slate
 
 PATIENCE_S = 60.0
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio"]
 
 
 @pytest.fixture
@@ -48,14 +48,7 @@ def until(found: Callable[[], object], within_s: float = PATIENCE_S) -> bool:
 
 def run(directory: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     (directory / "test_user.py").write_text(text)
-    return subprocess.run(
-        [*PYTEST, *arguments, "test_user.py"],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S * 3,
-    )
+    return run_pytest(directory, *arguments, "test_user.py", timeout_s=PATIENCE_S * 3)
 
 
 EVERYTHING = """
@@ -324,10 +317,7 @@ def test_it(raftlog_seed):
     assert "AssertionError: trouble" in ran.stdout
     # Of all frames those of the test alone.
     assert "def simulated(" not in ran.stdout
-    assert (
-        "--raftlog-seeds"
-        in subprocess.run([*PYTEST, "--help"], capture_output=True, text=True, check=True).stdout
-    )
+    assert "--raftlog-seeds" in run_pytest(tmp_path, "--help").stdout
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "3-", "5-3", "x"])
