@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from raftlog import errors, recipes, tracing
-    from raftlog.client.partition_queue import RecordMetadata
-    from raftlog.client.watch import CompactedError
-    from raftlog.library.async_client import AsyncClient
-    from raftlog.library.changes import Change
-    from raftlog.library.client import Client, connect
-    from raftlog.library.conditions import ABSENT, UNCONDITIONAL, Unconditional
-    from raftlog.library.enums import (
+    from raftlog.client.async_client import AsyncClient
+    from raftlog.client.changes import Change
+    from raftlog.client.client import Client, connect
+    from raftlog.client.conditions import ABSENT, UNCONDITIONAL, Unconditional
+    from raftlog.client.enums import (
         AclOperation,
         AclPermission,
         AclResourceType,
@@ -34,14 +32,15 @@ if TYPE_CHECKING:
         ReadMode,
         ResourceType,
     )
-    from raftlog.library.export_cursors import ExportCursor
-    from raftlog.library.hostnames import Hostname
-    from raftlog.library.key_values import Delete, Expect, KeyValue, Put
-    from raftlog.library.leases import LeaseInfo
-    from raftlog.library.options import ClientOptions
-    from raftlog.library.partitions import Election, Elections, PartitionState, Reassignment
-    from raftlog.library.records import Record
-    from raftlog.library.values import (
+    from raftlog.client.export_cursors import ExportCursor
+    from raftlog.client.hostnames import Hostname
+    from raftlog.client.key_values import Delete, Expect, KeyValue, Put
+    from raftlog.client.leases import LeaseInfo
+    from raftlog.client.options import ClientOptions
+    from raftlog.client.partition_queue import RecordMetadata
+    from raftlog.client.partitions import Election, Elections, PartitionState, Reassignment
+    from raftlog.client.records import Record
+    from raftlog.client.values import (
         Acl,
         AclFilter,
         Broker,
@@ -59,16 +58,17 @@ if TYPE_CHECKING:
         Visibility,
         Voter,
     )
+    from raftlog.client.watch import CompactedError
     from raftlog.outcome import Acks, LogOffset, Token, WriteResult
 
     __version__: str
 
 _FROM = {
-    "raftlog.library.async_client": ("AsyncClient",),
+    "raftlog.client.async_client": ("AsyncClient",),
     "raftlog.client.watch": ("CompactedError",),
-    "raftlog.library.changes": ("Change",),
-    "raftlog.library.client": ("Client", "connect"),
-    "raftlog.library.enums": (
+    "raftlog.client.changes": ("Change",),
+    "raftlog.client.client": ("Client", "connect"),
+    "raftlog.client.enums": (
         "AclOperation",
         "AclPermission",
         "AclResourceType",
@@ -78,16 +78,16 @@ _FROM = {
         "ReadMode",
         "ResourceType",
     ),
-    "raftlog.library.conditions": ("ABSENT", "UNCONDITIONAL", "Unconditional"),
-    "raftlog.library.key_values": ("Delete", "Expect", "KeyValue", "Put"),
-    "raftlog.library.leases": ("LeaseInfo",),
-    "raftlog.library.export_cursors": ("ExportCursor",),
-    "raftlog.library.hostnames": ("Hostname",),
-    "raftlog.library.options": ("ClientOptions",),
-    "raftlog.library.partitions": ("Election", "Elections", "PartitionState", "Reassignment"),
+    "raftlog.client.conditions": ("ABSENT", "UNCONDITIONAL", "Unconditional"),
+    "raftlog.client.key_values": ("Delete", "Expect", "KeyValue", "Put"),
+    "raftlog.client.leases": ("LeaseInfo",),
+    "raftlog.client.export_cursors": ("ExportCursor",),
+    "raftlog.client.hostnames": ("Hostname",),
+    "raftlog.client.options": ("ClientOptions",),
+    "raftlog.client.partitions": ("Election", "Elections", "PartitionState", "Reassignment"),
     "raftlog.client.partition_queue": ("RecordMetadata",),
-    "raftlog.library.records": ("Record",),
-    "raftlog.library.values": (
+    "raftlog.client.records": ("Record",),
+    "raftlog.client.values": (
         "Acl",
         "AclFilter",
         "Broker",

@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import raftlog
+from raftlog.client.leases import BELIEVED_SHARE
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
-from raftlog.library.leases import BELIEVED_SHARE
 from raftlog.recipes import AsyncDoubleBarrier, AsyncLock, PlaceLostError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import CheckFailedError

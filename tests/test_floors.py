@@ -50,7 +50,7 @@ FLOORS: dict[str, str] = {
     "services": "controller.service broker.service",
     "commands and library": (
         """
-        raftlog raftlog.library raftlog.recipes
+        raftlog raftlog.recipes
         raftlog.console.document raftlog.console.altered raftlog.console.recent raftlog.console.sentences raftlog.console.stored raftlog.console.look raftlog.console.configured
         raftlog.local.processes raftlog.local raftlog.cli raftlog.__main__ raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
     """

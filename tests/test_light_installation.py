@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 import raftlog.client
-import raftlog.library
 from raftlog.cli import built_in
 from raftlog.cli.extras import BROUGHT_BY, OF_SERVER, missing
 
@@ -25,9 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMAND_LINE = {name for name, extras in BROUGHT_BY.items() if "cli" in extras}
 HEAVY = sorted({*BROUGHT_BY, "duckdb", "h11", "numpy", "pandas", "psutil", "py4j"})
 CLIENT = sorted(
-    f"{package.__name__}.{module.name}"
-    for package in (raftlog.client, raftlog.library)
-    for module in pkgutil.iter_modules(package.__path__)
+    f"raftlog.client.{module.name}" for module in pkgutil.iter_modules(raftlog.client.__path__)
 )
 NOWHERE = ["--bootstrap-server", "127.0.0.1:1", "--timeout", "0.3"]
 NO_QUORUM = ["--bootstrap-controller", "127.0.0.1:1", "--timeout", "0.3"]

@@ -15,8 +15,8 @@ import uvloop
 
 from benchmarks.nodes import Quorum
 from benchmarks.stats import cpu_s, latency_ms
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.leases import AsyncLease
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.leases import AsyncLease
 from raftlog.recipes import AsyncElection, AsyncLock
 
 LEASES, CLIENTS, IN_FLIGHT = 3_000, 100, 64

@@ -204,9 +204,9 @@ def _node_names(prefix: str = "") -> list[str]:
     """Of those that begin so, without that beginning. Asks without a leader, too."""
     import asyncio
 
-    from raftlog.cli.client_security import security_of_environment
     from raftlog.cli.node_queries import find_nodes
     from raftlog.cli.options import BROKERS, CONTROLLERS, variable
+    from raftlog.client.security import security_of_environment
 
     addresses, brokers = (
         [one.strip() for one in os.environ.get(variable(which), "").split(",") if one.strip()]

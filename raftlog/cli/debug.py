@@ -138,8 +138,8 @@ async def _of_nodes(
     nodes: list[NodeAt], timeout_s: float, *, disk: bool
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """The parts of each node that answers, and why others do not, by name."""
-    from raftlog.cli.client_security import security_of_environment
     from raftlog.cli.node_queries import ask_all
+    from raftlog.client.security import security_of_environment
     from raftlog.wire.node.v1 import node_pb2 as pb
 
     security = security_of_environment()

@@ -105,7 +105,7 @@ class _Looking:
     """Looks at a cluster, once or again and again, on one event loop. Returns exit codes."""
 
     def __init__(self, addresses: list[str], timeout_s: float, *, as_json: bool) -> None:
-        from raftlog.cli.client_security import security_of_environment
+        from raftlog.client.security import security_of_environment
 
         self._addresses, self._timeout_s, self._as_json = addresses, timeout_s, as_json
         self._security = security_of_environment()

@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from raftlog.cli.client_security import ClientSecurity
-from raftlog.cli.quorum_queries import DESCRIBE_QUORUM, Call, Called, call, call_all
+from raftlog.client.quorum_queries import DESCRIBE_QUORUM, Call, Called, call, call_all
+from raftlog.client.security import ClientSecurity
 from raftlog.doctor.evidence import About, Evidence, NodeSeen, Reach
 from raftlog.endpoint import endpoint_on, parse_endpoint
 from raftlog.transport.api import Probe

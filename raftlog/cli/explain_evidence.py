@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raftlog import batch
-from raftlog.cli.client_security import security_of_environment
 from raftlog.cli.doctor_evidence import LOOK_S, gather
 from raftlog.cli.log_sources import LogSource, begins_late, chunks, open_log
 from raftlog.cli.node_queries import NodeAt, journals, nodes_of
 from raftlog.cli.times import FOR_EVER_MS, Period
+from raftlog.client.security import security_of_environment
 from raftlog.doctor.evidence import Evidence as Seen
 from raftlog.errors import (
     ApiError,

@@ -16,7 +16,7 @@ from raftlog.errors import ConfigError
 from raftlog.wire.controller.v1 import controller_pb2
 
 if TYPE_CHECKING:
-    from raftlog.cli.quorum_queries import Quorum
+    from raftlog.client.quorum_queries import Quorum
 
 app = typer.Typer(
     help="The feature levels that the cluster uses (KIP-584).", epilog=EPILOG, no_args_is_help=True
@@ -53,8 +53,8 @@ def describe(
     Examples:
       raftlog cluster features describe --bootstrap-controller 127.0.0.1:9093
     """
-    from raftlog.cli.client_security import security_of_environment
-    from raftlog.cli.quorum_queries import ask_quorum
+    from raftlog.client.quorum_queries import ask_quorum
+    from raftlog.client.security import security_of_environment
 
     addresses = controllers(bootstrap_controller)
     quorum = asyncio.run(ask_quorum(addresses, timeout, security_of_environment()))

@@ -361,8 +361,8 @@ class RunningLog:
 
     def now_ms(self) -> int:
         """See LogSource."""
-        from raftlog.cli.client_security import security_of_environment
         from raftlog.cli.doctor_evidence import LOOK_S, gather
+        from raftlog.client.security import security_of_environment
 
         bootstrap, timeout_s = self._controllers
         seen = self._runner.run(

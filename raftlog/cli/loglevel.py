@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from raftlog.cli.node_queries import NodeAt
-    from raftlog.cli.quorum_queries import Called
+    from raftlog.client.quorum_queries import Called
 
 DEFAULT_FOR = "10m"
 CONFIGURED = "configured"
@@ -104,8 +104,8 @@ async def _ask(
     for_ms: int,
     names: list[str],
 ) -> list[tuple[NodeAt, Called]]:
-    from raftlog.cli.client_security import security_of_environment
     from raftlog.cli.node_queries import ask_all, find_nodes
+    from raftlog.client.security import security_of_environment
     from raftlog.wire.node.v1 import node_pb2 as pb
 
     security = security_of_environment()

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from google.protobuf.message import Message
 
-from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import gather
-from raftlog.cli.quorum_queries import Called, call, cluster_of
+from raftlog.client.quorum_queries import Called, call, cluster_of
+from raftlog.client.security import ClientSecurity
 from raftlog.doctor.evidence import Evidence as Seen
 from raftlog.doctor.node_rules import CLOCKS_MS
 from raftlog.endpoint import endpoint_on

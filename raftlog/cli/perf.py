@@ -150,8 +150,8 @@ async def _majority_sync_ms(addresses: list[str], timeout_s: float) -> float | N
 
     None: the nodes do not say.
     """
-    from raftlog.cli.client_security import security_of_environment
     from raftlog.cli.node_queries import ask_all, find_nodes
+    from raftlog.client.security import security_of_environment
     from raftlog.wire.node.v1 import node_pb2 as pb
 
     security = security_of_environment()

@@ -15,7 +15,7 @@ from raftlog.cli.quorum_views import members_document, show_quorum
 from raftlog.words import nodes as nodes_in_words
 
 if TYPE_CHECKING:
-    from raftlog.cli.quorum_queries import Answer, Quorum
+    from raftlog.client.quorum_queries import Answer, Quorum
 
 app = typer.Typer(
     help="The controllers, as each sees itself: roles, lag, voters.",
@@ -104,9 +104,9 @@ def describe(
 
 async def _ask(addresses: list[str], timeout_s: float) -> tuple[Quorum, dict[str, str]]:
     """What the nodes say of the quorum, and the builds of those that answer, by address."""
-    from raftlog.cli.client_security import security_of_environment
     from raftlog.cli.node_queries import versions_of
-    from raftlog.cli.quorum_queries import ask_quorum
+    from raftlog.client.quorum_queries import ask_quorum
+    from raftlog.client.security import security_of_environment
 
     security = security_of_environment()
     quorum = await ask_quorum(addresses, timeout_s, security)

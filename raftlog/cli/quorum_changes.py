@@ -181,8 +181,8 @@ def _voter(voter_id: int, bootstrap_controller: str, timeout_s: float) -> Any:
     """
     import asyncio
 
-    from raftlog.cli.client_security import security_of_environment
-    from raftlog.cli.quorum_queries import ask_quorum
+    from raftlog.client.quorum_queries import ask_quorum
+    from raftlog.client.security import security_of_environment
 
     addresses = controllers(bootstrap_controller)
     quorum = asyncio.run(ask_quorum(addresses, timeout_s, security_of_environment()))
@@ -198,8 +198,8 @@ def _joins_by_itself(address: str, timeout_s: float) -> bool | None:
     """Whether the node at an address becomes a voter by itself; None: it does not say."""
     import asyncio
 
-    from raftlog.cli.client_security import security_of_environment
-    from raftlog.cli.quorum_queries import call
+    from raftlog.client.quorum_queries import call
+    from raftlog.client.security import security_of_environment
     from raftlog.wire.node.v1 import node_pb2
 
     called = asyncio.run(

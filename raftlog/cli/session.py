@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raftlog.cli.interrupts import run_cancellable
-from raftlog.cli.listening import require_listener
 from raftlog.cli.options import brokers, controllers
+from raftlog.client.listening import require_listener
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -136,7 +136,7 @@ def open_session(timeout_s: float) -> Session:
 
     Raises ConfigError for certificates and tokens that cannot be read.
     """
-    from raftlog.cli.client_security import security_of_environment
+    from raftlog.client.security import security_of_environment
     from raftlog.transport.grpc_transport import GrpcTransport
 
     security = security_of_environment()

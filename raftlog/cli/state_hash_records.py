@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from raftlog.cli.client_security import security_of_environment
-from raftlog.cli.quorum_queries import Answer, ask_quorum
+from raftlog.client.quorum_queries import Answer, ask_quorum
+from raftlog.client.security import security_of_environment
 from raftlog.client.snapshot_footer import fetch_footer
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import format_hash

@@ -1,3 +1,6 @@
-"""The client library: calls to the active controller and to brokers, for brokers, the CLI, the demo
-and benchmarks.
+"""The client library: ``raftlog.Client`` and ``raftlog.AsyncClient``, with plain values in and out,
+above sessions that speak protobuf; brokers, commands and the simulator use these sessions, too.
+
+There is one implementation: the blocking client runs the asynchronous one on an event loop in a
+thread of its own.
 """

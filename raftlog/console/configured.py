@@ -6,7 +6,7 @@ import asyncio
 import importlib
 from typing import TYPE_CHECKING
 
-from raftlog.cli.client_security import ClientSecurity
+from raftlog.client.security import ClientSecurity
 from raftlog.config.node import NodeConfig
 from raftlog.console.door import Door, read_token
 from raftlog.console.local import Local

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import LOOK_S, gather
 from raftlog.cli.node_queries import NodeAt, journals, nodes_of
+from raftlog.client.security import ClientSecurity
 from raftlog.console.document import document
 from raftlog.console.local import Local
 from raftlog.console.recent import MAX_CHUNKS, RecentChanges

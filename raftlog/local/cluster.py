@@ -36,7 +36,7 @@ from raftlog.errors import ConfigError
 from raftlog.local.processes import Daemons
 
 if TYPE_CHECKING:
-    from raftlog.cli.quorum_queries import Quorum
+    from raftlog.client.quorum_queries import Quorum
     from raftlog.transport.tls import TlsConfig
 
 HOST = "127.0.0.1"
@@ -359,8 +359,8 @@ class LocalCluster:
 
     def quorum(self, timeout_s: float = 2.0) -> Quorum:
         """What every controller says of itself."""
-        from raftlog.cli.client_security import ClientSecurity
-        from raftlog.cli.quorum_queries import ask_quorum
+        from raftlog.client.quorum_queries import ask_quorum
+        from raftlog.client.security import ClientSecurity
 
         addresses = [node.endpoint for node in self.controllers]
         return asyncio.run(ask_quorum(addresses, timeout_s, ClientSecurity(self.tls)))

@@ -9,8 +9,8 @@ from collections import deque
 from statistics import median
 from typing import NamedTuple
 
+from raftlog.client.async_client import AsyncClient
 from raftlog.errors import ApiError, RaftlogError
-from raftlog.library.async_client import AsyncClient
 
 WRITERS = 4
 RETRY_S = 0.005

@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from raftlog.cli.table import table_lines
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.options import ClientOptions
+from raftlog.client.values import QuorumInfo, Visibility
 from raftlog.errors import RaftlogError
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.options import ClientOptions
-from raftlog.library.values import QuorumInfo, Visibility
 from raftlog.local.authority import ADMINISTRATOR, SOMEBODY, Authority
 from raftlog.local.cluster import LocalCluster, Node, own_environment
 from raftlog.local.load import WRITERS, Load

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from raftlog.library.arguments import checked
-from raftlog.library.async_client import AsyncClient
+from raftlog.client.arguments import checked
+from raftlog.client.async_client import AsyncClient
 from raftlog.recipes.keys import key_of, until_gone
 
 

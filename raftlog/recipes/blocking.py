@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Generator
 from typing import Self, TypeVar, cast
 
-from raftlog.errors import ClientClosedError
-from raftlog.library.arguments import checked
-from raftlog.library.blocking import (
+from raftlog.client.arguments import checked
+from raftlog.client.blocking import (
     Attribute,
     Blocking,
     BlockingContext,
@@ -16,8 +15,9 @@ from raftlog.library.blocking import (
     on_loop,
     waiting,
 )
-from raftlog.library.client import Client
-from raftlog.library.key_values import Expect
+from raftlog.client.client import Client
+from raftlog.client.key_values import Expect
+from raftlog.errors import ClientClosedError
 from raftlog.recipes.barrier import AsyncBarrier
 from raftlog.recipes.double_barrier import AsyncDoubleBarrier
 from raftlog.recipes.election import AsyncElection, Leader

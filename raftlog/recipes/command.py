@@ -19,7 +19,7 @@ from raftlog.words import listed
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
-    from raftlog.library.async_client import AsyncClient
+    from raftlog.client.async_client import AsyncClient
     from raftlog.recipes import AsyncLock
 
 _GRACE_S = 5.0
@@ -108,7 +108,7 @@ def lock(
 
 def _client(session: Session, bootstrap: str, timeout_s: float) -> AsyncClient:
     """A client of the library over the session's connections."""
-    from raftlog.library.async_client import AsyncClient
+    from raftlog.client.async_client import AsyncClient
 
     return AsyncClient.over(
         lambda: session.transport, session.broker_addresses(bootstrap), timeout_s=timeout_s

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from raftlog.client.arguments import checked
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.conditions import ABSENT
+from raftlog.client.enums import ReadModeLike
+from raftlog.client.key_values import Delete, Expect, KeyValue, Put
 from raftlog.errors import (
     ClientClosedError,
     InvalidUpdateVersionError,
     PlaceLostError,
     UnknownOutcomeError,
 )
-from raftlog.library.arguments import checked
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.conditions import ABSENT
-from raftlog.library.enums import ReadModeLike
-from raftlog.library.key_values import Delete, Expect, KeyValue, Put
 from raftlog.recipes.holder import InQueue
 from raftlog.recipes.keys import key_of, watched
 from raftlog.recipes.lock import DEFAULT_TTL_S

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Self
 
+from raftlog.client.arguments import checked
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.key_values import Put
 from raftlog.errors import InvalidUpdateVersionError, PlaceLostError
-from raftlog.library.arguments import checked
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.key_values import Put
 from raftlog.recipes.holder import Holder
 from raftlog.recipes.keys import watched
 from raftlog.recipes.lock import DEFAULT_TTL_S

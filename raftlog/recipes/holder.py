@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from raftlog.library.arguments import checked
-from raftlog.library.key_values import Expect
+from raftlog.client.arguments import checked
+from raftlog.client.key_values import Expect
 from raftlog.recipes.place import Place
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.changes import AsyncChanges
 from raftlog.errors import ClientClosedError
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.changes import AsyncChanges
 
 
 def place_key(prefix: str, lease_id: int) -> str:

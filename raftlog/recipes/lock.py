@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
-from raftlog.library.arguments import checked
-from raftlog.library.async_client import AsyncClient
+from raftlog.client.arguments import checked
+from raftlog.client.async_client import AsyncClient
 from raftlog.recipes.holder import Holder
 from raftlog.recipes.place import Place
 

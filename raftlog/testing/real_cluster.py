@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from typing_extensions import Unpack
 
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.client import Client
-from raftlog.library.options import ClientOptions
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.client import Client
+from raftlog.client.options import ClientOptions
 from raftlog.local.cluster import LocalCluster
 from raftlog.testing.cluster_session import START_TIMEOUT_S
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from typing_extensions import Unpack
 
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.options import ClientOptions
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.options import ClientOptions
 from raftlog.testing.story import Story
 from simulation.guest_world import Guest, GuestWorld
 
@@ -31,7 +31,7 @@ class HostSurroundings:
         self.bootstrap = ",".join(broker.endpoint for broker in world.members)
 
     def admit(self, client: AsyncClient) -> tuple[Callable[[], Transport], random.Random]:
-        """See :class:`raftlog.library.surroundings.Surroundings`."""
+        """See :class:`raftlog.client.surroundings.Surroundings`."""
         self._clients += 1
         self._story.record(client, self._host)
         rng = self._world.rng(f"client {self._clients} of {self._host}")

@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any
 
 import raftlog
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.client import Client
 from raftlog.client.committed_image import CommittedImage
+from raftlog.client.enums import ResourceType
 from raftlog.client.log_reader import LogReader
+from raftlog.client.values import AclFilter
 from raftlog.errors import ApiError, RaftlogError, ResourceNotFoundError
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.client import Client
-from raftlog.library.enums import ResourceType
-from raftlog.library.values import AclFilter
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport
 

@@ -10,12 +10,12 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from raftlog.library.key_values import KeyValue
-from raftlog.library.leases import AsyncLease
+from raftlog.client.key_values import KeyValue
+from raftlog.client.leases import AsyncLease
 from raftlog.outcome import WriteResult
 
 if TYPE_CHECKING:
-    from raftlog.library.async_client import AsyncClient
+    from raftlog.client.async_client import AsyncClient
 
 NAMESPACES = (
     "topics",

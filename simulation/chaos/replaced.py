@@ -14,7 +14,7 @@ import uuid
 from functools import partial
 from pathlib import Path
 
-from raftlog.cli.quorum_queries import ask_quorum
+from raftlog.client.quorum_queries import ask_quorum
 from raftlog.storage.api import NodeIdentity
 from raftlog.storage.meta_file import format_storage
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb

@@ -20,10 +20,10 @@ from pathlib import Path
 from raftlog import batch
 from raftlog.cli.data_directory import require_node
 from raftlog.cli.log_sources import DirectoryLog, chunks
-from raftlog.cli.quorum_queries import ask_quorum
 from raftlog.client.consumer import EARLIEST, Consumer
 from raftlog.client.data_records import ConsumedRecord
 from raftlog.client.log_reader import LogReader
+from raftlog.client.quorum_queries import ask_quorum
 from raftlog.errors import RaftlogError
 from raftlog.storage.reader import open_read_only
 from raftlog.wire.common.v1 import common_pb2

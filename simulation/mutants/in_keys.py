@@ -110,7 +110,7 @@ MUTANTS = (
         "a client relies on a lease for longer than the cluster keeps it",
         (
             Edit(
-                "raftlog.library.leases:AsyncLease.__init__",
+                "raftlog.client.leases:AsyncLease.__init__",
                 "ttl_s * BELIEVED_SHARE",
                 "ttl_s * 1.5",
             ),
@@ -180,7 +180,7 @@ MUTANTS = (
         "the client library does not know of which log the id of a lease is",
         (
             Edit(
-                "raftlog.library.leases:AsyncLeases.keep_alive",
+                "raftlog.client.leases:AsyncLeases.keep_alive",
                 "generation_of(lease_id) if generation is None else generation",
                 "generation",
             ),

@@ -6,9 +6,9 @@ import pytest
 from broker_log import LogMaker, topic_id
 
 from broker.metadata import reads
+from raftlog.client.wire import broker_from_wire
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.library.wire import broker_from_wire
 from raftlog.metadata.config_keys import config_keys
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as rec

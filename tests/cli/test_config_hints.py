@@ -11,7 +11,7 @@ from command_lines import Raftlog
 from raftlog.cli.config_hints import did_you_mean, without_effect
 from raftlog.cli.configs import marked
 from raftlog.cli.spellings import respelled
-from raftlog.library.wire import config_from_wire
+from raftlog.client.wire import config_from_wire
 from raftlog.local.cluster import LocalCluster
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.wire.broker.v1 import broker_pb2

@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from raftlog.cli.exits import FailedError
-from raftlog.cli.quorum_queries import Answer, Quorum
+from raftlog.client.quorum_queries import Answer, Quorum
 from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.local import commands, processes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.cli.quorum_queries import cluster_of
+from raftlog.client.quorum_queries import cluster_of
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import raftlog
+from raftlog.client.arguments import Headers, check_of, config_text, headers_of
+from raftlog.client.namespace import Namespace
+from raftlog.client.options import Options
 from raftlog.errors import ApiError, ConfigError
-from raftlog.library.arguments import Headers, check_of, config_text, headers_of
-from raftlog.library.namespace import Namespace
-from raftlog.library.options import Options
 
 
 @pytest.mark.parametrize(

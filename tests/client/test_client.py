@@ -18,9 +18,9 @@ from scripted_broker import listening
 
 import raftlog
 from raftlog import errors
-from raftlog.library import client as blocking_client
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.blocking import Blocking, BlockingContext, BlockingStream
+from raftlog.client import client as blocking_client
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.blocking import Blocking, BlockingContext, BlockingStream
 
 
 @pytest.fixture(scope="module")

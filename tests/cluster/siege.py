@@ -14,11 +14,11 @@ from cluster_kit import CLIENT_METRICS, PATIENCE_S, setting, until_true
 from stranger import Stranger
 
 from raftlog import batch
-from raftlog.cli.client_security import ClientSecurity
-from raftlog.cli.quorum_queries import ask_node
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
+from raftlog.client.quorum_queries import ask_node
+from raftlog.client.security import ClientSecurity
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.entities import Broker, Partition

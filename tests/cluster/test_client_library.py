@@ -19,7 +19,7 @@ from cluster_kit import PATIENCE_S, running, until
 import raftlog
 from raftlog import errors
 from raftlog.client.consumer import Consumer, ConsumerSettings
-from raftlog.library.core import Core
+from raftlog.client.core import Core
 from raftlog.local.cluster import LocalCluster
 from raftlog.recipes import Barrier, Election, Lock
 
@@ -470,7 +470,7 @@ MAIN_ENDS = """
 import sys, threading, raftlog
 from concurrent.futures import ThreadPoolExecutor
 from raftlog.client.consumer import Consumer, ConsumerSettings
-from raftlog.library.core import Core
+from raftlog.client.core import Core
 from raftlog.recipes import Barrier, DoubleBarrier, Election, Lock
 client = raftlog.connect(sys.argv[1])
 held = Lock(client, "held", ttl_s=2)

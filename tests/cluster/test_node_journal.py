@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cluster_kit import until
 
-from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import gather
 from raftlog.cli.node_queries import ask_all, find_nodes, journals, nodes_of
+from raftlog.client.security import ClientSecurity
 from raftlog.incident.evidence import NodeTold
 from raftlog.journal.files import read_journal
 from raftlog.local.cluster import LocalCluster

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, Load, raftlog, until_true
 
-from raftlog.cli.quorum_queries import ask_quorum
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
+from raftlog.client.quorum_queries import ask_quorum
 from raftlog.local.cluster import free_ports
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image

@@ -25,9 +25,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from raftlog import tracing
 from raftlog.client.broker_client import BrokerClient
+from raftlog.client.client import Client
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request
-from raftlog.library.client import Client
 from raftlog.local.cluster import LocalCluster
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.common.v1 import common_pb2

@@ -12,9 +12,9 @@ import pytest
 from clusters import CLUSTER, broker, brokers, codes, described, voter
 from google.protobuf.message import Message
 
-from raftlog.cli.client_security import ClientSecurity
 from raftlog.cli.doctor_evidence import GRACE, gather
 from raftlog.cli.node_queries import journals, nodes_of
+from raftlog.client.security import ClientSecurity
 from raftlog.doctor.evidence import Evidence, Reach
 from raftlog.incident.evidence import Evidence as Told
 from raftlog.journal.event import Kind

@@ -12,9 +12,9 @@ from simulated_cluster import Cluster, client_beside_a_lagging_broker, on_cluste
 
 import raftlog
 from raftlog import errors, recipes
+from raftlog.client.blocking import Attribute
+from raftlog.client.core import Core
 from raftlog.errors import ErrorCode
-from raftlog.library.blocking import Attribute
-from raftlog.library.core import Core
 from raftlog.recipes import (
     AsyncBarrier,
     AsyncDoubleBarrier,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from raftlog.errors import ApiError, ErrorCode
-from raftlog.library.arguments import config_text
-from raftlog.library.enums import (
+from raftlog.client.arguments import config_text
+from raftlog.client.enums import (
     AclOperation,
     AclPermission,
     AclResourceType,
@@ -16,7 +15,7 @@ from raftlog.library.enums import (
     PatternType,
     ReadMode,
 )
-from raftlog.library.values import (
+from raftlog.client.values import (
     Acl,
     AclFilter,
     Broker,
@@ -27,6 +26,7 @@ from raftlog.library.values import (
     Topic,
     Visibility,
 )
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import without_effect
 from raftlog.outcome import Acks, Token, WriteResult
 from raftlog.wire.broker.v1 import broker_pb2

@@ -12,30 +12,30 @@ from typing import Literal, Self
 
 from typing_extensions import Unpack
 
+from raftlog.client.acls import AsyncAcls
+from raftlog.client.admission import require_tls
+from raftlog.client.arguments import Headers, bytes_of, checked, headers_of
+from raftlog.client.changes import AsyncChanges, Since
+from raftlog.client.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
+from raftlog.client.configs import AsyncConfigs
+from raftlog.client.core import Core
+from raftlog.client.export_cursors import AsyncExportCursors
+from raftlog.client.hostnames import AsyncHostnames
+from raftlog.client.key_values import AsyncKeyValues
+from raftlog.client.leases import AsyncLeases
+from raftlog.client.options import Addresses, ClientOptions, Options
 from raftlog.client.partition_queue import RecordMetadata
+from raftlog.client.partitions import AsyncPartitions
+from raftlog.client.records import AsyncRecords
+from raftlog.client.surroundings import SURROUNDINGS
+from raftlog.client.topics import AsyncTopics
+from raftlog.client.wire import token_from_wire, token_to_wire
 from raftlog.errors import (
     ApiError,
     ClientClosedError,
     RaftlogError,
     SaslAuthenticationFailedError,
 )
-from raftlog.library.acls import AsyncAcls
-from raftlog.library.admission import require_tls
-from raftlog.library.arguments import Headers, bytes_of, checked, headers_of
-from raftlog.library.changes import AsyncChanges, Since
-from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
-from raftlog.library.configs import AsyncConfigs
-from raftlog.library.core import Core
-from raftlog.library.export_cursors import AsyncExportCursors
-from raftlog.library.hostnames import AsyncHostnames
-from raftlog.library.key_values import AsyncKeyValues
-from raftlog.library.leases import AsyncLeases
-from raftlog.library.options import Addresses, ClientOptions, Options
-from raftlog.library.partitions import AsyncPartitions
-from raftlog.library.records import AsyncRecords
-from raftlog.library.surroundings import SURROUNDINGS
-from raftlog.library.topics import AsyncTopics
-from raftlog.library.wire import token_from_wire, token_to_wire
 from raftlog.outcome import Token
 from raftlog.transport.api import Transport
 from raftlog.transport.grpc_transport import GrpcTransport

@@ -10,8 +10,8 @@ from typing import Any, Self
 from typing_extensions import override
 
 from raftlog.client import watch
-from raftlog.library.core import Core
-from raftlog.library.streams import AsyncStream
+from raftlog.client.core import Core
+from raftlog.client.streams import AsyncStream
 from raftlog.outcome import Token
 
 Since = Token | watch.Token | str

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from raftlog.cli.client_security import ClientSecurity
+from raftlog.client.security import ClientSecurity
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.grpc_dialer import channel_options

@@ -7,10 +7,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.library.enums import AcksLike, ReadModeLike
-from raftlog.library.namespace import Namespace
-from raftlog.library.values import (
+from raftlog.client.enums import AcksLike, ReadModeLike
+from raftlog.client.namespace import Namespace
+from raftlog.client.values import (
     Broker,
     Cluster,
     Feature,
@@ -20,7 +19,8 @@ from raftlog.library.values import (
     Visibility,
     Voter,
 )
-from raftlog.library.wire import broker_from_wire, known, visibility_from_wire
+from raftlog.client.wire import broker_from_wire, known, visibility_from_wire
+from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -158,8 +158,8 @@ class AsyncQuorum(Namespace):
 
         Raises ConfigError without ``controllers``, and NetworkError if none of them answers.
         """
-        from raftlog.cli.client_security import ClientSecurity
-        from raftlog.cli.quorum_queries import ask_quorum
+        from raftlog.client.quorum_queries import ask_quorum
+        from raftlog.client.security import ClientSecurity
 
         options = self._core.options
         if not options.controllers:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from raftlog.library.async_client import AsyncClient
+    from raftlog.client.async_client import AsyncClient
     from raftlog.transport.api import Transport
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from raftlog.library.enums import AcksLike, ReadModeLike
-from raftlog.library.namespace import Namespace
-from raftlog.library.values import ConfigValue, NewTopic, Topic, TopicsPage
-from raftlog.library.wire import item_error, new_topic, topic_from_wire
+from raftlog.client.enums import AcksLike, ReadModeLike
+from raftlog.client.namespace import Namespace
+from raftlog.client.values import ConfigValue, NewTopic, Topic, TopicsPage
+from raftlog.client.wire import item_error, new_topic, topic_from_wire
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import iscoroutinefunction
 
-from raftlog.library.arguments import checked
-from raftlog.library.core import Core
+from raftlog.client.arguments import checked
+from raftlog.client.core import Core
 
 
 class Namespace:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from raftlog.client.arguments import checked
+from raftlog.client.core import Core
+from raftlog.client.enums import AcksLike
+from raftlog.client.namespace import Namespace
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode
-from raftlog.library.arguments import checked
-from raftlog.library.core import Core
-from raftlog.library.enums import AcksLike
-from raftlog.library.namespace import Namespace
 from raftlog.logger import get_logger
 from raftlog.outcome import LogOffset, generation_of
 from raftlog.wire.controller.v1 import controller_pb2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from raftlog.library.enums import AcksLike
-from raftlog.library.namespace import Namespace
-from raftlog.library.values import Acl, AclFilter
-from raftlog.library.wire import acl_to_wire, acls_from_wire, filter_to_wire
+from raftlog.client.enums import AcksLike
+from raftlog.client.namespace import Namespace
+from raftlog.client.values import Acl, AclFilter
+from raftlog.client.wire import acl_to_wire, acls_from_wire, filter_to_wire
 from raftlog.outcome import WriteResult
 from raftlog.wire.controller.v1 import controller_pb2
 

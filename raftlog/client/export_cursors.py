@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.library.conditions import UNCONDITIONAL, Expected
-from raftlog.library.conditions import expected_offset as condition
-from raftlog.library.enums import AcksLike
-from raftlog.library.namespace import Namespace
+from raftlog.client.conditions import UNCONDITIONAL, Expected
+from raftlog.client.conditions import expected_offset as condition
+from raftlog.client.enums import AcksLike
+from raftlog.client.namespace import Namespace
 from raftlog.outcome import WriteResult
 from raftlog.wire.controller.v1 import controller_pb2
 

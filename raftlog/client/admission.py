@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from raftlog.client.options import Options
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import TlsError
-from raftlog.library.options import Options
 
 if TYPE_CHECKING:
     from raftlog.transport.tls_look import TlsFiles, TlsSeen
@@ -26,7 +26,7 @@ LOOK_AGAIN_S = 0.2
 
 def require_servers(options: Options) -> None:
     """Raises NetworkError and TlsError if none of the brokers can be spoken to."""
-    from raftlog.cli.listening import require_listener
+    from raftlog.client.listening import require_listener
 
     require_listener(options.bootstrap, plaintext=options.tls is None)
     if options.tls is not None:

@@ -8,10 +8,9 @@ from typing import Literal, Self
 
 from typing_extensions import Unpack
 
-from raftlog.errors import RaftlogError
-from raftlog.library.acls import AsyncAcls
-from raftlog.library.async_client import AsyncClient
-from raftlog.library.blocking import (
+from raftlog.client.acls import AsyncAcls
+from raftlog.client.async_client import AsyncClient
+from raftlog.client.blocking import (
     Attribute,
     Blocking,
     BlockingContext,
@@ -20,20 +19,21 @@ from raftlog.library.blocking import (
     on_loop,
     waiting,
 )
-from raftlog.library.changes import AsyncChanges, Change, Since
-from raftlog.library.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
-from raftlog.library.configs import AsyncConfigs
-from raftlog.library.enums import AcksLike
-from raftlog.library.export_cursors import AsyncExportCursors
-from raftlog.library.hostnames import AsyncHostnames
-from raftlog.library.key_values import AsyncKeyValues
-from raftlog.library.leases import AsyncLease, AsyncLeases
-from raftlog.library.loop_thread import LoopThread
-from raftlog.library.options import Addresses, ClientOptions
-from raftlog.library.partitions import AsyncPartitions
-from raftlog.library.records import POLL_TIMEOUT_S, AsyncRecords, Record
-from raftlog.library.surroundings import SURROUNDINGS
-from raftlog.library.topics import AsyncTopics
+from raftlog.client.changes import AsyncChanges, Change, Since
+from raftlog.client.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
+from raftlog.client.configs import AsyncConfigs
+from raftlog.client.enums import AcksLike
+from raftlog.client.export_cursors import AsyncExportCursors
+from raftlog.client.hostnames import AsyncHostnames
+from raftlog.client.key_values import AsyncKeyValues
+from raftlog.client.leases import AsyncLease, AsyncLeases
+from raftlog.client.loop_thread import LoopThread
+from raftlog.client.options import Addresses, ClientOptions
+from raftlog.client.partitions import AsyncPartitions
+from raftlog.client.records import POLL_TIMEOUT_S, AsyncRecords, Record
+from raftlog.client.surroundings import SURROUNDINGS
+from raftlog.client.topics import AsyncTopics
+from raftlog.errors import RaftlogError
 from raftlog.outcome import LogOffset, Token
 
 
@@ -323,7 +323,7 @@ def connect(bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> Clie
 
     Raises NetworkError, TlsError, SaslAuthenticationFailedError and ConfigError.
     """
-    from raftlog.library.admission import require_servers
+    from raftlog.client.admission import require_servers
 
     client = Client(bootstrap, **options)
     checked = client._twin._options

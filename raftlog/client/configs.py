@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from raftlog.library.arguments import config_text
-from raftlog.library.conditions import UNCONDITIONAL, Unconditional, expected_values
-from raftlog.library.enums import AcksLike, ReadModeLike, ResourceLike, resource_of
-from raftlog.library.namespace import Namespace
-from raftlog.library.values import ConfigEntry, ConfigValue
-from raftlog.library.wire import config_from_wire, item_error
+from raftlog.client.arguments import config_text
+from raftlog.client.conditions import UNCONDITIONAL, Unconditional, expected_values
+from raftlog.client.enums import AcksLike, ReadModeLike, ResourceLike, resource_of
+from raftlog.client.namespace import Namespace
+from raftlog.client.values import ConfigEntry, ConfigValue
+from raftlog.client.wire import config_from_wire, item_error
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

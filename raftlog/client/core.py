@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from raftlog.client.broker_client import BrokerClient, checked_answer
 from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.client.endpoint_selector import KnownEndpoints
+from raftlog.client.options import Options, positive
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.client.refused import RefusedItemsError
 from raftlog.client.requests import broker_request
@@ -23,6 +24,7 @@ from raftlog.client.session import NoSessionError, happens
 from raftlog.client.throttling import pause_after
 from raftlog.client.watch import Token, Watch
 from raftlog.client.watch_streams import WatchStreams
+from raftlog.client.wire import acks_to_wire, mode_to_wire, write_result
 from raftlog.errors import (
     AcksNotReachedError,
     ApiError,
@@ -32,8 +34,6 @@ from raftlog.errors import (
     NetworkError,
     UnknownOutcomeError,
 )
-from raftlog.library.options import Options, positive
-from raftlog.library.wire import acks_to_wire, mode_to_wire, write_result
 from raftlog.logger import get_logger
 from raftlog.outcome import WriteResult
 from raftlog.transport.api import Transport, TransportLimits

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raftlog.endpoint import address_of
-from raftlog.library.enums import (
+from raftlog.client.enums import (
     AclOperation,
     AclPermission,
     AclResourceType,
@@ -14,6 +13,7 @@ from raftlog.library.enums import (
     ConfigSource,
     PatternType,
 )
+from raftlog.endpoint import address_of
 from raftlog.outcome import WriteResult
 
 ConfigValue = str | int | float | bool | Sequence[str]

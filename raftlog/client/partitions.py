@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from raftlog.client.enums import AcksLike
+from raftlog.client.namespace import Namespace
+from raftlog.client.wire import item_error, known
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.library.enums import AcksLike
-from raftlog.library.namespace import Namespace
-from raftlog.library.wire import item_error, known
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

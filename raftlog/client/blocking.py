@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
+from raftlog.client.loop_thread import LoopThread
+from raftlog.client.streams import AsyncStream, OneReader
 from raftlog.errors import ClientClosedError
-from raftlog.library.loop_thread import LoopThread
-from raftlog.library.streams import AsyncStream, OneReader
 
 A = TypeVar("A")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any, None])

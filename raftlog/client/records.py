@@ -8,6 +8,8 @@ from typing import Literal, Self
 
 from typing_extensions import override
 
+from raftlog.client.arguments import checked
+from raftlog.client.conditions import OFFSET_MAX
 from raftlog.client.consumer import (
     EARLIEST,
     LATEST,
@@ -15,13 +17,11 @@ from raftlog.client.consumer import (
     Consumer,
     ConsumerSettings,
 )
+from raftlog.client.core import Core
 from raftlog.client.data_records import ConsumedRecord
+from raftlog.client.streams import AsyncStream
+from raftlog.client.wire import item_error
 from raftlog.errors import ApiError, ErrorCode, RaftlogError
-from raftlog.library.arguments import checked
-from raftlog.library.conditions import OFFSET_MAX
-from raftlog.library.core import Core
-from raftlog.library.streams import AsyncStream
-from raftlog.library.wire import item_error
 from raftlog.wire.broker.v1 import broker_pb2
 
 Record = ConsumedRecord

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 from raftlog.errors import RaftlogError
 
 if TYPE_CHECKING:
-    from raftlog.library.core import Core
+    from raftlog.client.core import Core
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raftlog.client.arguments import bytes_of
+from raftlog.client.conditions import ABSENT, UNCONDITIONAL, Expected, expected_offset
+from raftlog.client.enums import AcksLike, ReadModeLike
+from raftlog.client.namespace import Namespace
 from raftlog.errors import ApiError, ErrorCode, UnknownOutcomeError
-from raftlog.library.arguments import bytes_of
-from raftlog.library.conditions import ABSENT, UNCONDITIONAL, Expected, expected_offset
-from raftlog.library.enums import AcksLike, ReadModeLike
-from raftlog.library.namespace import Namespace
 from raftlog.outcome import LogOffset, WriteResult, generation_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, get_type_hints
 
+from raftlog.client.arguments import check_of
+from raftlog.client.enums import AcksLike, ReadModeLike
+from raftlog.client.wire import acks_to_wire, mode_to_wire
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
-from raftlog.library.arguments import check_of
-from raftlog.library.enums import AcksLike, ReadModeLike
-from raftlog.library.wire import acks_to_wire, mode_to_wire
 from raftlog.principals import os_user
 from raftlog.transport.tls import ClientTls, TlsConfig, TlsTrust
 from raftlog.transport.token_source import NoTokenError, TokenSource, token_file
@@ -156,7 +156,7 @@ def _security(given: ClientOptions) -> tuple[ClientTls | None, TokenSource | Non
         given.get("tls_key_file"),
     )
     if ca is None and certificate is None and key is None and token is None:
-        from raftlog.cli.client_security import security_of_environment
+        from raftlog.client.security import security_of_environment
 
         return security_of_environment()
     if ca is None:
