@@ -43,6 +43,6 @@ soak: ## fresh seeds of the simulator for MINUTES=10
 mutants: ## break the code on purpose and see which check notices
 	scripts/mutants
 
-docs: ## write the generated reference, and build the site of the documents into site/
-	scripts/reference
+docs: ## build the site of the documents, with the reference, into site/
+	scripts/setup --quiet
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict

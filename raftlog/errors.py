@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class ErrorCode(IntEnum):
     """Kafka's error codes (``org.apache.kafka.common.protocol.Errors``), and ours from 10000 on.
 
-    Each has its meaning below it; ``scripts/reference`` makes the table of docs/protocol.md from
-    them.
+    Each has its meaning below it; the site's table of error codes is made from them.
     """
 
     UNKNOWN_SERVER_ERROR = -1

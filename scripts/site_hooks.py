@@ -1,5 +1,5 @@
-"""What the site shows beside ``docs/``: files elsewhere in the repository that a page links to, as
-pages of their own.
+"""What the site shows beside ``docs/``: the reference, which is made from the code, and files
+elsewhere in the repository that a page links to, as pages of their own.
 
 A page links to the repository's files as a forge wants it (``../replay/streaming/watch.py``). Here
 each such link becomes one to a page of the site. A link to nothing stays as it is, and the strict
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+from reference_pages.pages import pages
+from reference_pages.tables import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = "docs"
@@ -27,13 +29,18 @@ PAGES: Mapping[str, str] = {
     "benchmarks/README.md": "benchmarks/running.md",
     "examples/README.md": "examples.md",
     "proto/raftlog/wire": "reference/README.md",
+    **{
+        f"proto/raftlog/wire/{name}/v1/{name}.proto": f"reference/{name}.md"
+        for name in ("broker", "common", "controller", "data", "node", "quorum", "records")
+    },
 }
-"""Where the site has documents from outside of ``docs/``, and what stands for a directory."""
+"""Where the site has documents from outside of ``docs/``, and the reference of a contract."""
+_GENERATED = re.compile(r"<!-- generated: (.*) -->\n")
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages from outside of ``docs/``."""
+    """Add the reference, and the pages from outside of ``docs/``."""
     documents = [
         *PAGES,
         *(f"{DOCS}/{file.src_uri}" for file in files if file.src_uri.endswith(".md")),
@@ -44,11 +51,15 @@ def on_files(files: Any, config: Any) -> Any:
             text = (ROOT / path).read_text()
             content = text if path.endswith(".md") else _source(path, text)
             files.append(File.generated(config, _uri(path), content=content))
+    for name, content in pages().items():
+        files.append(File.generated(config, f"reference/{name}", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Turn links between the repository's files into links between pages of the site."""
+    """Fill in the generated sections, and turn links between the repository's files into links
+    between pages of the site.
+    """
     uri = page.file.src_uri
     path = next(
         (path for path in PAGES if PAGES[path] == uri and path.endswith(".md")), f"{DOCS}/{uri}"
@@ -62,7 +73,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             else link[1]
         )
 
-    return markdown if _is_source(uri) else _LINK.sub(rewritten, markdown)
+    if _is_source(uri):
+        return markdown
+    return _LINK.sub(rewritten, _GENERATED.sub(lambda found: SECTIONS[found[1]](), markdown))
 
 
 def _linked(document: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 sys.path.insert(0, str(Path(__file__).parent / "replay"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from browser import find_browser
 

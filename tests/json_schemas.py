@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import fastjsonschema
-
-SCHEMA = Path(__file__).parents[1] / "docs" / "reference" / "json_schema.json"
+from reference_pages import json_documents
 
 
 @cache
@@ -18,7 +16,7 @@ def validator(command: str) -> Callable[[Any], Any]:
     """Return a check of a command's documents, which raises JsonSchemaException also for a key that
     the schema does not name.
     """
-    schema = json.loads(SCHEMA.read_text())
+    schema = json.loads(json_documents.schema())
     check: Callable[[Any], Any] = fastjsonschema.compile(
         {**schema["properties"][command], "$defs": _closed(schema["$defs"])}
     )

@@ -1,7 +1,7 @@
 """The types of what each command prints with ``--json``, declared once.
 
-``scripts/reference`` writes docs/reference/json.md and docs/reference/json_schema.json from these
-types, and ``tests/cli/test_json_documents.py`` holds the output of the commands against them.
+The reference of the site and its JSON Schema (scripts/reference_pages/json_documents.py) are made
+from these types, and ``tests/cli/test_json_documents.py`` checks the commands' output against them.
 Commands do not import this module when they run.
 
 Every document is an object with all its keys, also where there is nothing to list. Bytes are in

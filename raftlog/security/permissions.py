@@ -1,6 +1,6 @@
 """What each request needs: one row for every kind of request of every conversation.
 
-The checks, the tests and the table in docs/security.md come from these rows. A kind of request
+The checks, the tests and the site's table of rights come from these rows. A kind of request
 without one is refused, and a node with an authorizer does not start before it has one.
 """
 

@@ -1,1 +1,1 @@
-"""What ``scripts/reference.py`` writes, one module a subject."""
+"""What the site has from the code: pages of the reference, and sections of written pages."""

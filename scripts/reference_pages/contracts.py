@@ -19,7 +19,7 @@ from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2
-from reference_pages.markdown import GENERATED, cell, paragraph, table
+from reference_pages.markdown import cell, paragraph, table
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"
 FILES: tuple[Any, ...] = tuple(
@@ -125,7 +125,7 @@ def _page(file: Any) -> str:
 def _text(file: Any) -> str:
     comments = Comments((PROTO / file.name).read_text())
     page = _page(file)
-    parts = [f"{GENERATED}# {TITLES.get(page, f'{page.capitalize()} RPCs')}\n\n`proto/{file.name}`"]
+    parts = [f"# {TITLES.get(page, f'{page.capitalize()} RPCs')}\n\n`proto/{file.name}`"]
     if comments.package:
         parts.append(paragraph(comments.package))
     parts += [

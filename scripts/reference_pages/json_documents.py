@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from raftlog.cli import documents
-from reference_pages.markdown import GENERATED, cell, paragraph, table
+from reference_pages.markdown import cell, paragraph, table
 from replay import documents as replayed
 
 _REF = "#/$defs/"
@@ -36,7 +36,7 @@ def page() -> str:
     commands: dict[str, list[str]] = {}
     for command, document in of.items():
         commands.setdefault(document["$ref"].removeprefix(_REF), []).append(command)
-    text = f"{GENERATED}# JSON of the commands\n\n{paragraph(_HEAD)}\n\n{paragraph(_OFFSETS)}\n\n"
+    text = f"# JSON of the commands\n\n{paragraph(_HEAD)}\n\n{paragraph(_OFFSETS)}\n\n"
     text += paragraph(_SCHEMA) + "\n\n"
     rest = ", ".join(f"`raftlog {one}`" for one in documents.NOT_DECLARED)
     text += paragraph(f"Not declared yet, and free to change: {rest}.") + "\n"

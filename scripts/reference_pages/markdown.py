@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 WIDTH = 100
-GENERATED = "<!-- Written by scripts/reference: change the code, not this page. -->\n\n"
 
 
 def cell(text: str) -> str:

@@ -28,7 +28,7 @@ from raftlog.transport.bounds import Bounds
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
-from reference_pages.markdown import GENERATED, cell, table
+from reference_pages.markdown import cell, table
 
 _HEAD = """# Metrics
 
@@ -47,7 +47,7 @@ offline, imbalanced, reassigning and recovering partitions. Only the leader of t
 
 def page() -> str:
     """The whole page."""
-    parts = [GENERATED + _HEAD]
+    parts = [_HEAD]
     for role, families in (("Controllers", of_a_controller()), ("Brokers", of_a_broker())):
         parts.append(
             f"## {role}\n\n{table(('Metric', 'Type', 'Labels', 'Meaning'), map(_row, families))}"

@@ -1,4 +1,4 @@
-"""What commands print with --json is what docs/reference/json_schema.json declares."""
+"""What commands print with --json is what the JSON Schema of the reference declares."""
 
 from __future__ import annotations
 

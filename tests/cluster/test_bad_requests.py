@@ -10,16 +10,15 @@ import asyncio
 import json
 import os
 import random
-import re
 import socket
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_kit import PATIENCE_S, controllers_of, describe, raftlog, says, setting, until_true
 from prometheus_client.parser import text_string_to_metric_families
+from reference_pages.metrics import of_a_broker, of_a_controller
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
@@ -519,9 +518,9 @@ def test_metrics_are_what_prometheus_reads(cluster: LocalCluster) -> None:
 
 
 def metrics_of_reference() -> set[str]:
-    """The metrics of docs/reference/metrics.md, which a script collects from stand-ins of nodes."""
-    text = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
-    return {name.removesuffix("_total") for name in re.findall(r"^\| `(\w+)`", text, re.MULTILINE)}
+    """The metrics that the reference lists, which are collected from stand-ins of nodes."""
+    families = (*of_a_controller(), *of_a_broker())
+    return {family.name + "_info" * (family.type == "info") for family in families}
 
 
 def test_readiness_says_as_what(cluster: LocalCluster) -> None:

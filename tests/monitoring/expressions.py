@@ -13,7 +13,7 @@ import promql_parser as ast
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "observability"))
 
-from families import of_a_broker, of_a_controller
+from reference_pages.metrics import of_a_broker, of_a_controller
 from rule_runs import each_rule, load_rules
 
 TARGET = {"job", "instance"}

@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from families import of_a_broker, of_a_controller
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
+from reference_pages.metrics import of_a_broker, of_a_controller
 
 ABBREVIATED = ("s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "pb", "m", "h", "d")
 """Units as promtool does not want them."""
