@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from broker.partition.settings import PartitionSettings
 from broker.replication.settings import ReplicationSettings
-from raftlog.client.snapshot_fetch import PIECE_BYTES
+from raftlog.client.log_reader import PIECE_BYTES
 from raftlog.config.settings import Settings
 from raftlog.errors import ConfigError
 from raftlog.limits.timeouts import fencing_fits, heartbeats_fit

@@ -52,7 +52,7 @@ FLOORS: dict[str, str] = {
         """
         raftlog raftlog.recipes
         raftlog.console.document raftlog.console.altered raftlog.console.recent raftlog.console.sentences raftlog.console.stored raftlog.console.look raftlog.console.configured
-        raftlog.local.processes raftlog.local raftlog.cli raftlog.__main__ raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
+        raftlog.ops raftlog.local.processes raftlog.local raftlog.cli raftlog.__main__ raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
     """
     ),
     "replay": (
@@ -171,6 +171,22 @@ def test_no_rooms_go_in_a_circle(arrows: list[Arrow]) -> None:
 
 def test_no_files_import_each_other_in_a_circle(arrows: list[Arrow]) -> None:
     assert circle((one.importer, one.imported) for one in arrows if one.at_run_time) == []
+
+
+def test_client_imports_no_tool_and_no_node(arrows: list[Arrow]) -> None:
+    tools = {"raftlog.cli", "raftlog.ops", "raftlog.local", "raftlog.recipes"}
+    nodes = {
+        "controller",
+        "broker",
+        "replay",
+        "raftlog.quorum",
+        "raftlog.storage",
+        "raftlog.replica",
+    }
+    imported = {one.imported for one in arrows if one.importer.startswith("raftlog.client")}
+    packages = {".".join(name.split(".")[:depth]) for name in imported for depth in (1, 2)}
+    assert packages & (tools | nodes) == set()
+    assert "raftlog.transport" in packages
 
 
 def test_the_replay_knows_nothing_of_a_controller_but_its_rules(arrows: list[Arrow]) -> None:

@@ -25,12 +25,12 @@ import structlog
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
 from raftlog.client.endpoint_selector import Endpoints, EndpointSelector
+from raftlog.client.log_reader import SnapshotFetch
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
-from raftlog.client.snapshot_fetch import SnapshotFetch
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError, StorageError
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.snapshot import SnapshotLoader
-from raftlog.storage.api import SnapshotId
+from raftlog.metadata.snapshot_file import SnapshotId
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.wire.controller.v1 import controller_pb2
 

@@ -16,7 +16,7 @@ from raftlog.cli.output import print_json, print_line, print_text
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
-    from raftlog.client.backup import BackupSummary
+    from raftlog.ops.backup import BackupSummary
 
 
 INSPECT = "inspect"
@@ -59,7 +59,7 @@ def backup_(
         _inspect(inspected, as_json=as_json)
         return
     from raftlog.cli.session import run
-    from raftlog.client.backup import backup
+    from raftlog.ops.backup import backup
 
     async def work(session: Session) -> BackupSummary:
         with _progress() as progress:
@@ -93,7 +93,7 @@ def _inspect(file: Path, *, as_json: bool) -> None:
     """Verify a backup and say what is in it. Raises ConfigError, CorruptLogError."""
     from raftlog.cli.output import print_table
     from raftlog.cli.render import time_text
-    from raftlog.client.backup import inspect
+    from raftlog.ops.backup import inspect
 
     found = inspect(file)
     header, image = found.header, found.image

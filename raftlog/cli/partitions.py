@@ -26,9 +26,9 @@ from raftlog.plural import counted
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
-    from raftlog.client.isr_compare import Compared
     from raftlog.client.leader_isrs import LeaderAnswer, PartitionKey
     from raftlog.metadata.image import Image
+    from raftlog.ops.isr_compare import Compared
 
 app = typer.Typer(
     help="Partitions: their replicas, leaders and in-sync replicas.",
@@ -201,9 +201,9 @@ async def _until_settled(
     """Look until nothing is left of the differences seen first, or the moment is over: the last
     look, and which have lasted.
     """
-    from raftlog.client.committed_image import CommittedImage
-    from raftlog.client.isr_compare import compare, marks
     from raftlog.client.leader_isrs import ask_leaders
+    from raftlog.client.log_reader import CommittedImage
+    from raftlog.ops.isr_compare import compare, marks
 
     loop = asyncio.get_running_loop()
     committed = CommittedImage(session.log(bootstrap))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from raftlog.cli.session import Session
-from raftlog.client.committed_image import CommittedImage
-from raftlog.client.serving import Named, not_served
+from raftlog.client.log_reader import CommittedImage
 from raftlog.endpoint import address_of
+from raftlog.ops.serving import Named, not_served
 from raftlog.wire.broker.v1 import broker_pb2
 
 ASK_TIMEOUT_S = 2.0

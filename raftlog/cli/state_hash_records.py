@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from raftlog.client.log_reader import fetch_footer
 from raftlog.client.quorum_queries import Answer, ask_quorum
 from raftlog.client.security import security_of_environment
-from raftlog.client.snapshot_footer import fetch_footer
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.log_hash import DIGEST_BYTES
-from raftlog.metadata.snapshot_file import Footer, SnapshotVerifier
+from raftlog.metadata.snapshot_file import Footer, SnapshotId, SnapshotVerifier
 from raftlog.segments.manifest import StateHash
-from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Transport
 
 if TYPE_CHECKING:

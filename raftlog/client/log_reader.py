@@ -1,24 +1,34 @@
-"""Reading the committed log of a running cluster, as one more observer whose progress counts for
-nothing.
+"""The committed log of a running cluster, read as one more observer whose progress counts for
+nothing; the snapshots that logs begin with (KIP-630); and the image that follows from both.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from raftlog import batch
 from raftlog.client.endpoint_selector import EndpointSelector
-from raftlog.client.snapshot_fetch import fetch_snapshot
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ApiError, CorruptLogError, ErrorCode, RaftlogError
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
 from raftlog.metadata.log_generation import NO_GENERATION
-from raftlog.storage.api import SnapshotId
+from raftlog.metadata.snapshot import SnapshotLoader
+from raftlog.metadata.snapshot_file import Footer, SnapshotId, read_footer
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
 
+PIECE_BYTES = 32 << 10
+"""What is asked for at a time: taking it in blocks the reader's loop for a few milliseconds."""
+FOOTER_BYTES_MAX = 256
+"""A footer takes about half of it."""
+NO_EPOCH = -1
+"""The reader follows no leader: any node that has the snapshot answers."""
 OBSERVER_ID = -1
 CHUNK_MAX_BYTES = 4 << 20
 SNAPSHOT_PIECE_BYTES = 1 << 20
@@ -26,6 +36,209 @@ LINK_TIMEOUT_S = 1.0
 """A controller that gives no link in this time is passed over for another one."""
 LINK_TIMEOUT_MIN_S = 0.05
 """The same where many have to be asked in little time: each gets its share of what is left."""
+
+ATTEMPTS = 5
+"""The log may be dropped below what is being read, and the node may die: then it is begun anew, so
+often.
+"""
+_AGAIN = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
+Progress = Callable[[int, int], None]
+"""Called with (offset reached, offset to reach), both exclusive."""
+
+
+class SnapshotFetch:
+    """Asks for piece after piece on a link of its own, and hands each to ``sink``; then calls
+    ``done``, once.
+
+    ``done`` gets None when ``sink`` has taken the last piece; an ApiError if the node refuses
+    (SNAPSHOT_NOT_FOUND: it has dropped it meanwhile) or stays silent (REQUEST_TIMED_OUT); whatever
+    RaftlogError ``sink`` raised. Nothing is called after ``close``.
+
+    A piece that does not come within ``timeout_s`` is asked for once more, on another link; only
+    then the node is silent. Counter-example to giving up at once: one piece in a hundred is late,
+    and a snapshot of a thousand pieces begins anew for ever.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        address: str,
+        snapshot_id: SnapshotId,
+        *,
+        cluster_id: str,
+        sink: Callable[[bytes], None],
+        done: Callable[[RaftlogError | None], None],
+        timeout_s: float,
+        piece_bytes: int = PIECE_BYTES,
+        last_bytes: int = 0,
+    ) -> None:
+        """``last_bytes``: fetch only so many from the end; 0: the whole snapshot."""
+        self._loop = asyncio.get_running_loop()
+        self._address, self._id, self._cluster_id = address, snapshot_id, cluster_id
+        self._sink, self._done = sink, done
+        self._timeout_s, self._piece_bytes = timeout_s, piece_bytes
+        self._last_bytes = last_bytes
+        self.position = 0
+        """Bytes taken in so far."""
+        self._asked = 0
+        self._asked_again_at = 0
+        """The position that was last asked for on another link. The first piece is not: begun anew,
+        it costs nothing."""
+        self._over = False
+        self._transport = transport
+        self._timer = self._loop.call_later(timeout_s, self._silent)
+        self._dialer: Dialer = transport.dial(address, Conversation.SNAPSHOT, self)
+
+    def opened(self, link: Link) -> None:
+        """Begin, or go on where the last link ended."""
+        self._ask(link)
+
+    def _ask(self, link: Link) -> None:
+        if self._over:
+            return
+        self._asked += 1
+        try:
+            link.send(
+                quorum_pb2.FetchSnapshotRequest(
+                    cluster_id=self._cluster_id,
+                    replica_id=-1,
+                    current_leader_epoch=NO_EPOCH,
+                    snapshot_id=quorum_pb2.SnapshotId(
+                        end_offset=self._id.end_offset, epoch=self._id.epoch
+                    ),
+                    position=self.position,
+                    # A byte tells the size, from which the beginning of the last ones follows.
+                    max_bytes=1 if self._last_bytes else self._piece_bytes,
+                    correlation_id=self._asked,
+                )
+            )
+        except LinkClosedError:
+            return
+
+    def received(self, link: Link, messages: Sequence[quorum_pb2.FetchSnapshotResponse]) -> None:
+        """Take the piece asked for; anything else is dropped."""
+        for response in messages:
+            if not self._over and response.correlation_id == self._asked:
+                self._take(link, response)
+
+    def _take(self, link: Link, response: quorum_pb2.FetchSnapshotResponse) -> None:
+        if response.error_code:
+            code = ErrorCode(response.error_code)
+            self._end(
+                ApiError(
+                    code,
+                    f"{self._address} does not give snapshot {self._id.end_offset}: {code.name}",
+                )
+            )
+            return
+        if response.position != self.position or not response.bytes:
+            self._end(
+                ApiError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                    f"{self._address} sent another piece than was asked for",
+                )
+            )
+            return
+        if self._last_bytes:
+            self.position, self._last_bytes = max(0, response.size - self._last_bytes), 0
+        else:
+            try:
+                self._sink(response.bytes)
+            except RaftlogError as error:
+                self._end(error)
+                return
+            self.position += len(response.bytes)
+        self._timer.cancel()
+        if self.position >= response.size:
+            self._end(None)
+        else:
+            self._timer = self._loop.call_later(self._timeout_s, self._silent)
+            self._ask(link)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """The dialer connects again, or the time runs out."""
+
+    def _silent(self) -> None:
+        if self._asked_again_at < self.position:
+            self._asked_again_at = self.position
+            self._dialer.close()
+            self._timer = self._loop.call_later(self._timeout_s, self._silent)
+            self._dialer = self._transport.dial(self._address, Conversation.SNAPSHOT, self)
+            return
+        self._end(ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{self._address} sends no snapshot"))
+
+    def _end(self, outcome: RaftlogError | None) -> None:
+        self.close()
+        self._done(outcome)
+
+    def close(self) -> None:
+        """Give it up. Idempotent."""
+        if not self._over:
+            self._over = True
+            self._timer.cancel()
+            self._dialer.close()
+
+
+async def fetch_snapshot(
+    transport: Transport,
+    address: str,
+    snapshot_id: SnapshotId,
+    sink: Callable[[bytes], None],
+    *,
+    cluster_id: str,
+    timeout_s: float,
+    piece_bytes: int = PIECE_BYTES,
+    last_bytes: int = 0,
+) -> None:
+    """Fetch a snapshot, or its last bytes, piece by piece into ``sink``.
+
+    Raises ApiError, and what ``sink`` raises.
+    """
+    outcome: asyncio.Future[RaftlogError | None] = asyncio.get_running_loop().create_future()
+    fetch = SnapshotFetch(
+        transport,
+        address,
+        snapshot_id,
+        cluster_id=cluster_id,
+        sink=sink,
+        done=outcome.set_result,
+        timeout_s=timeout_s,
+        piece_bytes=piece_bytes,
+        last_bytes=last_bytes,
+    )
+    try:
+        error = await outcome
+    finally:
+        fetch.close()
+    if error is not None:
+        raise error
+
+
+async def fetch_footer(
+    transport: Transport,
+    address: str,
+    snapshot_id: SnapshotId,
+    *,
+    cluster_id: str,
+    timeout_s: float,
+) -> Footer | None:
+    """Return what the footer of a node's snapshot says of the state in it and of the log below:
+    only the last bytes are fetched. None if the node does not send them in time, whatever the
+    reason.
+    """
+    tail: list[bytes] = []
+    with contextlib.suppress(TimeoutError, ApiError):
+        async with asyncio.timeout(timeout_s):
+            await fetch_snapshot(
+                transport,
+                address,
+                snapshot_id,
+                tail.append,
+                cluster_id=cluster_id,
+                timeout_s=timeout_s,
+                last_bytes=FOOTER_BYTES_MAX,
+            )
+    return read_footer(b"".join(tail))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +464,72 @@ class LogReader:
         self.close()
         await asyncio.sleep(pause_s)
         return None
+
+
+async def committed_state(
+    reader: LogReader, progress: Progress | None = None
+) -> tuple[LogInfo, Image]:
+    """The state at the high watermark, as it is now.
+
+    Raises ApiError, CorruptLogError, UnknownRecordError, FoldError.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await _committed_state(reader, progress)
+        except BelowLogStartError:
+            if attempt == ATTEMPTS:
+                raise
+        except ApiError as error:
+            if attempt == ATTEMPTS or error.code not in _AGAIN:
+                raise
+        except CorruptLogError:
+            # What a damaged transfer looks like; what is damaged in the log itself stays so.
+            if attempt == ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _committed_state(reader: LogReader, progress: Progress | None) -> tuple[LogInfo, Image]:
+    info = await reader.info()
+    image = Image()
+    if info.snapshot_id is not None:
+        loader = SnapshotLoader()
+        await reader.snapshot(info.snapshot_id, loader.feed)
+        image = loader.finish()
+    builder = ImageBuilder(image)
+    async for chunk in reader.chunks(builder.offset + 1, info.high_watermark):
+        builder.apply_chunk(chunk)
+        if progress is not None:
+            progress(builder.offset + 1, info.high_watermark)
+    return info, builder.snapshot()
+
+
+class CommittedImage:
+    """Reads on from where it was: the first look costs the log, or its newest snapshot and what
+    follows, the others what is new.
+    """
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._builder: ImageBuilder | None = None
+
+    async def read(self) -> Image:
+        """The image at what is committed now. Raises ApiError, CorruptLogError."""
+        if self._builder is not None:
+            try:
+                return await self._read_on(self._builder)
+            except BelowLogStartError:
+                # The log was dropped below where this had come to.
+                pass
+        _, image = await committed_state(self._reader)
+        self._builder = ImageBuilder(image)
+        return image
+
+    async def _read_on(self, builder: ImageBuilder) -> Image:
+        info = await self._reader.info()
+        async for chunk in self._reader.chunks(builder.offset + 1, info.high_watermark):
+            builder.apply_chunk(chunk)
+        return builder.snapshot()
 
 
 def _snapshot_of(response: pb.MetadataFetchResponse) -> SnapshotId | None:

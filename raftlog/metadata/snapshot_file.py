@@ -28,6 +28,16 @@ many bytes.
 """
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotId:
+    """Names a snapshot: the state before ``end_offset`` (exclusive), the last record of which is of
+    ``epoch`` (KIP-630).
+    """
+
+    end_offset: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
     """What a snapshot says of itself.

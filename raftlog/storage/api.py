@@ -22,6 +22,7 @@ from typing import Protocol
 from raftlog.errors import FatalError, StorageError
 from raftlog.metadata.log_generation import GenerationAt
 from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.metadata.snapshot_file import SnapshotId as SnapshotId  # noqa: PLC0414 (the seam names it)
 from raftlog.voter import VotersAt
 
 FORMAT_VERSION = 2
@@ -63,16 +64,6 @@ class VoteState:
     voted_id: int = -1
     voted_directory_id: str = ""
     leader_id: int = -1
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SnapshotId:
-    """Names a snapshot: the state before ``end_offset`` (exclusive), the last record of which is of
-    ``epoch`` (KIP-630).
-    """
-
-    end_offset: int
-    epoch: int
 
 
 AcceptHeader = Callable[[SnapshotHeader], None]

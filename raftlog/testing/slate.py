@@ -17,9 +17,8 @@ from typing import Any
 import raftlog
 from raftlog.client.async_client import AsyncClient
 from raftlog.client.client import Client
-from raftlog.client.committed_image import CommittedImage
 from raftlog.client.enums import ResourceType
-from raftlog.client.log_reader import LogReader
+from raftlog.client.log_reader import CommittedImage, LogReader
 from raftlog.client.values import AclFilter
 from raftlog.errors import ApiError, RaftlogError, ResourceNotFoundError
 from raftlog.metadata.image import Image

@@ -209,7 +209,7 @@ MUTANTS = (
         "a broker treats the first part of a snapshot as the whole",
         (
             Edit(
-                "raftlog.client.snapshot_fetch:SnapshotFetch._take",
+                "raftlog.client.log_reader:SnapshotFetch._take",
                 "if self.position >= response.size:",
                 "if True:",
             ),

@@ -15,7 +15,7 @@ from broker_log import LogMaker
 from broker.metadata.follower import FollowerEvents, MetadataFollower
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
-from raftlog.client import snapshot_fetch
+from raftlog.client import log_reader
 from raftlog.errors import ErrorCode, FatalError
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.transport.api import Conversation, Link
@@ -173,7 +173,7 @@ def test_it_fetches_the_snapshot_in_order_and_then_the_log_behind_it() -> None:
         await stage.arrives()
         assert stage.follower.snapshots_installed == 1
         positions = [request.position for _, request in controllers.asked]
-        assert positions == list(range(0, len(controllers.content), snapshot_fetch.PIECE_BYTES))
+        assert positions == list(range(0, len(controllers.content), log_reader.PIECE_BYTES))
         assert len(positions) > 2
         assert {request.current_leader_epoch for _, request in controllers.asked} == {-1}
         assert {request.cluster_id for _, request in controllers.asked} == {CLUSTER}
@@ -292,7 +292,7 @@ def test_a_node_that_gives_no_piece_twice_is_left(silent_from: int) -> None:
         await stage.arrives()
         positions = [request.position for host, request in controllers.asked if host == "a"]
         # The first piece costs nothing to begin anew: nobody waits for it twice.
-        expected = [0, snapshot_fetch.PIECE_BYTES, snapshot_fetch.PIECE_BYTES]
+        expected = [0, log_reader.PIECE_BYTES, log_reader.PIECE_BYTES]
         assert positions == (expected if silent_from else [0])
         assert stage.follower.snapshots_installed == 1
 

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from data_cluster import TOPIC, DataCluster, Load, on_cluster
 
-from raftlog.client.committed_image import CommittedImage
-from raftlog.client.isr_compare import Compared, Why, compare
 from raftlog.client.leader_isrs import LeaderAnswer, ask_leader, ask_leaders
-from raftlog.client.log_reader import LogReader
+from raftlog.client.log_reader import CommittedImage, LogReader
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.image import Image
+from raftlog.ops.isr_compare import Compared, Why, compare
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from command_lines import Raftlog
 
-from raftlog.client import committed_image, leader_isrs
+from raftlog.client import leader_isrs, log_reader
 from raftlog.client.leader_isrs import LeaderAnswer
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -72,7 +72,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
             return committed
 
         monkeypatch.setattr(leader_isrs, "ask_leaders", ask)
-        monkeypatch.setattr(committed_image.CommittedImage, "read", read)
+        monkeypatch.setattr(log_reader.CommittedImage, "read", read)
         return looks
 
     return script

@@ -13,7 +13,7 @@ from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.client.log_reader import BelowLogStartError, LogReader
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, SaslAuthenticationFailedError
-from raftlog.storage.api import SnapshotId
+from raftlog.metadata.snapshot_file import SnapshotId
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from raftlog import batch
-from raftlog.client.committed_image import CommittedImage
-from raftlog.client.log_reader import BelowLogStartError, LogInfo
+from raftlog.client.log_reader import BelowLogStartError, CommittedImage, LogInfo
 from raftlog.metadata.records import record
-from raftlog.storage.api import SnapshotId
+from raftlog.metadata.snapshot_file import SnapshotId
 from raftlog.wire.records.v1 import records_pb2 as rec
 
 

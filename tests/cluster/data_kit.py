@@ -14,10 +14,9 @@ from typing import Any
 
 from cluster_kit import PATIENCE_S, raftlog, until_true
 
-from raftlog.client.backup import committed_state
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import EARLIEST, Consumer
-from raftlog.client.log_reader import LogReader
+from raftlog.client.log_reader import LogReader, committed_state
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.errors import ApiError
 from raftlog.local.cluster import LocalCluster

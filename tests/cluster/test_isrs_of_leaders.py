@@ -14,11 +14,10 @@ import grpc.aio
 import pytest
 from cluster_kit import PATIENCE_S, Ran, raftlog, says, until
 
-from raftlog.client.committed_image import CommittedImage
-from raftlog.client.isr_compare import Compared, compare
 from raftlog.client.leader_isrs import ask_leaders
-from raftlog.client.log_reader import LogReader
+from raftlog.client.log_reader import CommittedImage, LogReader
 from raftlog.local.cluster import LocalCluster
+from raftlog.ops.isr_compare import Compared, compare
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.data.v1 import data_pb2 as pb
 

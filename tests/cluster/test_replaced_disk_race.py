@@ -20,8 +20,7 @@ import pytest
 from cluster_kit import PATIENCE_S, raftlog, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Reader, clients_of, replace_disk
 
-from raftlog.client.backup import committed_state
-from raftlog.client.log_reader import LogReader
+from raftlog.client.log_reader import LogReader, committed_state
 from raftlog.local.cluster import LocalCluster
 
 NODE = Path(__file__).with_name("race_node.py")

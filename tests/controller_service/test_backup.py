@@ -12,14 +12,14 @@ import pytest
 from simulated import simulated
 from test_controller_quorum import VOTERS, World, alter
 
-from raftlog.client import backup as module
-from raftlog.client.backup import backup, committed_state, write_backup
-from raftlog.client.log_reader import LogReader
+from raftlog.client.log_reader import LogReader, committed_state
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load
 from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.ops import backup as module
+from raftlog.ops.backup import backup, write_backup
 
 LONG = "x" * 30_000
 """So long that a backup takes several fetches."""

@@ -10,11 +10,11 @@ from marks import mark
 from said import batches_of, vote_as_said
 
 from raftlog import batch
-from raftlog.client.backup import write_backup
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.ops.backup import write_backup
 from raftlog.recovery import restore as restoring
 from raftlog.recovery.restore import restore
 from raftlog.segments.compact import compact

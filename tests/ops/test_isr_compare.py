@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.client.isr_compare import Compared, Why, compare, marks
 from raftlog.client.leader_isrs import LeaderAnswer
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
+from raftlog.ops.isr_compare import Compared, Why, compare, marks
 from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2 as rec
 

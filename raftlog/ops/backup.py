@@ -9,27 +9,18 @@ and checked against the state's hash, and only then gets its name.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from raftlog.client.log_reader import BelowLogStartError, LogInfo, LogReader
+from raftlog.client.log_reader import LogReader, Progress, committed_state
 from raftlog.durable import fsync_directory
-from raftlog.errors import ApiError, ConfigError, CorruptLogError, ErrorCode, StorageError
-from raftlog.metadata.fold import ImageBuilder
+from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.metadata.image import Image
-from raftlog.metadata.snapshot import SnapshotLoader, header_of, load, pieces
+from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader
 
-ATTEMPTS = 5
-"""The log may be dropped below what is being read, and the node may die: then it is begun anew, so
-often.
-"""
 _READ_BYTES = 1 << 20
-_AGAIN = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-Progress = Callable[[int, int], None]
-"""Called with (offset reached, offset to reach), both exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,44 +50,6 @@ def inspect(file: Path) -> InspectedBackup:
         return InspectedBackup(header, image, file.stat().st_size)
     except OSError as error:
         raise ConfigError(f"can't read {file}: {error.strerror}") from error
-
-
-async def committed_state(
-    reader: LogReader, progress: Progress | None = None
-) -> tuple[LogInfo, Image]:
-    """The state at the high watermark, as it is now.
-
-    Raises ApiError, CorruptLogError, UnknownRecordError, FoldError.
-    """
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return await _committed_state(reader, progress)
-        except BelowLogStartError:
-            if attempt == ATTEMPTS:
-                raise
-        except ApiError as error:
-            if attempt == ATTEMPTS or error.code not in _AGAIN:
-                raise
-        except CorruptLogError:
-            # What a damaged transfer looks like; what is damaged in the log itself stays so.
-            if attempt == ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")
-
-
-async def _committed_state(reader: LogReader, progress: Progress | None) -> tuple[LogInfo, Image]:
-    info = await reader.info()
-    image = Image()
-    if info.snapshot_id is not None:
-        loader = SnapshotLoader()
-        await reader.snapshot(info.snapshot_id, loader.feed)
-        image = loader.finish()
-    builder = ImageBuilder(image)
-    async for chunk in reader.chunks(builder.offset + 1, info.high_watermark):
-        builder.apply_chunk(chunk)
-        if progress is not None:
-            progress(builder.offset + 1, info.high_watermark)
-    return info, builder.snapshot()
 
 
 async def backup(reader: LogReader, file: Path, progress: Progress | None = None) -> BackupSummary:
