@@ -78,6 +78,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return _LINK.sub(rewritten, _GENERATED.sub(lambda found: SECTIONS[found[1]](), markdown))
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Drop the roles of docstrings, which Markdown does not know: ``:class:`Client```."""
+    return re.sub(r":[a-z]+:(?=<code>)", "", html).replace("::</p>", ":</p>")
+
+
 def _linked(document: str) -> Iterator[str]:
     if document.endswith(".md"):
         for link in _LINK.findall((ROOT / document).read_text()):

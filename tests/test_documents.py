@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from reference_pages import json_documents
 
+import raftlog
 from replay.audit.profiles import choose
 
 ROOT = Path(__file__).parents[1]
@@ -125,11 +126,15 @@ def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
         page.relative_to(tmp_path).as_posix(): html.unescape(page.read_text()) for page in pages
     }
     assert not [name for name, text in shown.items() if "generated: " in text]
+    library = shown["reference/python.html"]
+    assert not [name for name in raftlog.__all__ if f'id="raftlog.{name}' not in library]
+    assert not re.findall(r":\w+:<code>|::</p>", library)
     for name, text in (
         ("protocol.html", "TOPIC_ALREADY_EXISTS"),
         ("security.html", "UnregisterBroker"),
         ("incidents.html", "became_leader"),
         ("configuration.html", "broker.session.timeout.ms"),
+        ("reference/python.html", "client.topics"),
         ("reference/cli.html", "raftlog topics create"),
         ("reference/json.html", "topics describe"),
         ("reference/metrics.html", "raftlog_lowest_acknowledged_offset"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import typer
 
+import raftlog
+from raftlog import errors, recipes, testing
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.main import build
+from raftlog.client.leases import AsyncLeases
 from reference_pages import contracts, json_documents, metrics
 from reference_pages.markdown import WIDTH, paragraph
 
@@ -19,6 +22,7 @@ Everything here is made from the code when the site is built (`make docs`).
 | Page | Made from |
 |---|---|
 | [Command line](cli.md) | the help of every command |
+| [Python library](python.md) | the docstrings of `raftlog` |
 | [JSON of the commands](json.md), [its schema](json_schema.json) | `raftlog/cli/documents.py`, `replay/documents.py` |
 | [Configuration keys](../configuration.md#all-keys) | `raftlog/config/settings.py` |
 | [Metrics](metrics.md) | what a controller and a broker register for `/metrics` |
@@ -30,17 +34,73 @@ Everything here is made from the code when the site is built (`make docs`).
 columns of an export.
 """  # noqa: E501
 
+_PYTHON = """# Python library
+
+The objects of `import raftlog`. `raftlog.Client` has the namespaces and calls of
+`raftlog.AsyncClient` without `await`; where the one returns `AsyncRecords`, `AsyncChanges` or
+`AsyncLease`, the other returns `Records`, `Changes` or `Lease` with the same blocking calls.
+[Client library](../client.md) explains how to use them.
+"""
+_MODULES = ("errors", "recipes", "tracing")
+_Client = raftlog.AsyncClient
+
 
 def pages() -> dict[str, str]:
     """Return all pages of the reference, and the JSON Schema, by file name."""
     return {
         "README.md": _OVERVIEW,
         "cli.md": _command_line(),
+        "python.md": _python_library(),
         "json.md": json_documents.page(),
         "json_schema.json": json_documents.schema(),
         "metrics.md": metrics.page(),
         **contracts.pages(),
     }
+
+
+def _python_library() -> str:
+    """Return the page of the library: its public objects, in whose places mkdocstrings writes what
+    their docstrings say.
+    """
+    hints = [get_type_hints(method)["return"] for method in (_Client.consume, _Client.watch)]
+    hints.append(get_type_hints(AsyncLeases.grant)["return"])
+    namespaces = {
+        f"client.{name}": type(value)
+        for name, value in vars(_Client("127.0.0.1:1")).items()
+        if not name.startswith("_")
+    }
+    first = ["raftlog.connect", "raftlog.Client", "raftlog.AsyncClient"]
+    others = [f"raftlog.{name}" for name in raftlog.__all__ if name not in _MODULES]
+    found = [name for name, one in vars(errors).items() if _is_error(one)]
+    text = _PYTHON
+    for title, objects in {
+        "Clients": {name: name for name in first},
+        "Namespaces of a client": {name: _path(of) for name, of in namespaces.items()},
+        "Streams and leases": {of.__name__: _path(of) for of in hints},
+        "Values": {name: name for name in others if name not in first},
+        "Errors": {f"errors.{name}": f"raftlog.errors.{name}" for name in found},
+        "raftlog.tracing": {one: f"raftlog.tracing.{one}" for one in ("enable", "disable")},
+        **{
+            title: {name: f"{of.__name__}.{name}" for name in of.__all__}
+            for title, of in (("raftlog.recipes", recipes), ("raftlog.testing", testing))
+        },
+    }.items():
+        text += f"\n## {title}\n"
+        for heading, path in objects.items():
+            text += f"\n::: {path}\n    options:\n      heading: {heading}\n"
+            if title == "Values":  # the name of a field may say all
+                text += "      show_if_no_docstring: true\n"
+            elif title == "Errors":
+                text += "      show_bases: true\n"
+    return text
+
+
+def _path(of: type) -> str:
+    return f"{of.__module__}.{of.__qualname__}"
+
+
+def _is_error(one: object) -> bool:
+    return isinstance(one, type) and issubclass(one, errors.RaftlogError)
 
 
 def _command_line() -> str:
