@@ -31,8 +31,6 @@ from raftlog.cli.nodes import remedy
 from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
 from raftlog.config.settings import values_of
-from raftlog.console.configured import console_of
-from raftlog.console.local import Local
 from raftlog.errors import FatalError
 from raftlog.observability.http_rules import HttpRules, names_of
 from raftlog.observability.http_server import HttpServer
@@ -53,6 +51,7 @@ from raftlog.observability.process_metrics import (
 )
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.observability.request_figures import RequestFigures
+from raftlog.ops.console import Local, console_of
 from raftlog.runtime import StopSignals
 from raftlog.security import client_listeners
 from raftlog.security.audit import Auditor

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum, known_brokers, ready, status
 from raftlog.config.node import NodeConfig
-from raftlog.console.configured import console_of
-from raftlog.console.local import Local
 from raftlog.observability.http_rules import HttpRules, names_of
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.loop_lag import LoopLag
@@ -33,6 +31,7 @@ from raftlog.observability.process_metrics import (
     build_labels,
 )
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.ops.console import Local, console_of
 from raftlog.security.audit import Auditor
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.metrics import transport_metrics

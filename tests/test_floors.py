@@ -33,10 +33,10 @@ FLOORS: dict[str, str] = {
     "quorum": "raftlog.quorum",
     "adapters": (
         "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config"
-        " raftlog.segments raftlog.security raftlog.journal raftlog.monitoring"
-        " raftlog.deploy raftlog.console"
+        " raftlog.segments raftlog.security raftlog.monitoring"
+        " raftlog.deploy"
     ),
-    "replica and client": "raftlog.replica raftlog.client raftlog.doctor raftlog.incident",
+    "replica and client": "raftlog.replica raftlog.client",
     "decisions": (
         """
         controller.settings controller.effects controller.decision controller.rules controller.visibility controller.state
@@ -51,8 +51,8 @@ FLOORS: dict[str, str] = {
     "commands and library": (
         """
         raftlog raftlog.recipes
-        raftlog.console.document raftlog.console.altered raftlog.console.recent raftlog.console.sentences raftlog.console.stored raftlog.console.look raftlog.console.configured
-        raftlog.ops raftlog.local.processes raftlog.local raftlog.cli raftlog.__main__ raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
+        raftlog.ops raftlog.ops.console raftlog.ops.console_page
+        raftlog.local.processes raftlog.local raftlog.cli raftlog.__main__ raftlog.demo controller.run controller.late_http controller.http_side controller.cli broker.run broker.cli
     """
     ),
     "replay": (

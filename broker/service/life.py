@@ -11,9 +11,8 @@ from broker.registration.lifecycle import Lifecycle
 from broker.replication.data_plane import DataPlane
 from broker.service.fencing import Fencing
 from broker.settings import LifecycleSettings
-from raftlog.journal.event import Kind
-from raftlog.journal.journal import Journal
 from raftlog.observability.clock_watch import ClockWatch
+from raftlog.observability.journal import Journal, Kind
 from raftlog.quorum_time import QuorumTime
 
 TICK_S = 0.2

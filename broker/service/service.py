@@ -32,10 +32,10 @@ from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.endpoint_selector import KnownEndpoints
 from raftlog.errors import FatalError
-from raftlog.journal.journal import Journal
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.observability.journal import Journal
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.quorum_time import QuorumTime
 from raftlog.security.client_rules import ClientRules

@@ -18,7 +18,7 @@ from controller.service.refusals import Refusals
 from controller.service.stall_log import log_stall
 from controller.service.timer import Timer
 from raftlog.errors import FatalError
-from raftlog.journal.journal import Journal
+from raftlog.observability.journal import Journal
 
 log = structlog.get_logger(__name__)
 

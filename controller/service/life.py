@@ -10,8 +10,7 @@ from bisect import bisect_left
 
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.service.node import ControllerNode
-from raftlog.journal.event import Kind
-from raftlog.journal.journal import Journal
+from raftlog.observability.journal import Journal, Kind
 from raftlog.observability.latency import LATENCY_BOUNDS_S
 from raftlog.storage.api import LogStore
 

@@ -50,9 +50,9 @@ from controller.service.vote_form import VoteForm
 from controller.settings import ControllerSettings
 from raftlog.config_writes.messages import KIND
 from raftlog.errors import ApiError, ErrorCode, FatalError
-from raftlog.journal.journal import NO_JOURNAL, Journal
 from raftlog.metadata.image import Image
 from raftlog.observability.clock_watch import ClockWatch
+from raftlog.observability.journal import NO_JOURNAL, Journal
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.quorum import events as quorum_events
 from raftlog.quorum.config import QuorumConfig

@@ -5,8 +5,7 @@ from __future__ import annotations
 import structlog
 
 from controller.decider import Decider
-from raftlog.journal.event import Kind
-from raftlog.journal.journal import Journal
+from raftlog.observability.journal import Journal, Kind
 
 log = structlog.get_logger(__name__)
 

@@ -30,13 +30,12 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from raftlog.cli.times import Period
-from raftlog.doctor.evidence import About as NodeAbout
-from raftlog.doctor.evidence import Evidence as Seen
-from raftlog.doctor.evidence import NodeSeen, Reach
 from raftlog.errors import ConfigError
-from raftlog.incident.evidence import Evidence, LogTold, NodeTold
-from raftlog.journal.event import NodeEvent
 from raftlog.metadata.changes import Changed
+from raftlog.observability.journal import NodeEvent
+from raftlog.ops.evidence import About as NodeAbout
+from raftlog.ops.evidence import LogTold, NodeSeen, NodeTold, Reach, Timeline
+from raftlog.ops.evidence import Survey as Seen
 from raftlog.transport.tls_look import TlsSeen, TlsTrouble
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2
@@ -179,7 +178,7 @@ class Bundle:
             raise ConfigError(f"{self._file}: doctor.json: {error!s:.{TEXT_MAX}}") from error
         return Seen(nodes, brokers, found.brokers_failure, found.at_ms, told)
 
-    def told(self, period: Period) -> Evidence:
+    def told(self, period: Period) -> Timeline:
         """What happened, as far as the bundle has it. Raises BadParameter for no such period."""
         first_ms, last_ms = self.about.from_ms, self.about.to_ms
         if period.is_given:
@@ -199,7 +198,7 @@ class Bundle:
             log.failure,
             log.late,
         )
-        return Evidence(first_ms, min(last_ms, self.about.to_ms), tuple(nodes), told)
+        return Timeline(first_ms, min(last_ms, self.about.to_ms), tuple(nodes), told)
 
     def _decode(self, name: str, type_: type[Any]) -> Any:
         try:

@@ -21,7 +21,7 @@ from raftlog.cli.times import Period, Since
 
 if TYPE_CHECKING:
     from raftlog.cli.node_queries import NodeAt
-    from raftlog.incident.evidence import NodeTold
+    from raftlog.ops.evidence import NodeTold
 
 app = typer.Typer(
     help="Evidence for a bug report, and clusters in virtual time.",
@@ -95,12 +95,12 @@ def _write(
 
     from raftlog.build import build_text
     from raftlog.cli.bundle import FORMAT, About, ToldNode, doctor_part, log_part, write_bundle
-    from raftlog.cli.doctor_screen import screen as doctor_screen
     from raftlog.cli.explain_evidence import of_cluster
-    from raftlog.cli.explain_screen import screen as explain_screen
     from raftlog.cli.node_queries import NodeAt, nodes_of
-    from raftlog.doctor.diagnosis import diagnose, verdict
-    from raftlog.incident.story import tell
+    from raftlog.ops.doctor import diagnose, verdict
+    from raftlog.ops.doctor import screen as doctor_screen
+    from raftlog.ops.story import screen as explain_screen
+    from raftlog.ops.story import tell
 
     told, seen = of_cluster(addresses, servers, timeout_s, period)
     findings = diagnose(seen)

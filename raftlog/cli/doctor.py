@@ -14,11 +14,11 @@ from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import BootstrapController, BundleFile, Json, controllers
 
 if TYPE_CHECKING:
-    from raftlog.doctor.diagnosis import Verdict
-    from raftlog.doctor.evidence import Evidence
-    from raftlog.doctor.finding import Finding
+    from raftlog.ops.doctor import Verdict
+    from raftlog.ops.evidence import Survey
+    from raftlog.ops.quorum_findings import Finding
 
-    Looked = tuple[Evidence, list[Finding], Verdict]
+    Looked = tuple[Survey, list[Finding], Verdict]
 
 LOOK_S, LAST_LOOK_S, WAIT_S = 1.0, 0.5, 60.0
 WATCH_PAUSE_S, WAIT_PAUSE_S = 2.0, 0.5
@@ -83,7 +83,7 @@ def doctor(
     """
     if bundle is not None:
         from raftlog.cli.bundle import read_bundle
-        from raftlog.doctor.diagnosis import diagnose, verdict
+        from raftlog.ops.doctor import diagnose, verdict
 
         with read_bundle(bundle) as found:
             seen = found.seen()
@@ -147,7 +147,7 @@ class _Looking:
     async def _look(self, timeout_s: float) -> Looked:
         from raftlog.cli.doctor_evidence import gather
         from raftlog.cli.local_remedies import as_typed_here
-        from raftlog.doctor.diagnosis import diagnose, verdict
+        from raftlog.ops.doctor import diagnose, verdict
 
         seen = await gather(self._addresses, timeout_s, self._security)
         findings = as_typed_here(diagnose(seen), self._addresses)
@@ -157,7 +157,7 @@ class _Looking:
         return shown(looked, as_json=self._as_json)
 
 
-def serves(seen: Evidence) -> bool:
+def serves(seen: Survey) -> bool:
     """Whether any broker is unfenced, so that clients are served."""
     from raftlog.wire.controller.v1 import controller_pb2
 
@@ -167,8 +167,8 @@ def serves(seen: Evidence) -> bool:
 
 def shown(looked: Looked, *, as_json: bool) -> Exit:
     """Show what was found; the exit code that says so."""
-    from raftlog.cli.doctor_screen import document, screen
     from raftlog.cli.output import print_json
+    from raftlog.ops.doctor import document, screen
 
     seen, _, verdict = looked
     if as_json:

@@ -11,8 +11,8 @@ from typing import Any
 
 from raftlog.client.quorum_queries import DESCRIBE_QUORUM, Call, Called, call, call_all
 from raftlog.client.security import ClientSecurity
-from raftlog.doctor.evidence import About, Evidence, NodeSeen, Reach
 from raftlog.endpoint import endpoint_on, parse_endpoint
+from raftlog.ops.evidence import About, NodeSeen, Reach, Survey
 from raftlog.transport.api import Probe
 from raftlog.transport.probe import host_failure, probe
 from raftlog.transport.tls_look import NOTHING, TlsSeen, TlsTrouble, speaks_tls, tls_trouble
@@ -44,7 +44,7 @@ _DESCRIBE_NODE = Call(
 _DESCRIBE_BROKERS = "/raftlog.wire.controller.v1.Controller/DescribeBrokers"
 
 
-async def gather(addresses: Sequence[str], timeout_s: float, security: ClientSecurity) -> Evidence:
+async def gather(addresses: Sequence[str], timeout_s: float, security: ClientSecurity) -> Survey:
     """Ask these addresses and the voters that they name, and the leader for the brokers.
 
     Never raises for what nodes or the network do. Takes about a tenth of ``timeout_s`` if a leader
@@ -76,7 +76,7 @@ class _Look:
         for address in addresses:
             self._ask(address)
 
-    async def evidence(self) -> Evidence:
+    async def evidence(self) -> Survey:
         """See ``gather``."""
         seen: dict[str, NodeSeen] = {}
         while len(seen) < len(self._asked) and (left := self._until - self._loop.time()) > 0:
@@ -94,9 +94,9 @@ class _Look:
                 reach = Reach.UNRESOLVED if address in self._unresolved else Reach.SILENT
                 seen[address] = NodeSeen(address, reach, None, failure, waited_ms)
         nodes = _once_a_node(list(seen.values()))
-        brokers = await self._brokers_seen(Evidence(nodes).leader)
+        brokers = await self._brokers_seen(Survey(nodes).leader)
         told = await self._told_by(brokers.response)
-        found = Evidence(nodes, brokers.response, brokers.failure, _now_ms(), told)
+        found = Survey(nodes, brokers.response, brokers.failure, _now_ms(), told)
         return replace(found, at_ms=found.at_ms + (found.ahead_ms or 0))
 
     def _ask(self, address: str) -> None:

@@ -20,9 +20,9 @@ from raftlog.cli.options import (
 from raftlog.cli.times import From, Period, Since, To
 
 if TYPE_CHECKING:
-    from raftlog.doctor.evidence import Evidence as Seen
-    from raftlog.doctor.finding import Finding
-    from raftlog.incident.evidence import Evidence
+    from raftlog.ops.evidence import Survey as Seen
+    from raftlog.ops.evidence import Timeline
+    from raftlog.ops.quorum_findings import Finding
 
 
 def register(app_: typer.Typer) -> None:
@@ -85,12 +85,11 @@ def explain(
     _show(told, looked, everything=everything, as_json=as_json)
 
 
-def _show(told: Evidence, looked: Seen | None, *, everything: bool, as_json: bool) -> None:
+def _show(told: Timeline, looked: Seen | None, *, everything: bool, as_json: bool) -> None:
     """``looked``: what the doctor sees now; None: nobody was asked."""
-    from raftlog.cli.explain_screen import document, screen
     from raftlog.cli.output import print_json
-    from raftlog.doctor.diagnosis import diagnose, verdict
-    from raftlog.incident.story import tell
+    from raftlog.ops.doctor import diagnose, verdict
+    from raftlog.ops.story import document, screen, tell
 
     now: tuple[list[Finding], str] | None = None
     if looked is not None:

@@ -15,7 +15,6 @@ from raftlog.cli.log_sources import LogSource, begins_late, chunks, open_log
 from raftlog.cli.node_queries import NodeAt, journals, nodes_of
 from raftlog.cli.times import FOR_EVER_MS, Period
 from raftlog.client.security import security_of_environment
-from raftlog.doctor.evidence import Evidence as Seen
 from raftlog.errors import (
     ApiError,
     ConfigError,
@@ -23,10 +22,11 @@ from raftlog.errors import (
     DirectoryInUseError,
     StorageError,
 )
-from raftlog.incident.evidence import Evidence, LogTold, NodeTold
-from raftlog.journal.files import read_journal
 from raftlog.metadata.changes import Changed, ChangeRecorder, changes_of_chunk
 from raftlog.metadata.fold import ImageBuilder
+from raftlog.observability.journal import read_journal
+from raftlog.ops.evidence import LogTold, NodeTold, Timeline
+from raftlog.ops.evidence import Survey as Seen
 
 if TYPE_CHECKING:
     from raftlog.storage.api import NodeIdentity
@@ -44,7 +44,7 @@ _UNTOLD = frozenset(
 
 def of_cluster(
     addresses: Sequence[str], servers: Sequence[str], timeout_s: float, period: Period
-) -> tuple[Evidence, Seen]:
+) -> tuple[Timeline, Seen]:
     """Look at the cluster, ask all nodes for their journals, and read the log.
 
     Never raises for what nodes do. Raises BadParameter for a period that ends before it begins.
@@ -74,13 +74,13 @@ async def _told_of(
 
 def _evidence(
     first_ms: int, last_ms: int, now_ms: int, nodes: Sequence[NodeTold], log: LogTold
-) -> Evidence:
+) -> Timeline:
     if last_ms == FOR_EVER_MS:
-        return Evidence.until_now(first_ms, now_ms, tuple(nodes), log)
-    return Evidence(first_ms, last_ms, tuple(nodes), log)
+        return Timeline.until_now(first_ms, now_ms, tuple(nodes), log)
+    return Timeline(first_ms, last_ms, tuple(nodes), log)
 
 
-def of_directories(directories: Sequence[Path], period: Period) -> Evidence:
+def of_directories(directories: Sequence[Path], period: Period) -> Timeline:
     """Read the journals of data directories, and the longest log that one of them has.
 
     What time it is, they say themselves: that of the last that any of them has.

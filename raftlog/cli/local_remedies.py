@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from raftlog.doctor.finding import Finding
+from raftlog.ops.quorum_findings import Finding
 
 LOCAL_DIRECTORY = "RAFTLOG_LOCAL_DIRECTORY"
 """Environment variable that `raftlog local env` exports: where the cluster lives."""

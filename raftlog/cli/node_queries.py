@@ -12,11 +12,11 @@ from google.protobuf.message import Message
 from raftlog.cli.doctor_evidence import gather
 from raftlog.client.quorum_queries import Called, call, cluster_of
 from raftlog.client.security import ClientSecurity
-from raftlog.doctor.evidence import Evidence as Seen
-from raftlog.doctor.node_rules import CLOCKS_MS
 from raftlog.endpoint import endpoint_on
-from raftlog.incident.evidence import NodeTold
-from raftlog.journal.event import NodeEvent, typed_details
+from raftlog.observability.journal import NodeEvent, typed_details
+from raftlog.ops.evidence import NodeTold
+from raftlog.ops.evidence import Survey as Seen
+from raftlog.ops.node_findings import CLOCKS_MS
 from raftlog.wire.node.v1 import node_pb2 as pb
 
 _SERVICE = "/raftlog.wire.node.v1.Node/"

@@ -13,9 +13,8 @@ from typing import Any
 from raftlog.build import build_text
 from raftlog.config.node import NodeConfig
 from raftlog.errors import ApiError
-from raftlog.journal.event import Kind
-from raftlog.journal.journal import NodeJournal
 from raftlog.logger import get_logger
+from raftlog.observability.journal import Kind, NodeJournal
 from raftlog.observability.log_level import LogLevel
 from raftlog.observability.logs import set_level
 from raftlog.observability.node_rpc import NodeFacts, NodeRpc

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.journal.event import Kind
-from raftlog.journal.journal import Journal
 from raftlog.logger import get_logger
+from raftlog.observability.journal import Journal, Kind
 from raftlog.quorum_time import TOLERANCE_MS
 
 log = get_logger(__name__)

@@ -12,11 +12,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from raftlog.console.routes import PEER, HttpPeer
 from raftlog.logger import get_logger
 
 log = get_logger(__name__)
@@ -28,6 +28,28 @@ MAX_SAID = 64
 
 Complain = Callable[[str, str], None]
 """Counts what a peer did that a peer must not do: its address, and what."""
+
+
+PEER = "peer"
+"""Key of a request's state: the :class:`HttpPeer` that has sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpPeer:
+    """The client's side of a connection.
+
+    ``certificate``: the client's certificate as TLS has checked it, DER; empty: the client has
+    shown none. ``cut`` closes the connection at once.
+    """
+
+    address: str
+    certificate: bytes
+    cut: Callable[[], None]
+
+    @property
+    def host(self) -> str:
+        """The address without its port."""
+        return self.address.rpartition(":")[0]
 
 
 def _peer_of(transport: asyncio.Transport) -> HttpPeer:

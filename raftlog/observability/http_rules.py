@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raftlog.config.node import NodeConfig
-from raftlog.console.routes import HttpPeer
 from raftlog.errors import ApiError
-from raftlog.observability.http_bounds import Complain
+from raftlog.observability.http_bounds import Complain, HttpPeer
 from raftlog.transport.peer_identity import identity_of_der
 from raftlog.transport.unary_link import Caller
 

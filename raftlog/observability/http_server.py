@@ -10,7 +10,7 @@ import html
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from prometheus_client import generate_latest
@@ -20,8 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from raftlog.console.routes import PEER, Console, HttpPeer
-from raftlog.observability.http_bounds import bounded_protocol
+from raftlog.observability.http_bounds import PEER, HttpPeer, bounded_protocol
 from raftlog.observability.http_rules import HttpRules
 from raftlog.observability.http_socket import address_of, bind_http
 from raftlog.observability.http_tls import TlsDoor
@@ -38,6 +37,17 @@ Status = Callable[[], Mapping[str, object]]
 """What the page for people shows, by name."""
 
 Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Pages(Protocol):
+    """Further pages of the server."""
+
+    def routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
+        """Return the routes; ``guard`` wraps an answer that only permitted clients get."""
+
+    async def close(self) -> None:
+        """End all responses, so that the server can stop."""
+
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>body{{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:44rem;padding:0 1rem}}
@@ -82,7 +92,7 @@ class HttpServer:
         status: Status = dict,
         rules: HttpRules | None = None,
         bound: socket.socket | None = None,
-        console: Console | None = None,
+        console: Pages | None = None,
     ) -> None:
         self._host, self._port, self._bound = host, port, bound
         self._registry, self._ready, self._title, self._status = registry, ready, title, status

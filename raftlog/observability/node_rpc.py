@@ -17,9 +17,8 @@ import msgspec
 
 from raftlog.background_look import BackgroundLook
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.journal.event import NodeEvent, as_text
-from raftlog.journal.journal import RecentEvents
 from raftlog.limits.checking import check as check_limits
+from raftlog.observability.journal import NodeEvent, RecentEvents, as_text
 from raftlog.observability.log_level import LogLevel
 from raftlog.observability.logs import TAIL, TAIL_LINES
 from raftlog.storage.sync_probe import probe_sync_us

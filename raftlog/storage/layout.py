@@ -25,6 +25,7 @@ from raftlog.storage.checked_file import convert, read_content, write_checked
 from raftlog.storage.private import FILE_MODE
 
 LOG_DIRECTORY = "log"
+JOURNAL_DIRECTORY = "journal"
 LOCK_FILE = "lock"
 LOG_STATE_FILE = "log-state.json"
 _STATE_KIND = "log-state"

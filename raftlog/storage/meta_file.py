@@ -8,7 +8,6 @@ from pathlib import Path
 
 from raftlog.durable import fsync_directory, make_directories
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.journal.files import DIRECTORY as JOURNAL_DIRECTORY
 from raftlog.storage.api import FORMAT_VERSION, NO_NODE_ID, NodeIdentity, VoteState
 from raftlog.storage.bootstrap_file import BOOTSTRAP_FILE, NO_BOOTSTRAP, Bootstrap, write_bootstrap
 from raftlog.storage.checked_file import (
@@ -19,6 +18,7 @@ from raftlog.storage.checked_file import (
     write_checked,
 )
 from raftlog.storage.layout import (
+    JOURNAL_DIRECTORY,
     LOCK_FILE,
     LOG_DIRECTORY,
     LOG_STATE_FILE,

@@ -12,8 +12,8 @@ from itertools import pairwise
 from raftlog.client import broker_client, consumer, producer, session
 from raftlog.config.reference import reference
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.journal.event import KINDS
 from raftlog.metadata.selectors import PLURAL
+from raftlog.observability.journal import KINDS
 from raftlog.security.permissions import (
     BROKER,
     CONTROLLER,

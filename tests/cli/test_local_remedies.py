@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.cli.local_remedies import LOCAL_DIRECTORY, as_typed_here
-from raftlog.doctor.finding import Finding, Severity
+from raftlog.ops.quorum_findings import Finding, Severity
 
 ADDRESSES = ["127.0.0.1:9093", "127.0.0.1:9094"]
 FOUND = [

@@ -11,9 +11,9 @@ from cluster_kit import until
 from raftlog.cli.doctor_evidence import gather
 from raftlog.cli.node_queries import ask_all, find_nodes, journals, nodes_of
 from raftlog.client.security import ClientSecurity
-from raftlog.incident.evidence import NodeTold
-from raftlog.journal.files import read_journal
 from raftlog.local.cluster import LocalCluster
+from raftlog.observability.journal import read_journal
+from raftlog.ops.evidence import NodeTold
 from raftlog.wire.node.v1 import node_pb2 as pb
 
 PLAIN = ClientSecurity()

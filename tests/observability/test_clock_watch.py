@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from raftlog.journal.event import Kind
-from raftlog.journal.journal import RecentEvents
 from raftlog.observability.clock_watch import LOOK_EVERY_S, ClockWatch
+from raftlog.observability.journal import Kind, RecentEvents
 from raftlog.quorum_time import TOLERANCE_MS
 
 

@@ -1,0 +1,336 @@
+"""The console's HTTP side: who may look, one look for all who watch, and the page's files."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from raftlog.client.security import ClientSecurity
+from raftlog.config.node import NodeConfig
+from raftlog.errors import ConfigError
+from raftlog.key_file import exposed
+from raftlog.logger import get_logger
+from raftlog.metadata.image import Image
+from raftlog.observability.http_bounds import PEER, HttpPeer
+from raftlog.shares import Shares
+from raftlog.transport.configured import peer_tls
+
+MIN_TOKEN_CHARS = 16
+_BEARER = "Bearer "
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """``status``: of HTTP; ``reason``: for the person at the page."""
+
+    status: int
+    reason: str
+
+
+class Door:
+    """``secured``: the node asks its clients who they are, so the console asks, too. ``token``:
+    empty, none is configured.
+    """
+
+    def __init__(self, *, secured: bool, token: str = "") -> None:
+        self._secured, self._token = secured, token.encode()
+
+    def refusal(self, headers: Mapping[str, str]) -> Refused | None:
+        """Why this request sees nothing; None: it may see all. The names are lower case."""
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return Refused(403, "the console answers its own page only")
+        if not self._token:
+            if self._secured:
+                return Refused(
+                    403,
+                    "this node is secured: its console needs http.console.token.file in the"
+                    " configuration",
+                )
+            return None
+        given = headers.get("authorization", "")
+        shown = given[len(_BEARER) :] if given.startswith(_BEARER) else ""
+        if not hmac.compare_digest(shown.encode(), self._token):
+            return Refused(401, "the token is wrong" if shown else "a token is needed")
+        return None
+
+
+def read_token(path: Path) -> str:
+    """The token in a file. Raises ConfigError for a file that others may read, for none, and for a
+    token that can be guessed.
+    """
+    try:
+        if exposed(path):
+            raise ConfigError(
+                f"http.console.token.file: others than its owner have access to {path}: chmod 600"
+            )
+        token = path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+        raise ConfigError(f"http.console.token.file: {path}: {reason}") from error
+    if len(token) < MIN_TOKEN_CHARS or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"http.console.token.file: {path}: one word of at least {MIN_TOKEN_CHARS} characters"
+            " is needed"
+        )
+    return token
+
+
+log = get_logger(__name__)
+
+Look = Callable[[], Awaitable[bytes]]
+
+
+class Feed:
+    """Looks while somebody waits for news, at most once in ``pause_s``.
+
+    Nothing is queued: who is slow gets the newest when it comes back, and who does not read at all
+    does not wait, so nothing is collected for it.
+    """
+
+    def __init__(self, look: Look, *, pause_s: float, max_subscribers: int) -> None:
+        self._look, self._pause_s = look, pause_s
+        self._places = Shares(max_subscribers)
+        self._changed = asyncio.Condition()
+        self._waiting = self._number = 0
+        self._newest = b""
+        self._looked_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        self.closed = False
+
+    @property
+    def subscribers(self) -> int:
+        """How many places are taken."""
+        return self._places.total
+
+    def subscribe(self, host: str) -> bool:
+        """Take a place for a client of this address; False: there is none for it. Every place is to
+        be given back.
+        """
+        return not self.closed and self._places.take(host)
+
+    def unsubscribe(self, host: str) -> None:
+        """Give the place back."""
+        self._places.give_back(host)
+
+    async def after(self, seen: int) -> tuple[int, bytes]:
+        """The newest look and its number, once there is one that is not number ``seen``. 0: none
+        was seen; number 0: the feed is closed.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._looked_at > self._pause_s:
+            seen = self._number
+        self._waiting += 1
+        try:
+            async with self._changed:
+                while not self.closed and self._number <= seen:
+                    if self._task is None or self._task.done():
+                        self._task = asyncio.create_task(self._run(), name="console")
+                    await self._changed.wait()
+        finally:
+            self._waiting -= 1
+        return (0, b"") if self.closed else (self._number, self._newest)
+
+    async def close(self) -> None:
+        """End the look under way; who waits gets number 0."""
+        self.closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting and not self.closed:
+            await asyncio.sleep(max(0.0, self._looked_at + self._pause_s - loop.time()))
+            try:
+                newest = await self._look()
+            except Exception as error:
+                # It only looks: whatever fails here is no reason to end a node.
+                log.warning("the console cannot look at the cluster", error=str(error))
+                self._looked_at = loop.time()
+                continue
+            # A look that takes long is followed by as long a pause.
+            self._looked_at = loop.time()
+            async with self._changed:
+                self._newest, self._number = newest, self._number + 1
+                self._changed.notify_all()
+            await asyncio.sleep(0)
+
+
+class Local(NamedTuple):
+    """How to read it; each is asked anew at each look."""
+
+    role: str
+    node_id: int
+    image: Callable[[], Image]
+    newest_chunks: Callable[[int], Sequence[bytes]]
+    """Of the log in memory, at most so many, ascending."""
+    committed_end: Callable[[], int]
+    controllers: Callable[[], Sequence[str]]
+    """Addresses of controllers, to ask for the rest of the cluster."""
+
+
+MAX_SUBSCRIBERS = 32
+"""Streams of events; one address has no more of them than it leaves to others."""
+PAUSE_S = 2.0
+STALLED_S = 10.0
+"""A stream whose client has taken nothing for so long is closed."""
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+        " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_KINDS = {
+    "index.html": "text/html",
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "curves.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Console:
+    """``look``: makes what the page shows, as JSON in one line."""
+
+    def __init__(
+        self,
+        look: Callable[[], Awaitable[bytes]],
+        door: Door,
+        *,
+        pause_s: float = PAUSE_S,
+        max_subscribers: int = MAX_SUBSCRIBERS,
+    ) -> None:
+        self._door = door
+        self.feed = Feed(look, pause_s=pause_s, max_subscribers=max_subscribers)
+
+    def routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
+        """``guard``: what the listener asks of those who want more than health."""
+        return [
+            Route("/console", guard(_asset("index.html"))),
+            *(
+                Route(f"/console/{name}", guard(_asset(name)))
+                for name in _KINDS
+                if name != "index.html"
+            ),
+            Route("/console/events", guard(self._events)),
+        ]
+
+    async def close(self) -> None:
+        """End all streams, so that the HTTP server can stop."""
+        await self.feed.close()
+
+    async def _events(self, request: Request) -> Response:
+        refused = self._door.refusal(request.headers)
+        if refused is not None:
+            headers = (
+                {**HEADERS, "WWW-Authenticate": "Bearer"} if refused.status == 401 else HEADERS
+            )
+            return PlainTextResponse(refused.reason + "\n", refused.status, headers)
+        peer: HttpPeer = getattr(request.state, PEER)
+        if not self.feed.subscribe(peer.host):
+            return PlainTextResponse(
+                "as many pages look at this node's console as may\n",
+                503,
+                {**HEADERS, "Retry-After": "5"},
+            )
+        return _Stream(self.feed, peer)
+
+
+class _Stream(StreamingResponse):
+    """Holds one place of the feed, and gives it back however the connection ends, or when nothing
+    of it is read any more.
+    """
+
+    def __init__(self, feed: Feed, peer: HttpPeer) -> None:
+        super().__init__(_told(feed), media_type="text/event-stream", headers=HEADERS)
+        self._feed, self._peer = feed, peer
+
+    async def __call__(self, scope, receive, send) -> None:  # type: ignore[no-untyped-def]
+        async def send_in_time(message) -> None:  # type: ignore[no-untyped-def]
+            try:
+                async with asyncio.timeout(STALLED_S):
+                    await send(message)
+            except TimeoutError:
+                self._peer.cut()
+
+        try:
+            await super().__call__(scope, receive, send_in_time)
+        finally:
+            self._feed.unsubscribe(self._peer.host)
+
+
+async def _told(feed: Feed) -> AsyncIterator[bytes]:
+    # At once, so that a page knows that it is let in before the first look is over.
+    yield b"retry: 2000\n\n"
+    number = 0
+    while True:
+        number, newest = await feed.after(number)
+        if not number:
+            return
+        yield b"id: %d\ndata: %b\n\n" % (number, newest)
+
+
+def _asset(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return Response(_content(name), media_type=_KINDS[name], headers=HEADERS)
+
+    return answer
+
+
+@cache
+def _content(name: str) -> bytes:
+    return files("raftlog.ops").joinpath("assets", name).read_bytes()
+
+
+def console_of(config: NodeConfig, local: Local) -> Console:
+    """The console of one node. Raises ConfigError for a token that cannot be used."""
+    return Console(_LateLooker(local, ClientSecurity(peer_tls(config))).look, door_of(config))
+
+
+class _LateLooker:
+    """Imports the collector at the first look, so that no node pays for a console that is closed.
+
+    The calls of ``look`` do not overlap.
+    """
+
+    def __init__(self, local: Local, security: ClientSecurity) -> None:
+        self._local, self._security = local, security
+        self._look: Look | None = None
+
+    async def look(self) -> bytes:
+        """See ``raftlog.ops.console_page.Looker``."""
+        if self._look is None:
+            module = await asyncio.to_thread(importlib.import_module, "raftlog.ops.console_page")
+            self._look = module.Looker(self._local, self._security).look
+        return await self._look()
+
+
+def door_of(config: NodeConfig) -> Door:
+    """Who may look. Raises ConfigError."""
+    secured = (
+        config.http_tls is not None
+        or bool(config.settings.authorizer_class_name)
+        or any(one.security.tls is not None for one in config.listeners)
+    )
+    token = "" if config.console_token is None else read_token(config.console_token)
+    return Door(secured=secured, token=token)

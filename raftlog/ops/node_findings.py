@@ -1,0 +1,458 @@
+"""Findings about machines and connections, brokers and their partitions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from statistics import median_low
+
+from raftlog.config.settings import Settings
+from raftlog.metadata.causes import Cause
+from raftlog.ops.evidence import About, NodeSeen, Survey
+from raftlog.ops.quorum_findings import Finding, Severity
+from raftlog.plural import counted
+from raftlog.transport.tls_look import TlsTrouble
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.words import brokers, named, nodes, span
+
+CLOCKS_MS = 1_000
+"""An answer takes a tenth of that at most."""
+ENDS_SOON_MS = 14 * 86_400_000
+NEARLY_FULL = 0.1
+NEARLY_FULL_BYTES = 20 << 30
+"""A tenth of a large disk is no reason to worry."""
+_OURS = (
+    "Give the certificate, the token and the authority that these nodes know, by RAFTLOG_TLS_..."
+)
+_INSPECT = "raftlog certs inspect FILE"
+_TLS: dict[TlsTrouble, tuple[str, str, str]] = {
+    TlsTrouble.EXPIRED: (
+        "CERTIFICATE_EXPIRED",
+        "Renew it: write the new files over the old ones; the node uses them from its next"
+        " connection on (docs/security.md, Renewal).",
+        _INSPECT,
+    ),
+    TlsTrouble.NOT_YET_VALID: (
+        "CERTIFICATE_EXPIRED",
+        "Compare the clocks of the authority, the node and this machine; then issue it again.",
+        _INSPECT,
+    ),
+    TlsTrouble.OTHER_AUTHORITY: ("CERTIFICATE_REFUSED", _OURS + " Or renew the node's.", _INSPECT),
+    TlsTrouble.OTHER_NAME: (
+        "CERTIFICATE_REFUSED",
+        "Use an address that the certificate names, or issue it with this name, too.",
+        _INSPECT,
+    ),
+    TlsTrouble.OWN_EXPIRED: ("OWN_CERTIFICATE_EXPIRED", "Renew the certificate here.", _INSPECT),
+    TlsTrouble.OWN_REFUSED: ("OWN_CERTIFICATE_REFUSED", _OURS, _INSPECT),
+    TlsTrouble.PLAINTEXT: (
+        "TLS_DIFFERS",
+        "Leave RAFTLOG_TLS_... unset, or correct the address.",
+        "raftlog doctor --bootstrap-controller HOST:PORT",
+    ),
+    TlsTrouble.WANTS_TLS: ("TLS_DIFFERS", _OURS, _INSPECT),
+    TlsTrouble.NOT_H2: (
+        "TLS_DIFFERS",
+        "Give the port of a listener, not of http.listener.",
+        "raftlog doctor --bootstrap-controller HOST:PORT",
+    ),
+}
+
+
+def connections(seen: Survey) -> Iterator[Finding]:
+    """What is in the way of a connection, as far as it is TLS."""
+    by: dict[TlsTrouble, list[NodeSeen]] = defaultdict(list)
+    for node in seen.nodes:
+        if node.fails_for_tls:
+            by[node.tls.trouble].append(node)
+    for trouble, several in by.items():
+        code, remedy, command = _TLS[trouble]
+        first, *more = several
+        also = f" (also: {named([one.endpoint for one in more])})" if more else ""
+        yield Finding(
+            code,
+            Severity.DEGRADED if seen.answers else Severity.DOWN,
+            f"{_where(first)} {first.tls.text}{also}.",
+            _follows(trouble, known=bool(seen.answers)),
+            remedy,
+            command,
+        )
+
+
+def _where(node: NodeSeen) -> str:
+    return f"Node {node.node_id} ({node.endpoint})" if node.node_id >= 0 else node.endpoint
+
+
+def _follows(trouble: TlsTrouble, *, known: bool) -> str:
+    if trouble is TlsTrouble.EXPIRED:
+        return (
+            "Nobody can connect to it any more. Connections that are there stay until they break:"
+            " then it is gone for the others, too."
+        )
+    return "Nothing is known of it from here." if known else "Nothing is known of the cluster."
+
+
+def certificates(seen: Survey) -> Iterator[Finding]:
+    """A node's certificate ends before long."""
+    soon = [
+        (one.name, one.node.certificate_ends_at_ms)
+        for one in seen.told
+        if 0 < one.node.certificate_ends_at_ms < seen.at_ms + ENDS_SOON_MS
+    ]
+    if soon:
+        said = named([f"of {name} {_when(at_ms - seen.at_ms)}" for name, at_ms in soon])
+        yield Finding(
+            "CERTIFICATE_ENDS_SOON",
+            Severity.NOTICE,
+            f"Certificates end: that {said}.",
+            "From then on nobody can connect to that node any more.",
+            "Renew it in time; nodes need no restart (docs/security.md, Renewal).",
+            _INSPECT,
+        )
+
+
+def _when(left_ms: int) -> str:
+    return f"in {span(left_ms)}" if left_ms > 0 else f"has ended {span(-left_ms)} ago"
+
+
+def clocks(seen: Survey) -> Iterator[Finding]:
+    """The clocks of machines differ."""
+    told = [one for one in seen.told if one.node.now_ms]
+    if len(told) < 2:
+        return
+    middle = median_low([one.ahead_ms for one in told])
+    off = [(one.name, one.ahead_ms - middle) for one in told]
+    off = [(name, ms) for name, ms in off if abs(ms) > CLOCKS_MS]
+    if off:
+        said = named(
+            [f"of {name} {span(abs(ms))} {'ahead' if ms > 0 else 'behind'}" for name, ms in off]
+        )
+        yield Finding(
+            "CLOCKS_DIFFER",
+            Severity.NOTICE,
+            f"Clocks differ: that {said}.",
+            "Elections, leases and LAO use no clock of the day. The log, the records of partitions"
+            " and retention by time go by the clocks of a majority of the voters. But on that"
+            " machine certificates and tokens may seem to have expired.",
+            "Let chrony or another NTP client set the clock of that machine.",
+            "timedatectl",
+        )
+
+
+def full_brokers(seen: Survey) -> Iterator[Finding]:
+    """A broker's disk is below its reserve; of controllers the quorum tells."""
+    low = [one for one in _broker_reports(seen) if one.node.low_on_space]
+    if low:
+        serving = seen.brokers.brokers if seen.brokers is not None else ()
+        every = sum(one.state == controller_pb2.ACTIVE for one in serving) == len(low)
+        said = named([f"{one.name} ({one.room})" for one in low])
+        yield Finding(
+            "BROKER_LOW_ON_SPACE",
+            Severity.DOWN if every else Severity.DEGRADED,
+            f"The disk of {said} is below its free-space reserve.",
+            "Producers are refused by the partitions that it leads"
+            f"{', so by all' if every else ''}; consumers are served. When the"
+            " disk is full, the broker ends.",
+            "Free space, or give it a larger disk; let large topics keep less (retention.ms,"
+            " retention.bytes). docs/operations.md, A disk fills up.",
+            "raftlog topics describe",
+        )
+
+
+def _broker_reports(seen: Survey) -> list[About]:
+    return [one for one in seen.told if one.node.role == "broker"]
+
+
+def disks(seen: Survey) -> Iterator[Finding]:
+    """A disk will be full before long. One below its reserve is a finding of its own."""
+    low = {f"node {node_id}" for node_id in seen.low_on_space}
+    low |= {one.name for one in _broker_reports(seen) if one.node.low_on_space}
+    full = [one for one in seen.told if one.name not in low and _nearly_full(one)]
+    if full:
+        said = named(
+            [
+                f"of {one.name} ({one.node.disk_free_bytes >> 20} MiB,"
+                f" {100 * one.node.disk_free_bytes // one.node.disk_total_bytes} % are free)"
+                for one in full
+            ]
+        )
+        yield Finding(
+            "DISK_NEARLY_FULL",
+            Severity.NOTICE,
+            f"The disk {said} is nearly full.",
+            "Below its reserve a controller leads no more if another can; a broker refuses"
+            " producers.",
+            "Free space, or give it a larger disk. docs/operations.md, A disk fills up.",
+            "raftlog quorum describe --replication",
+        )
+
+
+def _nearly_full(one: About) -> bool:
+    free, total = one.node.disk_free_bytes, one.node.disk_total_bytes
+    return total > 0 and free < min(NEARLY_FULL * total, NEARLY_FULL_BYTES)
+
+
+def builds(seen: Survey) -> Iterator[Finding]:
+    """Nodes run different builds, or know different levels of a feature."""
+    of: dict[str, list[str]] = defaultdict(list)
+    for one in seen.told:
+        if one.node.version:
+            of[one.node.version].append(one.name)
+    levels = list(_levels(seen))
+    if len(of) < 2 and not levels:
+        return
+    said = [f"{version} on {named(names)}" for version, names in sorted(of.items())]
+    cause = f"Nodes run different builds: {'; '.join(said)}." if len(of) > 1 else ""
+    yield Finding(
+        "MIXED_BUILDS",
+        Severity.NOTICE,
+        " ".join(filter(None, (cause, *levels))),
+        "Levels of features cannot be raised above what all nodes know. As long as none is raised,"
+        " every node can go back.",
+        "Finish the upgrade, or roll it back: docs/operations.md, Upgrade and rollback.",
+        "raftlog cluster features describe",
+    )
+
+
+def _levels(seen: Survey) -> Iterator[str]:
+    """Which controllers know a feature only up to which level."""
+    features: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    best = seen.best
+    for one in seen.answers:
+        if best is not None and one.cluster_id == best.cluster_id:
+            for feature in one.features:
+                highest = feature.max_supported_version
+                features[feature.name][highest].append(one.node_id)
+    for name, of in features.items():
+        if len(of) > 1:
+            said = ", ".join(f"{nodes(who)} to {level}" for level, who in sorted(of.items()))
+            yield f"Controllers know {name} up to different levels: {said}."
+
+
+_START_IT = ("Start it, or look at its log.", "raftlog broker run -c FILE")
+_BY_CAUSE: dict[int, tuple[str, str]] = {
+    Cause.SESSION_TIMED_OUT: (
+        "It hangs, or its machine or network is gone: look at these. End a process that hangs, and"
+        " start it.",
+        "raftlog brokers list",
+    ),
+    Cause.METADATA_LAG: (
+        "It does not apply the log: look at its CPU, memory and log. It is let in again by itself.",
+        "raftlog brokers list",
+    ),
+}
+"""What to do, and the next command. None that takes anything away [an operator in a hurry copies
+it]."""
+SESSION_TIMEOUT_MS = Settings.broker_session_timeout_ms
+"""Of a leader that does not say its own."""
+HELD_BACK_MS = 1_000
+"""LAO moves with each write; standing still for so long is worth a line."""
+
+
+def brokers_unknown(seen: Survey) -> Iterator[Finding]:
+    """There is a leader, and it does not describe the brokers."""
+    if seen.leader is not None and seen.brokers is None and seen.brokers_failure:
+        yield Finding(
+            "BROKERS_UNKNOWN",
+            Severity.DEGRADED,
+            f"The leader, node {seen.leader.node_id}, does not describe the brokers:"
+            f" {seen.brokers_failure}.",
+            "A leader that has just been elected folds its log first, and decides nothing yet.",
+            "Look again in a second; if this stays, look at its log.",
+            "raftlog doctor --watch",
+        )
+
+
+def fenced(seen: Survey) -> Iterator[Finding]:
+    """Brokers that are registered and do not serve."""
+    for one in _of(seen):
+        if one.state in (pb.ACTIVE, pb.STOPPING):
+            continue
+        heard = one.last_contact_age_ms
+        last = f"; last heard {span(heard)} ago" if heard >= 0 else ""
+        if heard < 0 and one.state_age_is_at_least:
+            last = "; this leader has not heard of it"
+        at_least = "more than " if one.state_age_is_at_least else ""
+        why = f": {one.reason}" if one.reason else ""
+        remedy, command = _BY_CAUSE.get(one.cause, _START_IT)
+        yield Finding(
+            "BROKER_FENCED",
+            Severity.DEGRADED,
+            f"Broker {one.broker_id} ({one.endpoint}) is fenced for {at_least}"
+            f"{span(one.state_age_ms)}{why}{last}.",
+            "It leads nothing and is in no ISR; writes do not wait for it.",
+            f"{remedy} If it will not come back: docs/operations.md, A broker is fenced.",
+            command,
+        )
+
+
+def unregistered(seen: Survey) -> Iterator[Finding]:
+    """Brokers that partitions count on, and that are not registered."""
+    if missing := _unregistered(seen):
+        are = "is" if len(missing) == 1 else "are"
+        yield Finding(
+            "BROKER_UNREGISTERED",
+            Severity.DEGRADED,
+            f"{brokers(missing).capitalize()} {are} not registered, and replicas are assigned"
+            " there.",
+            "What is acknowledged in these partitions is on fewer disks, until the replicas are"
+            " moved or the broker is back.",
+            "Start the broker, which registers itself, or move its replicas to others.",
+            "raftlog partitions reassign --help",
+        )
+
+
+def silent(seen: Survey) -> Iterator[Finding]:
+    """Brokers that serve, as far as is known, and have been silent for half of their session: who
+    is busy does not miss two heartbeats.
+    """
+    told = seen.brokers.broker_session_timeout_ms if seen.brokers is not None else 0
+    session_ms = told or SESSION_TIMEOUT_MS
+    for one in _of(seen):
+        if one.state == pb.ACTIVE and one.last_contact_age_ms > session_ms // 2:
+            yield Finding(
+                "BROKER_SILENT",
+                Severity.NOTICE,
+                f"Broker {one.broker_id} ({one.endpoint}) was last heard"
+                f" {span(one.last_contact_age_ms)} ago.",
+                f"If it stays silent, it is fenced {span(session_ms)} after it was last heard."
+                " Until then writes with acks=acknowledged or visible wait for it.",
+                "Look at its process, its machine and the network.",
+                "raftlog brokers list",
+            )
+
+
+def lao_stalled(seen: Survey) -> Iterator[Finding]:
+    """The lowest acknowledged offset stands still or is unknown."""
+    found = seen.brokers
+    if found is None or found.held_back_ms < HELD_BACK_MS:
+        return
+    consequence = (
+        "Plain reads show the state of then on every broker; writes with acks=acknowledged or"
+        " visible wait."
+    )
+    if found.lowest_acknowledged_offset < 0:
+        yield Finding(
+            "LAO_UNKNOWN",
+            Severity.DEGRADED,
+            f"The lowest acknowledged offset is unknown for {span(found.held_back_ms)}:"
+            f" {found.lao_unknown_reason}.",
+            consequence,
+            "A leader that has just been elected waits for the first reports of its brokers: look"
+            " again. If this stays, they do not reach it; their /readyz and logs say why.",
+            "raftlog brokers list",
+        )
+    elif found.held_back_by:
+        behind = found.high_watermark - 1 - found.lowest_acknowledged_offset
+        yield Finding(
+            "LAO_HELD_BACK",
+            Severity.DEGRADED,
+            f"{brokers(found.held_back_by).capitalize()} {_s('hold', len(found.held_back_by))} the"
+            f" lowest acknowledged offset at {found.lowest_acknowledged_offset}, {behind} behind,"
+            f" for {span(found.held_back_ms)}.",
+            consequence,
+            "Look at the disk and the load of that broker; a broker that cannot follow is fenced"
+            " when its session ends.",
+            "raftlog brokers list",
+        )
+
+
+def partitions(seen: Survey) -> Iterator[Finding]:
+    """Partitions that are not served as they should be."""
+    if seen.brokers is None:
+        return
+    counts = seen.brokers.partitions
+    if counts.offline:
+        yield Finding(
+            "PARTITIONS_OFFLINE",
+            Severity.DOWN,
+            f"{counted(counts.offline, 'partition')} of {counts.total} {_have(counts.offline)} no"
+            " leader: no member of the ISR serves.",
+            "Nothing can be produced to them, or consumed.",
+            "Start a broker of their ISR. Only if its disk is lost: an unclean election.",
+            "raftlog partitions elect --help",
+        )
+    if counts.under_min_isr:
+        yield Finding(
+            "PARTITIONS_NOT_WRITABLE",
+            Severity.DOWN,
+            f"{counted(counts.under_min_isr, 'partition')} of {counts.total}"
+            f" {_have(counts.under_min_isr)} fewer replicas in sync than min.insync.replicas.",
+            "Producers with acks=all are refused there, with NOT_ENOUGH_REPLICAS; consumers are"
+            " served.",
+            "Start the brokers of their replicas: column OFFLINE.",
+            "raftlog topics describe",
+        )
+    elif counts.under_replicated and not _inactive(seen) and not _unregistered(seen):
+        yield Finding(
+            "PARTITIONS_UNDER_REPLICATED",
+            Severity.DEGRADED,
+            f"{counted(counts.under_replicated, 'partition')} of {counts.total}"
+            f" {_have(counts.under_replicated)} fewer replicas in sync than there should be, and no"
+            " broker is fenced.",
+            "What is acknowledged there is on fewer disks, and fewer brokers can take over.",
+            "Wait, if a broker has just been started: it catches up. Else look at its disk, its log"
+            " and the network between brokers.",
+            "raftlog topics describe",
+        )
+    if counts.recovering:
+        yield Finding(
+            "PARTITIONS_RECOVERING",
+            Severity.DEGRADED,
+            f"{counted(counts.recovering, 'partition')} {_s('recover', counts.recovering)} under an"
+            " unclean leader.",
+            "Acknowledged records may be missing there.",
+            "Wait, then compare with what was produced.",
+            "raftlog topics describe",
+        )
+
+
+def none_registered(seen: Survey) -> Iterator[Finding]:
+    """A quorum without brokers."""
+    if seen.brokers is not None and not seen.brokers.brokers:
+        yield Finding(
+            "NO_BROKERS",
+            Severity.NOTICE,
+            "No broker is registered.",
+            "Nobody reads; every write is acknowledged and visible at once.",
+            "Start a broker, if there should be one.",
+            "raftlog broker run -c FILE",
+        )
+
+
+def _inactive(seen: Survey) -> bool:
+    return any(one.state not in (pb.ACTIVE, pb.STOPPING) for one in _of(seen))
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
+def _s(verb: str, count: int) -> str:
+    return f"{verb}s" if count == 1 else verb
+
+
+def _unregistered(seen: Survey) -> list[int]:
+    return [] if seen.brokers is None else list(seen.brokers.unregistered_replica_ids)
+
+
+def _of(seen: Survey) -> list[pb.DescribedBroker]:
+    return [] if seen.brokers is None else list(seen.brokers.brokers)
+
+
+RULES = (
+    connections,
+    certificates,
+    clocks,
+    full_brokers,
+    disks,
+    builds,
+    brokers_unknown,
+    partitions,
+    lao_stalled,
+    fenced,
+    unregistered,
+    silent,
+    none_registered,
+)

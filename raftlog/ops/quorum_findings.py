@@ -1,0 +1,657 @@
+"""Findings about the quorum: its leader, its voters, one cluster and one state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from raftlog.ops.evidence import NodeSeen, Reach, Survey
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from raftlog.words import clock, named, nodes, span
+
+
+class Severity(IntEnum):
+    """How bad it is."""
+
+    NOTICE = 1
+    """Worth knowing; nothing needs to be done now."""
+    DEGRADED = 2
+    """Promises hold, but something is slower, unavailable in part, or one failure from an outage.
+    """
+    DOWN = 3
+    """Writes, or a promise, are lost until somebody acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding. ``code`` is for programs and never changes; the sentences are for people.
+
+    ``command``: the next thing to type; empty: there is none that fits.
+    """
+
+    code: str
+    severity: Severity
+    cause: str
+    consequence: str
+    remedy: str
+    command: str = ""
+
+
+HEARD_MS = 2_000
+"""A voter that the leader has heard so lately lives, whatever it says to us."""
+START = "raftlog controller run -c FILE"
+
+
+def unanswering(seen: Survey) -> Iterator[tuple[NodeSeen, int]]:
+    """Voters that were asked and do not answer, and when the leader last heard of each; -1: never,
+    or nobody leads. A voter whose port refuses connections from here and from the leader has
+    ended, however lately it was heard.
+    """
+    leader = seen.leader
+    states = {voter.replica_id: voter for voter in (leader.voters if leader is not None else ())}
+    for voter, node in seen.voters():
+        leads = leader is not None and voter.replica_id == leader.node_id
+        if node is not None and node.description is None and not leads:
+            told = states.get(voter.replica_id)
+            ended = node.reach is Reach.REFUSES and told and told.unreachable_reason
+            yield node, -1 if told is None or ended else told.last_fetch_age_ms
+
+
+def heard(age_ms: int) -> bool:
+    """Whether the leader has heard of a voter lately; -1 is never."""
+    return 0 <= age_ms < HEARD_MS
+
+
+def gone_voters(seen: Survey) -> list[NodeSeen]:
+    """Voters that say nothing, neither to us nor to the leader."""
+    return [node for node, age_ms in unanswering(seen) if not heard(age_ms)]
+
+
+def voters_left(seen: Survey) -> tuple[int, int]:
+    """How many voters are neither gone nor replaced nor of another cluster, and how many there
+    are.
+    """
+    total = len(list(seen.voters()))
+    return total - len(gone_voters(seen)) - len(seen.strays) - len(seen.replaced), total
+
+
+def how_many_left(seen: Survey) -> str:
+    """``2 of 3 voters are left: one more failure stops all writes``."""
+    left, total = voters_left(seen)
+    spare = left - (total // 2 + 1)
+    count = f"{left} of {total} voters {'is' if left == 1 else 'are'} left"
+    if spare < 0:
+        return f"{count}, {total // 2 + 1} are needed"
+    return (
+        f"{count}: {spare} more may fail"
+        if spare
+        else f"{count}: one more failure stops all writes"
+    )
+
+
+def lost_voters(seen: Survey, lost: list[NodeSeen], *, capital: bool = False) -> str:
+    """``nodes 1 and 2 refuse connections since 04:54:25Z``, by what was found."""
+    by: dict[Reach, list[NodeSeen]] = defaultdict(list)
+    for node in lost:
+        by[node.reach].append(node)
+    said = [_found(seen, reach, several) for reach, several in by.items()]
+    text = "; ".join(said)
+    return text[0].upper() + text[1:] if capital else text
+
+
+def _found(seen: Survey, reach: Reach, lost: list[NodeSeen]) -> str:
+    ids = [node.node_id for node in lost]
+    since_ms = max(seen.unreachable_ms(one) for one in ids)
+    since = f" since {clock(seen.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
+    why = f" ({lost[0].tls.text or lost[0].failure})" if reach is Reach.OTHER else ""
+    if reach is Reach.UNRESOLVED:
+        why = f" ({named([node.endpoint for node in lost])})"
+    return f"{nodes(ids)} {str(reach) if len(ids) == 1 else _plural(reach)}{since}{why}"
+
+
+def ended_first(seen: Survey, missing: list[int]) -> str:
+    """What to do before a process can be started that is there and says nothing."""
+    silent = [
+        node.node_id
+        for node in seen.nodes
+        if node.node_id in missing and node.reach is Reach.SILENT
+    ]
+    return f" (a process that hangs has to be ended first: {nodes(silent)})" if silent else ""
+
+
+def _plural(reach: Reach) -> str:
+    return {
+        Reach.ANSWERS: "answer",
+        Reach.REFUSES: "refuse connections",
+        Reach.SILENT: "do not answer",
+        Reach.UNRESOLVED: "do not resolve",
+        Reach.OTHER: "give another answer",
+    }[reach]
+
+
+_NO_WRITES = (
+    "Nothing can be written. Brokers serve reads until they have been without contact for"
+    " broker.fencing.timeout.ms (12 s by default), then they fence themselves."
+)
+
+
+def nobody_answers(seen: Survey) -> Iterator[Finding]:
+    """No controller says anything."""
+    unexplained = [node for node in seen.nodes if not node.fails_for_tls]
+    if seen.answers or not unexplained:
+        return
+    reasons = "; ".join(
+        f"{node.endpoint} {node.reach}" + (f" ({node.failure})" if _tells_more(node) else "")
+        for node in unexplained
+    )
+    if any(node.reach is Reach.OTHER for node in unexplained):
+        yield Finding(
+            "NOBODY_ANSWERS",
+            Severity.DOWN,
+            f"No controller answers: {reasons}.",
+            "Nothing is known of the cluster: what answers is no controller, or lets nobody in.",
+            "Give the addresses on which controllers serve gRPC (listeners in their"
+            " configuration), and the certificate or token that they ask for: raftlog certs"
+            " inspect says until when it is valid.",
+            "raftlog doctor --bootstrap-controller HOST:PORT",
+        )
+        return
+    yield Finding(
+        "NOBODY_ANSWERS",
+        Severity.DOWN,
+        f"No controller answers: {reasons}.",
+        _NO_WRITES,
+        "Check the addresses, then start the controllers.",
+        START,
+    )
+
+
+def no_leader(seen: Survey) -> Iterator[Finding]:
+    """Controllers answer, and none of them leads."""
+    best = seen.best
+    if best is None or seen.leader is not None or seen.heard_leader[0] >= 0:
+        return
+    voters = list(seen.voters())
+    alive = [
+        voter.replica_id
+        for voter, node in voters
+        if node is not None and node.description and voter.replica_id not in seen.replaced
+    ]
+    majority = len(voters) // 2 + 1
+    needed = min((one.votes_needed for one in seen.answers if one.votes_needed), default=majority)
+    if not voters:
+        yield Finding(
+            "NO_VOTERS",
+            Severity.DOWN,
+            "No leader: the nodes that answer know no voters.",
+            "Nothing can be written.",
+            "Give one controller a voter set when it is formatted, then let the others join.",
+            "raftlog storage format -c FILE --standalone",
+        )
+        return
+    count = f"{len(alive)} of {len(voters)} voters answer{'s' if len(alive) == 1 else ''}"
+    if len(alive) < needed:
+        lost = lost_voters(seen, [node for _, node in voters if node and not node.description])
+        missing = [voter.replica_id for voter, _ in voters if voter.replica_id not in alive]
+        short = needed - len(alive)
+        some = "one" if short == 1 else str(short)
+        whom = nodes(missing) if short == len(missing) else f"{some} of {nodes(missing)}"
+        founds = needed > majority
+        yield Finding(
+            "NO_QUORUM",
+            Severity.DOWN,
+            f"No leader: {count}, {needed} are needed{' to found a quorum' if founds else ''}"
+            f"{'; ' + lost if lost else ''}.",
+            _NO_WRITES,
+            f"Start {whom}{ended_first(seen, missing)}."
+            + (
+                " All configured voters must be up once before a new quorum writes anything:"
+                " docs/operations.md, Formatting."
+                if founds
+                else " If their disks are gone for good: docs/operations.md, A quorum lost for"
+                " good."
+            ),
+            START,
+        )
+        return
+    if apart := list(_apart(seen, needed)):
+        yield Finding(
+            "VOTERS_APART",
+            Severity.DOWN,
+            f"No leader: {count}, but they do not reach each other: {named(apart)}.",
+            _NO_WRITES,
+            "Each address is the one that was dialed: compare it with the listeners of that node,"
+            " and look at the network between them.",
+            "raftlog quorum describe --replication",
+        )
+        return
+    ask = max(one.leader_epoch for one in seen.answers)
+    yield Finding(
+        "ELECTION",
+        Severity.DOWN,
+        f"No leader: {count}, which is enough; an election is under way in epoch {ask}.",
+        "Nothing can be written until it ends, which takes a second at most.",
+        "Look again. If this stays, look at the logs of the voters.",
+        "raftlog doctor --watch",
+    )
+
+
+def _apart(seen: Survey, needed: int) -> Iterator[str]:
+    """Whom the voters that answer do not reach, where none of them reaches enough to be elected."""
+    ids = [voter.replica_id for voter, _ in seen.voters()]
+    answers = [one for one in seen.answers if one.node_id in ids]
+    lost = {
+        one.node_id: [voter for voter in one.voters if voter.unreachable_reason] for one in answers
+    }
+    if any(len(ids) - len(of) >= needed for of in lost.values()):
+        return
+    by: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for node_id, of in lost.items():
+        for voter in of:
+            by[voter.replica_id, voter.unreachable_reason].append(node_id)
+    for (node_id, reason), whom in sorted(by.items()):
+        yield f"node {node_id} does not answer {nodes(whom)} ({reason})"
+
+
+def leader_unseen(seen: Survey) -> Iterator[Finding]:
+    """Followers hear a leader, which does not answer here."""
+    leader_id, hears = seen.heard_leader
+    if leader_id < 0:
+        return
+    where = next((node for _, node in seen.voters() if node and node.node_id == leader_id), None)
+    how = f"{where.reach} here ({where.endpoint})" if where else "was not asked"
+    yield Finding(
+        "LEADER_UNSEEN",
+        Severity.DEGRADED,
+        f"Node {leader_id} leads, as {nodes(hears)} {'hears' if len(hears) == 1 else 'hear'} it,"
+        f" and {how}.",
+        "What the leader alone knows is not known here: brokers, partitions, LAO. The cluster may"
+        " serve all the same.",
+        "Look again. If this stays, look at the load of that node, and at the network from here.",
+        "raftlog doctor --watch",
+    )
+
+
+def writes_refused(seen: Survey) -> Iterator[Finding]:
+    """The leader accepts no writes."""
+    if seen.leader is not None and seen.leader.writes_refused:
+        yield Finding(
+            "WRITES_REFUSED",
+            Severity.DOWN,
+            f"Every write is refused: {seen.leader.writes_refused}.",
+            "Nothing can be written. Reads are served.",
+            "Free space on these disks, or give the nodes larger ones. docs/operations.md, A disk"
+            " fills up.",
+            "raftlog quorum describe --replication",
+        )
+
+
+def _tells_more(node: NodeSeen) -> bool:
+    return node.reach is Reach.OTHER and bool(node.failure)
+
+
+BEHIND_MS = 10_000
+"""A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""
+
+
+def missing_voters(seen: Survey) -> Iterator[Finding]:
+    """There is a leader, and some voter does not answer."""
+    if seen.leader is None:
+        return
+    for node, age_ms in unanswering(seen):
+        if heard(age_ms) and not node.fails_for_tls:
+            slow = node.reach is Reach.SILENT
+            how = f"has not answered within {node.waited_ms} ms" if slow else node.reach
+            yield Finding(
+                "NODE_SLOW",
+                Severity.NOTICE,
+                f"Node {node.node_id} {how}, but fetches from the leader"
+                f" (last {span(age_ms)} ago).",
+                "None: it replicates.",
+                "If this stays, look at its load, and at the network from here.",
+                f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
+            )
+    gone = gone_voters(seen)
+    if not gone:
+        return
+    yield Finding(
+        "VOTER_DOWN",
+        Severity.DEGRADED,
+        f"{lost_voters(seen, gone, capital=True)}.",
+        f"{how_many_left(seen)}.",
+        f"{_revive(gone)} If its disk is lost: docs/operations.md, Replacing a controller's disk.",
+        _to_revive(gone),
+    )
+
+
+def _revive(gone: list[NodeSeen]) -> str:
+    """What to do about voters that are gone, by how they are gone."""
+    reaches = {node.reach for node in gone}
+    said = []
+    if Reach.REFUSES in reaches:
+        said.append("Start what does not run.")
+    if Reach.SILENT in reaches:
+        said.append(
+            "What does not answer hangs, or its machine or network is gone: look at these. End a"
+            " process that hangs (kill -9 loses nothing), and start it."
+        )
+    if Reach.UNRESOLVED in reaches:
+        said.append("Where a host name does not resolve, look at the name servers from here.")
+    if Reach.OTHER in reaches:
+        said.append(
+            "Where another program answers, find it on that machine, and end it, or give the node"
+            " another port; then start the node."
+        )
+    return " ".join(said)
+
+
+def _to_revive(gone: list[NodeSeen]) -> str:
+    """The next command; who holds a port has to be known before a node can be started there."""
+    taken = [node for node in gone if node.reach is Reach.OTHER and not node.fails_for_tls]
+    if len(taken) == len(gone):
+        return f"ss -ltnp 'sport = :{taken[0].endpoint.rpartition(':')[2]}'"
+    return START
+
+
+def other_directories(seen: Survey) -> Iterator[Finding]:
+    """A node has the id of a voter, and not its data directory."""
+    for node_id, voter in seen.replaced.items():
+        yield Finding(
+            "VOTER_REPLACED",
+            Severity.DEGRADED,
+            f"Node {node_id} runs with another data directory than the voter has, which is"
+            f" {voter.replica_directory_id}: it follows as an observer.",
+            f"It does not count. {how_many_left(seen)}.",
+            "If that directory is there (a disk that is not mounted), stop the node and start it"
+            " with it. If it is lost: docs/operations.md, Replacing a controller's disk, from"
+            " step 2 on.",
+            f"raftlog quorum remove-voter --voter-id {node_id}",
+        )
+    yield from _twins(seen)
+
+
+def _twins(seen: Survey) -> Iterator[Finding]:
+    leader = seen.leader
+    if leader is None:
+        return
+    for voter in leader.voters:
+        twins = [
+            one
+            for one in leader.observers
+            if one.replica_id == voter.replica_id
+            and voter.replica_directory_id not in ("", one.replica_directory_id)
+            and heard(one.last_fetch_age_ms)
+        ]
+        if twins and voter.replica_id not in seen.replaced and _lives(leader, voter):
+            yield Finding(
+                "NODE_ID_TWICE",
+                Severity.DEGRADED,
+                f"Two nodes run as node {voter.replica_id}: the voter"
+                f"{f' at {voter.endpoint}' if voter.endpoint else ''}, and one"
+                f" {named([_twin(one) for one in twins])}.",
+                "The second follows as an observer, and does not count. Where it should be another"
+                " voter, that one is missing.",
+                "Stop the second, and give it a node.id and a directory of its own; on its machine"
+                " ss -tnp shows the process to which a port belongs.",
+                "raftlog quorum describe --replication",
+            )
+
+
+def _twin(one: pb.ReplicaState) -> str:
+    where = f"that connects from {one.connected_from}, " if one.connected_from else ""
+    return f"{where}with data directory {one.replica_directory_id}"
+
+
+def _lives(leader: pb.DescribeQuorumResponse, voter: pb.ReplicaState) -> bool:
+    return voter.replica_id == leader.node_id or heard(voter.last_fetch_age_ms)
+
+
+def behind(seen: Survey) -> Iterator[Finding]:
+    """A voter answers, and its log is not complete."""
+    leader = seen.leader
+    if leader is None:
+        return
+    up = {
+        voter.replica_id
+        for voter, node in seen.voters()
+        if node is not None and node.description and voter.replica_id not in seen.replaced
+    }
+    for voter in leader.voters:
+        lag = leader.log_end_offset - voter.log_end_offset
+        since = voter.last_caught_up_age_ms
+        if voter.replica_id not in up or voter.replica_id == leader.node_id:
+            continue
+        if since == -1 or since > BEHIND_MS:
+            last = f"it had all of them {span(since)} ago"
+            if since == -1:
+                last = f"it has not had all of them since node {leader.node_id} leads"
+            yield Finding(
+                "VOTER_BEHIND",
+                Severity.DEGRADED,
+                f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; {last}.",
+                "It counts for elections, but not for what is written now.",
+                "Wait if it has just been started; else look at its disk and at the network.",
+                "raftlog quorum describe --replication",
+            )
+
+
+def fragile(seen: Survey) -> Iterator[Finding]:
+    """The voter set bears no failure."""
+    voters = len(list(seen.voters()))
+    if seen.leader is not None and voters in (1, 2):
+        yield Finding(
+            "NO_REDUNDANCY",
+            Severity.NOTICE,
+            f"The quorum has {voters} voter{'s' if voters > 1 else ''}.",
+            "The failure of any of them stops all writes; a lost disk loses the log"
+            + (" of one voter." if voters > 1 else "."),
+            "Add voters until there are three or five.",
+            "raftlog quorum add-voter -c FILE",
+        )
+
+
+def several_clusters(seen: Survey) -> Iterator[Finding]:
+    """Nodes of two clusters were asked at once, or a voter runs as a node of another cluster."""
+    of: dict[str, list[str]] = defaultdict(list)
+    best, strays = seen.best, seen.strays
+    left, total = voters_left(seen)
+    for node in seen.nodes:
+        one = node.description
+        if one is None or best is None:
+            continue
+        if node.endpoint not in strays:
+            of[one.cluster_id].append(node.endpoint)
+            continue
+        yield Finding(
+            "NODE_OF_OTHER_CLUSTER",
+            Severity.DEGRADED,
+            f"Node {strays[node.endpoint]} ({node.endpoint}) runs with cluster id"
+            f" {one.cluster_id}; the others are of {best.cluster_id}.",
+            f"The others refuse it, and it refuses them: {left} of {total} voters are left.",
+            "Correct cluster.id in its configuration. Its directory was formatted with the wrong"
+            " id: keep it, and format an empty one"
+            " (docs/operations.md, Replacing a controller's disk).",
+            "raftlog storage format -c FILE",
+        )
+    if len(of) > 1:
+        yield Finding(
+            "CLUSTER_ID_DIFFERS",
+            Severity.DOWN,
+            "Nodes of several clusters answer: "
+            + "; ".join(f"{', '.join(where)} of {cluster}" for cluster, where in of.items())
+            + ".",
+            "They refuse each other; the rest of this page mixes them.",
+            "Correct the addresses, or the configuration of the node that was formatted with"
+            " another cluster id.",
+        )
+
+
+def contradicted(seen: Survey) -> Iterator[Finding]:
+    """A node says that the log contradicts what it has of it."""
+    for one in seen.told:
+        if one.node.log_contradiction:
+            yield Finding(
+                "LOG_CONTRADICTED",
+                Severity.DOWN,
+                f"{one.name[:1].upper()}{one.name[1:]} says: {one.node.log_contradiction}.",
+                "What was committed is not the same everywhere: an acknowledged write may be lost.",
+                "Find the controller whose directory was put back, copied or formatted anew, and"
+                " stop it; keep all directories (docs/operations.md, A log that contradicts"
+                " another).",
+                "raftlog quorum describe --replication",
+            )
+
+
+def diverged(seen: Survey) -> Iterator[Finding]:
+    """Two nodes have folded the same records to different states, or have different records."""
+    states: dict[tuple[int, int], dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
+    logs: dict[int, dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for one in seen.answers:
+        if one.state_hash and one.image_offset >= 0:
+            states[one.image_offset, one.image_epoch][one.state_hash].append(one.node_id)
+            if one.log_hash:
+                logs[one.image_offset][one.log_hash].append(one.node_id)
+    for (offset, _), by_hash in states.items():
+        if len(by_hash) > 1:
+            sides = " against ".join(nodes(ids) for ids in by_hash.values())
+            yield Finding(
+                "STATE_DIVERGED",
+                Severity.DOWN,
+                f"At offset {offset} {sides} have different states of the same records.",
+                "One of them answers wrongly.",
+                "Stop the minority, keep its directory, and let it join again with an empty one."
+                " Report it.",
+                "raftlog log image --at " + str(offset),
+            )
+    for offset, by_hash in logs.items():
+        if len(by_hash) > 1:
+            sides = " against ".join(nodes(ids) for ids in by_hash.values())
+            yield Finding(
+                "LOG_DIVERGED",
+                Severity.DOWN,
+                f"Up to offset {offset} {sides} have different bytes in their logs.",
+                "What was committed is not the same everywhere.",
+                "Stop the minority, keep its directory, and let it join again with an empty one."
+                " Report it.",
+                f"raftlog log dump --directory DIR --until {offset}",
+            )
+
+
+def low_space(seen: Survey) -> Iterator[Finding]:
+    """A disk is below its reserve."""
+    if low := seen.low_on_space:
+        yield Finding(
+            "LOW_ON_SPACE",
+            Severity.DEGRADED,
+            f"The disk of {named([_with_room(seen, one) for one in low])} is below its free-space"
+            " reserve.",
+            "Such a node does not lead if another can; if none can, writes are refused.",
+            "Free space on it; a cursor of an export that nobody runs any more keeps the log."
+            " docs/operations.md, A disk fills up.",
+            "raftlog cluster cursors list",
+        )
+
+
+def _with_room(seen: Survey, node_id: int) -> str:
+    name = f"node {node_id}"
+    about = next((one for one in seen.told if one.name == name), None)
+    known = about is not None and about.node.disk_total_bytes > 0
+    return f"{name} ({about.room})" if about is not None and known else name
+
+
+def refusals(seen: Survey) -> Iterator[Finding]:
+    """Something answers that is no controller, or that does not let us in."""
+    if not seen.answers:
+        return
+    known = {voter.replica_id for voter, _ in seen.voters()}
+    for node in seen.nodes:
+        if node.description is None and node.node_id not in known and not node.fails_for_tls:
+            yield Finding(
+                "ADDRESS_WRONG",
+                Severity.NOTICE,
+                f"{node.endpoint} {node.reach}: {node.failure or 'no reason'}.",
+                "None for the cluster: no voter is known under this address.",
+                "Take it from --bootstrap-controller, or correct it.",
+            )
+
+
+def feature_levels(seen: Survey) -> Iterator[Finding]:
+    """Every node knows a higher level of a feature than the cluster uses."""
+    leader = seen.leader
+    voters = {voter.replica_id for voter, _ in seen.voters()}
+    if leader is None or {one.node_id for one in seen.answers} & voters != voters:
+        return
+    for feature in leader.features:
+        highest = min(
+            (
+                other.max_supported_version
+                for one in seen.answers
+                for other in one.features
+                if other.name == feature.name
+            ),
+            default=0,
+        )
+        if 0 < feature.finalized_level < highest:
+            yield Finding(
+                "FEATURE_LEVEL_LOW",
+                Severity.NOTICE,
+                f"{feature.name} is {feature.finalized_level}; all controllers that answer know"
+                f" {highest}.",
+                "What the higher level brings is not used. Before it is raised, every node can"
+                " still go back to the older build.",
+                "Raise it when the upgrade is to stay.",
+                f"raftlog cluster features upgrade {feature.name}={highest}",
+            )
+
+
+def removed_ahead(seen: Survey) -> Iterator[Finding]:
+    """A node was removed from the voters while its epoch was above that of the others.
+
+    Each leader refuses it (UNKNOWN_LEADER_EPOCH), and it can give up no epoch in which it may have
+    voted. Of a voter that is ahead the others take the epoch, so that one comes back by itself.
+    """
+    leader = seen.leader
+    if leader is None or not leader.voters:
+        return
+    voters = {(voter.replica_id, voter.replica_directory_id) for voter in leader.voters}
+    for one in seen.answers:
+        if (
+            one.cluster_id != leader.cluster_id
+            or one.leader_epoch <= leader.leader_epoch
+            or one.leader_id != -1
+            or not one.directory_id
+            or not voters.isdisjoint({(one.node_id, one.directory_id), (one.node_id, "")})
+        ):
+            continue
+        yield Finding(
+            "REMOVED_AHEAD",
+            Severity.DEGRADED,
+            f"Node {one.node_id} is no voter, and in epoch {one.leader_epoch}; the leader's is"
+            f" {leader.leader_epoch}.",
+            "It follows nobody, and cannot be added, until the others' epochs have passed its own."
+            " The quorum does not need it.",
+            "Stop it. If it is to come back, give it an empty directory and add it again:"
+            " docs/operations.md, Replacing a controller's disk, from step 3 on.",
+            "raftlog storage format -c FILE --no-initial-controllers",
+        )
+
+
+RULES = (
+    nobody_answers,
+    no_leader,
+    leader_unseen,
+    writes_refused,
+    several_clusters,
+    contradicted,
+    diverged,
+    low_space,
+    refusals,
+    feature_levels,
+    missing_voters,
+    other_directories,
+    behind,
+    fragile,
+    removed_ahead,
+)

@@ -1,0 +1,281 @@
+"""The story of a period: its lines in the order of time, and how they are shown."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.ops.evidence import Timeline
+from raftlog.ops.quorum_findings import Finding
+from raftlog.ops.story_lines import RULES, Line, Weight, took
+from raftlog.plural import counted
+from raftlog.printable import printable
+from raftlog.words import moment
+
+BEFORE_MS = 10 * 60 * 1000
+"""Changes so long before the first trouble are told apart: one of them may have begun it."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """``summary``: one sentence for each kind of trouble. ``missing``: what could not be heard, and
+    why. ``suspects``: what was changed before the first trouble, within ten minutes.
+    """
+
+    from_ms: int
+    to_ms: int
+    lines: tuple[Line, ...]
+    summary: tuple[str, ...]
+    suspects: tuple[Line, ...]
+    missing: tuple[str, ...]
+
+
+def tell(seen: Timeline) -> Story:
+    """Everything that is known, in order."""
+    found = [line for rule in RULES for line in rule(seen)]
+    # A leader that hung is why there was another: what it tells comes before.
+    lines = tuple(
+        sorted(
+            _without_doubles(found, seen.to_ms),
+            key=lambda one: (one.at_ms, -one.weight, one.code == "ELECTION"),
+        )
+    )
+    return Story(
+        seen.from_ms, seen.to_ms, lines, _summary(lines), _suspects(lines), tuple(_missing(seen))
+    )
+
+
+def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
+    """A link that was lost says nothing new where the node tells itself that it stopped or did not
+    run. Nor do brokers that reach no controller where the controllers tell that nobody led, or a
+    single one whose fence is told.
+    """
+    kept = []
+    for line in lines:
+        if line.code == "NO_CONTROLLER" and _is_told(line, lines, to_ms):
+            continue
+        if line.code == "UNREACHABLE" and any(
+            other.subject == line.subject
+            and other.code in ("STOPPED", "CRASHED", "LOOP_STALL")
+            and other.at_ms <= (line.until_ms if line.until_ms > 0 else other.at_ms) + 2_000
+            and other.until_ms >= line.at_ms - 2_000
+            for other in lines
+        ):
+            continue
+        kept.append(line)
+    return kept
+
+
+def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
+    """Whether other lines tell that brokers reached no controller: the fence of the only one, or
+    outages that are more than half of the time [controllers that start after a minute know no
+    leader for a moment, too].
+    """
+    alone_ms = _both_ms(line, line, to_ms)
+    if any(
+        other.code == "FENCED" and other.subject == line.subject and _both_ms(line, other, to_ms)
+        for other in lines
+    ):
+        return True
+    outages = [other for other in lines if other.code == "NO_LEADER"]
+    return 2 * sum(_both_ms(line, other, to_ms) for other in outages) > alone_ms
+
+
+def _both_ms(one: Line, other: Line, to_ms: int) -> int:
+    """How long two lines have in common."""
+    ends = [to_ms if line.until_ms < 0 else line.until_ms for line in (one, other)]
+    return max(0, min(ends) - max(one.at_ms, other.at_ms))
+
+
+def _summary(lines: tuple[Line, ...]) -> tuple[str, ...]:
+    by_code: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.weight is Weight.TROUBLE or line.code == "ELECTION":
+            by_code.setdefault(line.code, []).append(line)
+    said = []
+    for code, (one_, many) in _IN_SHORT.items():
+        these = [one for one in by_code.get(code, []) if code != "ELECTION" or one.weight > 1]
+        if these:
+            longest = max(these, key=lambda one: one.lasted_ms)
+            text = counted(len(these), one_, many)
+            subjects = sorted({one.subject for one in these} - {"cluster", "partitions"})
+            if code != "ELECTION" and subjects:
+                text += f" ({', '.join(subjects[:3])}{', …' if len(subjects) > 3 else ''})"
+            if longest.lasted_ms:
+                text += f", {took(longest.lasted_ms)}{' at most' if len(these) > 1 else ''}"
+            said.append(text)
+    return tuple(said)
+
+
+_IN_SHORT = {
+    "ELECTION": ("change of the leader", "changes of the leader"),
+    "NO_LEADER": ("outage without a leader", "outages without a leader"),
+    "NO_CONTROLLER": (
+        "time in which brokers reached no controller",
+        "times in which brokers reached no controller",
+    ),
+    "CRASHED": ("crash", "crashes"),
+    "STOPPED": ("stop by an error", "stops by an error"),
+    "LOOP_STALL": ("stalled process", "stalled processes"),
+    "DISK_STALL": ("hung disk", "hung disks"),
+    "SLOW_FLUSH": ("slow disk", "slow disks"),
+    "SPACE_LOW": ("full disk", "full disks"),
+    "CLOCK_WRONG": ("wrong clock", "wrong clocks"),
+    "WRITES_REFUSED": ("refusal of writes", "refusals of writes"),
+    "UNREACHABLE": ("unreachable node", "unreachable nodes"),
+    "FENCED": ("fenced broker", "fenced brokers"),
+    "LAO_STALL": ("stall of visibility (LAO)", "stalls of visibility (LAO)"),
+    "PARTITIONS_OFFLINE": ("loss of partitions", "losses of partitions"),
+    "WRITE_GAP": ("gap in the writes", "gaps in the writes"),
+}
+"""Of each code that may be trouble, in the order of the summary."""
+
+
+def _suspects(lines: tuple[Line, ...]) -> tuple[Line, ...]:
+    first = next((one.at_ms for one in lines if one.weight is Weight.TROUBLE), None)
+    if first is None:
+        return ()
+    return tuple(
+        one
+        for one in lines
+        if one.weight is Weight.CHANGE and first - BEFORE_MS <= one.at_ms <= first
+    )
+
+
+def _missing(seen: Timeline) -> list[str]:
+    missing = [f"{one.name}: {one.failure}" for one in seen.nodes if one.failure]
+    left_out: Counter[str] = Counter()
+    for event in seen.events():
+        left_out[f"{event.role}-{event.node_id}"] += event.left_out
+    missing += [
+        f"{name}: {counted(count, 'event')}, too many at once for its journal"
+        for name, count in left_out.items()
+        if count
+    ]
+    if seen.log.failure:
+        missing.append(f"the log: {seen.log.failure}")
+    if seen.log.late:
+        missing.append(f"the log before: {seen.log.late}")
+    return missing
+
+
+MOST_LINES = 200
+_WIDTH_MIN, _WIDTH_MAX = 60, 100
+_DAY_MS = 86_400_000
+_MARK = {Weight.TROUBLE: "!", Weight.CHANGE: "*", Weight.NOTE: " "}
+
+Now = tuple[list[Finding], str] | None
+"""What the doctor finds, and its verdict; None: nobody was asked."""
+
+
+def document(story: Story, now: Now) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "from_ms": story.from_ms,
+        "to_ms": story.to_ms,
+        "summary": list(story.summary),
+        "missing": list(story.missing),
+        "lines": [_line_document(one) for one in story.lines],
+        "suspects": [_line_document(one) for one in story.suspects],
+        "now": None
+        if now is None
+        else {
+            "verdict": now[1],
+            "findings": [
+                {"code": one.code, "severity": one.severity.name.lower(), "cause": one.cause}
+                for one in now[0]
+            ],
+        },
+    }
+
+
+def _line_document(one: Line) -> dict[str, Any]:
+    return {
+        "at_ms": one.at_ms,
+        "until_ms": one.until_ms if one.until_ms > 0 else None,
+        "code": one.code,
+        "weight": one.weight.name.lower(),
+        "subject": one.subject,
+        "text": one.text,
+        "because": list(one.because),
+    }
+
+
+def screen(story: Story, now: Now, *, everything: bool) -> str:
+    """For people."""
+    width = min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
+    parts = ["\n".join(_head(story, width))]
+    shown = [one for one in story.lines if everything or one.weight > Weight.NOTE]
+    left_out = len(story.lines) - len(shown)
+    dated = story.to_ms - story.from_ms > _DAY_MS
+    if shown:
+        lines = []
+        for one in shown[-MOST_LINES:]:
+            lines += _shown_line(one, width, dated=dated)
+        parts.append("\n".join(lines))
+    if len(shown) > MOST_LINES:
+        parts.append(f"({len(shown) - MOST_LINES} earlier lines: narrow the period, or --json)")
+    if story.suspects:
+        text = "; ".join(f"{_clock(one.at_ms, dated=dated)} {one.text}" for one in story.suspects)
+        parts.append("\n".join(_wrapped(f"Changed before the first trouble: {text}.", width)))
+    if left_out:
+        parts.append(f"({counted(left_out, 'line')} of what is normal: --all)")
+    if now is not None:
+        parts.append("\n".join(_now(now, width)))
+    return "\n\n".join(parts)
+
+
+def _head(story: Story, width: int) -> list[str]:
+    period = f"{_iso(story.from_ms)} to {_iso(story.to_ms)} ({took(story.to_ms - story.from_ms)})"
+    lines = [period]
+    nothing = "nothing that looks like trouble" + (
+        " in what could be read" if story.missing else ""
+    )
+    text = "; ".join(story.summary) if story.summary else nothing
+    lines += _wrapped(f"{text[0].upper()}{text[1:]}.", width)
+    for one in story.missing:
+        lines += _wrapped(f"Missing: {one}", width, "         ")
+    return lines
+
+
+def _shown_line(one: Line, width: int, *, dated: bool) -> list[str]:
+    clock = _clock(one.at_ms, dated=dated)
+    indent = " " * (len(clock) + 3)
+    lines = _wrapped(f"{clock} {_MARK[one.weight]} {one.text}", width, indent)
+    for why in one.because:
+        lines += _wrapped(f"{indent}- {why}", width, indent + "  ")
+    return lines
+
+
+def _now(now: tuple[list[Finding], str], width: int) -> list[str]:
+    findings, verdict = now
+    lines = [f"Now: {verdict.upper()}"]
+    for one in findings:
+        lines += _wrapped(f"  {one.severity.name} {one.cause}", width, "    ")
+    if findings:
+        lines.append("  $ raftlog doctor")
+    return lines
+
+
+def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        printable(text),
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+
+
+def _clock(at_ms: int, *, dated: bool) -> str:
+    text = _iso(at_ms, millis=True)
+    return f"{text[5:10]} {text[11:23]}" if dated else text[11:23]
+
+
+def _iso(at_ms: int, *, millis: bool = False) -> str:
+    at = moment(at_ms)
+    return at.strftime("%Y-%m-%dT%H:%M:%S") + (f".{at_ms % 1000:03d}" if millis else "Z")

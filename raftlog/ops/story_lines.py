@@ -1,0 +1,716 @@
+"""The lines of a story: elections, nodes, brokers and changes, by rules without I/O."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
+
+from raftlog.metadata.authors import author
+from raftlog.metadata.causes import PLANNED, cause_of
+from raftlog.metadata.changes import Changed
+from raftlog.metadata.differences import field_changes, raw, words
+from raftlog.observability.journal import Kind, NodeEvent
+from raftlog.ops.evidence import Timeline, decoded
+from raftlog.plural import counted
+from raftlog.words import brokers as broker_list
+
+
+class Weight(IntEnum):
+    """What a line is."""
+
+    NOTE = 1
+    """Normal, and part of the story."""
+    CHANGE = 2
+    """Somebody did it, or it was planned."""
+    TROUBLE = 3
+    """Something did not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``code`` is for programs and never changes; ``text`` is for people.
+
+    ``until_ms``: when it was over; ``at_ms`` for what takes no time, -1: it was not over at the end
+    of the period, as far as is known. ``because``: what else was told that explains it.
+    """
+
+    at_ms: int
+    code: str
+    weight: Weight
+    subject: str
+    text: str
+    until_ms: int = 0
+    because: tuple[str, ...] = ()
+
+    @property
+    def lasted_ms(self) -> int:
+        """How long it took; 0: no time, or nobody knows."""
+        return max(0, self.until_ms - self.at_ms) if self.until_ms > 0 else 0
+
+
+def took(ms: int) -> str:
+    """A duration in words: 120 ms, 9.3 s, 4 min 10 s, 2 h 5 min."""
+    if ms < 1_000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.3g} s"
+    minutes, seconds = divmod(ms // 1000, 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+_LIFE = (Kind.STARTED, Kind.STOPPED)
+"""No state of a process outlives it."""
+
+
+class Span(NamedTuple):
+    """A state of one node. ``ended``: the event that closed it; None: it is open at the end."""
+
+    begun: NodeEvent
+    ended: NodeEvent | None
+
+    @property
+    def until_ms(self) -> int:
+        """When it ended; -1: it is open at the end."""
+        return -1 if self.ended is None else self.ended.at_ms
+
+    def lasted_ms(self, to_ms: int) -> int:
+        """Its length; ``to_ms``: the end of the evidence."""
+        return (to_ms if self.ended is None else self.ended.at_ms) - self.begun.at_ms
+
+
+def spans(seen: Timeline, opens: Kind, closes: Iterable[Kind], subject: str = "") -> list[Span]:
+    """All spans that one kind of event opens, by their beginnings.
+
+    Only the node that opened a span closes it, by an event of ``closes`` about the same
+    ``subject`` (a detail), or by its own start or stop. Where its journal left events out, the
+    closing event may be among them: such a span has no length, and is dropped [the story names the
+    gap as missing].
+    """
+    closing = frozenset(closes)
+    open_: dict[tuple[str, int, int], NodeEvent] = {}
+    found = []
+    for event in seen.events():
+        key = (event.role, event.node_id, event.number(subject))
+        mine = [one for one in open_ if one[:2] == key[:2]]
+        if event.left_out:
+            for one in mine:
+                del open_[one]
+        elif event.kind in _LIFE:
+            found += [Span(open_.pop(one), event) for one in mine]
+        elif event.kind in closing and key in open_:
+            found.append(Span(open_.pop(key), event))
+        if event.kind == opens:
+            open_.setdefault(key, event)
+    found += [Span(begun, None) for begun in open_.values()]
+    return sorted(found, key=lambda one: one.begun.at_ms)
+
+
+def overlapping(found: Iterable[Span]) -> Iterator[list[Span]]:
+    """Groups of spans, ascending, each of which overlaps with one before it."""
+    group: list[Span] = []
+    for one in found:
+        if group and one.begun.at_ms > until_ms(group) >= 0:
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def until_ms(group: list[Span]) -> int:
+    """When the last of them ended; -1: one is open at the end."""
+    ends = [one.until_ms for one in group]
+    return -1 if -1 in ends else max(ends)
+
+
+def for_how_long(group: list[Span], before_ms: int = 0) -> str:
+    """``for 22 s``, ``for up to 22 s`` where their lengths differ; of spans that have ended.
+
+    ``before_ms``: how long each had lasted when it was noticed.
+    """
+    lengths = sorted(one.lasted_ms(0) + before_ms for one in group if one.ended is not None)
+    most = "" if took(lengths[0]) == took(lengths[-1]) else "up to "
+    return f"for {most}{took(lengths[-1])}"
+
+
+BEFORE_MS = 60_000
+"""What happened to a leader so long before its successor was elected may have to do with it."""
+
+
+class Elected(NamedTuple):
+    """``before``: who led before, -1: nobody, or it is not known."""
+
+    at_ms: int
+    epoch: int
+    leader_id: int
+    before: int
+
+
+def elected(seen: Timeline) -> list[Elected]:
+    """By the log, and by the journals where the log cannot be read."""
+    found: dict[int, Elected] = {}
+    for change in seen.changes("leader"):
+        new, old = decoded(change.after), decoded(change.before)
+        if new:
+            found[new["epoch"]] = Elected(
+                change.timestamp_ms, new["epoch"], new["leader_id"], old.get("leader_id", -1)
+            )
+    for event in seen.events(Kind.BECAME_LEADER):
+        epoch = event.number("epoch")
+        if epoch not in found:
+            # Who won an epoch that nobody here tells of is not known.
+            before = found.get(epoch - 1)
+            before_id = before.leader_id if before is not None else -1
+            found[epoch] = Elected(event.at_ms, epoch, event.node_id, before_id)
+    return sorted(found.values(), key=lambda one: one.epoch)
+
+
+def elections(seen: Timeline) -> Iterator[Line]:
+    """One line for each new leader."""
+    known = elected(seen)
+    for earlier, one in zip((None, *known), known, strict=False):
+        won = _last_of_epoch(seen.of_node(one.leader_id, Kind.BECAME_LEADER), one.epoch)
+        active = _last_of_epoch(seen.of_node(one.leader_id, Kind.ACTIVE_CONTROLLER), one.epoch)
+        lost = [
+            event
+            for event in seen.of_node(one.before, Kind.LOST_LEADERSHIP)
+            if _since(earlier).epoch <= event.number("epoch") < one.epoch
+            and one.at_ms - event.at_ms < BEFORE_MS
+        ]
+        reason = won.text("reason") if won is not None else ""
+        begun_ms, is_known = _begun_ms(seen, one, lost, _since(earlier).at_ms)
+        until_ms = active.at_ms if active is not None else one.at_ms
+        text = f"node {one.leader_id} leads epoch {one.epoch}"
+        lasted_ms = until_ms - begun_ms
+        if one.before >= 0 and lasted_ms > 0:
+            most = "" if is_known else "at most "
+            text += f", after {most}{took(lasted_ms)} without a leader"
+        yield Line(
+            min(begun_ms, one.at_ms),
+            "ELECTION",
+            _weight(one, reason, lost),
+            f"controller-{one.leader_id}",
+            f"{text}: {_why(one, reason, lost)}",
+            until_ms,
+        )
+
+
+def outages(seen: Timeline) -> Iterator[Line]:
+    """Times of more than a second without a leader, as the nodes saw them."""
+    found = spans(seen, Kind.NO_LEADER, (Kind.BECAME_LEADER, Kind.LEADER_CHANGED))
+    return (_outage(group) for group in overlapping(found))
+
+
+def _outage(group: list[Span]) -> Line:
+    first, end_ms = group[0].begun, until_ms(group)
+    nodes = ", ".join(sorted({f"{one.begun.role}-{one.begun.node_id}" for one in group}))
+    lasted = f" {for_how_long(group)}" if end_ms > 0 else ", and there is none yet"
+    return Line(
+        first.at_ms,
+        "NO_LEADER",
+        Weight.TROUBLE,
+        "cluster",
+        f"{nodes} {'know' if ',' in nodes else 'knows'} no leader{lasted}: {first.text('reason')}",
+        end_ms,
+    )
+
+
+def _since(earlier: Elected | None) -> Elected:
+    """The election before; one of old where none is known.
+
+    What befell its leader sooner ended another leadership [a node that led, was restarted, led
+    again and handed over had been without a leader for all of that time].
+    """
+    return Elected(0, -1, -1, -1) if earlier is None else earlier
+
+
+def _begun_ms(
+    seen: Timeline, one: Elected, lost: list[NodeEvent], since_ms: int
+) -> tuple[int, bool]:
+    """Since when there was no leader, and whether that is known: when the one before resigned,
+    stopped, hung, or was missed. Else when it wrote last: it led until then at least.
+
+    ``since_ms``: when the one before was elected. What befell it sooner, and what it says later
+    than its successor was elected [a leader that hung finds out when it goes on], began nothing.
+    """
+
+    def belongs(at_ms: int) -> bool:
+        return since_ms <= at_ms <= one.at_ms and one.at_ms - at_ms < BEFORE_MS
+
+    begun = [event.at_ms for event in lost]
+    begun += [event.at_ms for event in seen.of_node(one.before, Kind.STOPPED)]
+    begun += [
+        event.at_ms - event.number("gap_ms", 0)
+        for event in seen.of_node(one.before, Kind.LOOP_STALL)
+        if event.at_ms >= one.at_ms
+    ]
+    begun += [
+        event.at_ms
+        for event in seen.events(Kind.CAMPAIGN_BEGAN)
+        # Who has to ask nobody before is in the new epoch already.
+        if event.number("epoch") in (one.epoch - 1, one.epoch)
+    ]
+    if begun := [at_ms for at_ms in begun if belongs(at_ms)]:
+        return min(begun), True
+    writes = [at_ms for at_ms in seen.log.writes_ms if at_ms < one.at_ms]
+    recent = writes and one.before >= 0 and one.at_ms - writes[-1] < BEFORE_MS
+    return (writes[-1], False) if recent else (one.at_ms, False)
+
+
+def _why(one: Elected, reason: str, lost: list[NodeEvent]) -> str:
+    before = f"node {one.before}" if one.before >= 0 else "the leader"
+    if reason == "leader gone":
+        return f"the process of {before} had ended, its port refused connections"
+    if reason == "leader resigned":
+        said = lost[-1].text("reason") if lost else ""
+        return f"{before} resigned{f' ({said})' if said else ''}"
+    if reason == "fetch timeout":
+        return (
+            f"{before} had answered no fetch for the fetch timeout: it hung, or the network was cut"
+        )
+    if reason == "another voter asked":
+        return f"another voter heard {before} no more"
+    if reason == "cold start":
+        return "no leader was known when the nodes started"
+    if reason == "election timeout":
+        return "no leader was known for the election timeout"
+    if lost and lost[-1].details.get("handed_over") is True:
+        return f"{before} handed over ({lost[-1].text('reason')})"
+    if lost:
+        return f"{before} led no more ({lost[-1].text('reason')})"
+    return "why is not known: the node that won was not heard"
+
+
+def _weight(one: Elected, reason: str, lost: list[NodeEvent]) -> Weight:
+    if one.before < 0 or reason == "cold start":
+        return Weight.NOTE
+    # Of a transfer one of the two journals is enough.
+    handed_over = bool(lost) and lost[-1].details.get("handed_over") is True
+    return Weight.CHANGE if reason == "leader resigned" or handed_over else Weight.TROUBLE
+
+
+def _last_of_epoch(events: list[NodeEvent], epoch: int) -> NodeEvent | None:
+    return next((one for one in reversed(events) if one.number("epoch") == epoch), None)
+
+
+AROUND_MS = 15_000
+"""Longer than a session: what a broker met so long before it was fenced may be the cause."""
+ALONE_MS = 2_000
+"""A failover takes less: brokers that reach no controller for longer are worth a line."""
+
+
+def fences(seen: Timeline) -> Iterator[Line]:
+    """Fenced, unfenced, registered, unregistered."""
+    changes = seen.changes("broker")
+    for at, change in enumerate(changes):
+        old, new = decoded(change.before), decoded(change.after)
+        name = f"broker-{change.key}"
+        if not new:
+            yield Line(
+                change.timestamp_ms,
+                "UNREGISTERED",
+                Weight.CHANGE,
+                name,
+                f"broker {change.key} was unregistered by"
+                f" {author(change.principal, change.client_id)}",
+                change.timestamp_ms,
+            )
+        elif not old:
+            yield Line(
+                change.timestamp_ms,
+                "REGISTERED",
+                Weight.NOTE,
+                name,
+                f"broker {change.key} registered for the first time",
+                change.timestamp_ms,
+            )
+        elif new["fenced"] and not old["fenced"]:
+            yield _fence(seen, change, new, changes[at + 1 :])
+
+
+def _fence(seen: Timeline, change: Changed, new: dict[str, Any], later: list[Changed]) -> Line:
+    back_ms = next(
+        (
+            one.timestamp_ms
+            for one in later
+            if one.key == change.key and not decoded(one.after).get("fenced", True)
+        ),
+        -1,
+    )
+    cause = cause_of(new.get("said_cause", 0), new["reason"])
+    # A broker that registers anew is fenced until it has caught up.
+    again = change.type_name == "REGISTER_BROKER"
+    text = f"broker {change.key} was fenced"
+    if again:
+        text += ": its process had begun anew, and registered"
+    elif new["reason"]:
+        text += f": {new['reason']}"
+    text += f"; unfenced after {took(back_ms - change.timestamp_ms)}" if back_ms > 0 else ""
+    return Line(
+        change.timestamp_ms,
+        "FENCED",
+        Weight.CHANGE if cause in PLANNED else Weight.TROUBLE,
+        f"broker-{change.key}",
+        text,
+        back_ms,
+        tuple(_own_words(seen, int(change.key), change.timestamp_ms, back_ms)),
+    )
+
+
+def _own_words(seen: Timeline, broker_id: int, at_ms: int, back_ms: int) -> Iterator[str]:
+    """What the broker met itself around the time."""
+    until_ms = back_ms if back_ms > 0 else at_ms + AROUND_MS
+    for event in seen.of_node(
+        broker_id, Kind.LOOP_STALL, Kind.CONTROLLER_LOST, Kind.STOPPED, Kind.STARTED, Kind.SPACE_LOW
+    ):
+        if at_ms - AROUND_MS <= event.at_ms <= until_ms + 1_000 and (said := _in_words(event)):
+            yield said
+
+
+def _in_words(event: NodeEvent) -> str:
+    match event.kind:
+        case Kind.LOOP_STALL:
+            return f"it did not run for {took(event.number('gap_ms', 0))}"
+        case Kind.CONTROLLER_LOST:
+            return "it heard no controller"
+        case Kind.STOPPED:
+            return f"it ended: {event.text('reason')}"
+        case Kind.STARTED if event.text("after") == "crash":
+            return "it started again after a crash or a kill"
+        case Kind.SPACE_LOW:
+            return "its disk was below the reserve"
+    return ""
+
+
+def alone(seen: Timeline) -> Iterator[Line]:
+    """Times in which brokers reached no controller: one line for those that overlap. Of controllers
+    that are all dead nobody else tells.
+    """
+    found = spans(
+        seen,
+        Kind.CONTROLLER_LOST,
+        (Kind.CONTROLLER_FOUND, Kind.REGISTERED, Kind.UNFENCED, Kind.LEASE_GRANTED),
+    )
+    long = [one for one in found if one.lasted_ms(seen.to_ms) >= ALONE_MS]
+    return (_alone(seen, group) for group in overlapping(long))
+
+
+def _alone(seen: Timeline, group: list[Span]) -> Line:
+    ids = {one.begun.node_id for one in group}
+    still = {one.begun.node_id for one in group if one.ended is None}
+    from_ms, end_ms = group[0].begun.at_ms, until_ms(group)
+    last_ms = end_ms if end_ms > 0 else seen.to_ms
+    fenced = {
+        event.node_id
+        for event in seen.events(Kind.FENCED)
+        if event.node_id in ids and from_ms <= event.at_ms <= last_ms
+    }
+    if still:
+        who = "" if still == ids else f"{broker_list(still)} "
+        lasted = f", and {who}still {'does' if len(still) == 1 else 'do'} not"
+    else:
+        lasted = f" {for_how_long(group)}"
+    return Line(
+        from_ms,
+        "NO_CONTROLLER",
+        Weight.TROUBLE,
+        f"broker-{min(ids)}" if len(ids) == 1 else "cluster",
+        f"{broker_list(ids)} reached no controller{lasted}",
+        end_ms,
+        (f"{broker_list(fenced)} fenced {'itself' if len(fenced) == 1 else 'themselves'}",)
+        if fenced
+        else (),
+    )
+
+
+def lao_stalls(seen: Timeline) -> Iterator[Line]:
+    """Times in which LAO stood still, and who held it back."""
+    for begun, ended in spans(seen, Kind.LAO_STALLED, (Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP)):
+        if ended is None:
+            yield _stall(begun, begun.at_ms - 1_000, -1)
+        else:
+            stood_ms = ended.number("stood_ms", 0) or ended.at_ms - begun.at_ms + 1_000
+            yield _stall(begun, ended.at_ms - stood_ms, ended.at_ms)
+
+
+def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
+    who = begun.text("brokers").split(",")
+    ids = [int(one) for one in who if one.isascii() and one.isdecimal()]
+    by = f"held back by {broker_list(ids)}" if ids else begun.text("reason")
+    lasted = f" for {took(until_ms - from_ms)}" if until_ms > 0 else ", and stands still"
+    offset = begun.number("offset")
+    stood = f"stood at {offset}" if offset >= 0 else "was not known"
+    return Line(
+        from_ms,
+        "LAO_STALL",
+        Weight.TROUBLE,
+        "cluster",
+        f"the lowest acknowledged offset {stood}{lasted}: {by}",
+        until_ms,
+    )
+
+
+NOTICED_MS = 1_000
+"""How long a peer is silent before its loss is noted."""
+SLOW_TOGETHER_MS = 5_000
+"""Slow flushes of a node that are no farther apart are told together."""
+
+
+def processes(seen: Timeline) -> Iterator[Line]:
+    """Starts and ends. A crash is told where the next life begins: nobody writes down a kill."""
+    for node in seen.nodes:
+        for event in node.events:
+            if seen.from_ms <= event.at_ms <= seen.to_ms:
+                line = _process(event, node.name)
+                if line is not None:
+                    yield line
+
+
+def _process(event: NodeEvent, name: str) -> Line | None:
+    at = event.at_ms
+    if event.kind == Kind.STOPPED:
+        clean = event.details.get("clean") is True
+        return Line(
+            at,
+            "STOPPED",
+            Weight.CHANGE if clean else Weight.TROUBLE,
+            name,
+            f"{name} stopped{'' if clean else ' itself'}: {event.text('reason')}",
+            at,
+        )
+    if event.kind != Kind.STARTED:
+        return None
+    after = event.text("after")
+    if after == "crash":
+        text = f"{name} started again: its process had been killed, or had crashed"
+        return Line(at, "CRASHED", Weight.TROUBLE, name, text, at)
+    first = " for the first time" if after == "format" else " again"
+    return Line(at, "STARTED", Weight.NOTE, name, f"{name} started{first}", at)
+
+
+def links(seen: Timeline) -> Iterator[Line]:
+    """Nodes that others did not reach: one line for each, however many noticed."""
+    by_peer: dict[int, list[Span]] = defaultdict(list)
+    for one in spans(seen, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
+        by_peer[one.begun.number("peer_id")].append(one)
+    for peer, found in by_peer.items():
+        for group in overlapping(found):
+            yield _link(peer, group)
+
+
+def _link(peer: int, group: list[Span]) -> Line:
+    first, end_ms = group[0].begun, until_ms(group)
+    by = sorted({one.begun.node_id for one in group})
+    lasted = f" {for_how_long(group, NOTICED_MS)}" if end_ms > 0 else ", and still does not"
+    return Line(
+        first.at_ms - NOTICED_MS,
+        "UNREACHABLE",
+        Weight.TROUBLE,
+        f"controller-{peer}",
+        f"controller-{peer} did not answer node{'s' if len(by) > 1 else ''}"
+        f" {', '.join(map(str, by))}{lasted}: {first.text('reason')}",
+        end_ms,
+    )
+
+
+def stalls(seen: Timeline) -> Iterator[Line]:
+    """Nodes that did not run, disks that were slow, hung or full, and clocks that were wrong."""
+    slow: dict[int, list[NodeEvent]] = defaultdict(list)
+    for event in seen.events():
+        name = f"{event.role}-{event.node_id}"
+        if event.kind == Kind.LOOP_STALL:
+            gap_ms = event.number("gap_ms", 0)
+            text = f"{name} did not run for {took(gap_ms)}: stopped, swapped out, or starved of CPU"
+            yield Line(event.at_ms - gap_ms, "LOOP_STALL", Weight.TROUBLE, name, text, event.at_ms)
+        elif event.kind == Kind.DISK_STALL:
+            busy_ms = event.number("busy_ms", 0)
+            text = f"the disk of {name} had not answered for {took(busy_ms)}"
+            yield Line(event.at_ms - busy_ms, "DISK_STALL", Weight.TROUBLE, name, text, event.at_ms)
+        elif event.kind == Kind.SLOW_FLUSH:
+            earlier = slow[event.node_id]
+            if earlier and event.at_ms - earlier[-1].at_ms > SLOW_TOGETHER_MS:
+                yield _slow(earlier)
+                earlier.clear()
+            earlier.append(event)
+        elif event.kind == Kind.CLOCK_OVERRULED:
+            ahead_ms = event.number("ahead_ms", 0)
+            side = "ahead" if ahead_ms > 0 else "behind"
+            text = f"the clock of {name} was {took(abs(ahead_ms))} {side}, and was not used"
+            yield Line(event.at_ms, "CLOCK_WRONG", Weight.TROUBLE, name, text, -1)
+        elif event.kind == Kind.SPACE_LOW:
+            free = event.number("free_bytes", 0) >> 20
+            text = f"the disk of {name} fell below its reserve: {free} MiB were free"
+            yield Line(event.at_ms, "SPACE_LOW", Weight.TROUBLE, name, text, -1)
+        elif event.kind == Kind.SPACE_REGAINED:
+            text = f"the disk of {name} had space again"
+            yield Line(event.at_ms, "SPACE_REGAINED", Weight.NOTE, name, text, event.at_ms)
+        elif event.kind == Kind.WRITES_REFUSED:
+            text = f"{name} refused writes: {event.text('reason')}"
+            yield Line(event.at_ms, "WRITES_REFUSED", Weight.TROUBLE, name, text, -1)
+        elif event.kind == Kind.WRITES_RESUMED:
+            text = f"{name} took writes again"
+            yield Line(event.at_ms, "WRITES_RESUMED", Weight.NOTE, name, text, event.at_ms)
+        elif event.kind == Kind.SNAPSHOT_LOADED:
+            text = (
+                f"{name} took its state from a snapshot, up to offset {event.number('end_offset')}"
+            )
+            yield Line(event.at_ms, "SNAPSHOT_LOADED", Weight.NOTE, name, text, event.at_ms)
+    for events in slow.values():
+        if events:
+            yield _slow(events)
+
+
+def _slow(events: list[NodeEvent]) -> Line:
+    first, count = events[0], sum(one.number("count", 1) for one in events)
+    name = f"{first.role}-{first.node_id}"
+    syncs = f"{count} syncs of the log" if count > 1 else "a sync of the log"
+    return Line(
+        first.at_ms,
+        "SLOW_FLUSH",
+        Weight.TROUBLE,
+        name,
+        f"{syncs} of {name} took more than {took(first.number('above_ms', 0))}",
+        events[-1].at_ms,
+    )
+
+
+T = TypeVar("T")
+
+ALONE_MAX = 3
+"""More changes of a kind by one principal at a time are told as a number."""
+TOGETHER_MS = 5_000
+BURST_MS = 2_000
+GAP_MIN_MS = 1_000
+GAP_FACTOR = 20
+RECENT_WRITES = 50
+"""A gap is one if the writes before it came often."""
+_TOLD = ("topic", "config", "acl", "voters", "feature", "hostname")
+
+
+def alterations(seen: Timeline) -> Iterator[Line]:
+    """Changes of topics, configs, ACLs, voters, features and hostnames."""
+    for kind in _TOLD:
+        for together in groups(seen.changes(kind), _belong):
+            yield from _changed_lines(together)
+
+
+def groups(items: Iterable[T], belong: Callable[[T, T], bool]) -> Iterator[list[T]]:
+    """Neighbours that belong together; each is compared with the one before it."""
+    group: list[T] = []
+    for one in items:
+        if group and not belong(group[-1], one):
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _belong(before: Changed, one: Changed) -> bool:
+    near = one.timestamp_ms - before.timestamp_ms <= TOGETHER_MS
+    return near and _author(one) == _author(before)
+
+
+def _author(one: Changed) -> str:
+    return author(one.principal, one.client_id)
+
+
+def _changed_lines(changes: list[Changed]) -> Iterator[Line]:
+    first, last = changes[0], changes[-1]
+    by = _author(first)
+    if len(changes) <= ALONE_MAX:
+        for one in changes:
+            what = f"{one.kind} {one.key}".rstrip()
+            fields = field_changes(one.before, one.after)
+            said = words(raw(one.before), raw(one.after), fields, one.kind).replace("\n", "; ")
+            yield _changed_line(one, f"{by} changed {what}: {said}", one.timestamp_ms)
+        return
+    keys = sorted({one.key for one in changes})
+    names = ", ".join(keys[:2]) + (", …" if len(keys) > 2 else "")
+    kinds = counted(len(changes), "change")
+    yield _changed_line(first, f"{by} made {kinds} of {first.kind} {names}", last.timestamp_ms)
+
+
+def _changed_line(one: Changed, text: str, until_ms: int) -> Line:
+    weight = Weight.CHANGE if one.principal else Weight.NOTE
+    return Line(one.timestamp_ms, "CHANGED", weight, one.kind, text, until_ms)
+
+
+def partitions(seen: Timeline) -> Iterator[Line]:
+    """Leaders of partitions that moved or were missing, a line for each burst."""
+    moved = (
+        one
+        for one in seen.changes("partition")
+        if one.before is not None
+        and one.after is not None
+        and decoded(one.before)["leader"] != decoded(one.after)["leader"]
+    )
+    yield from map(_burst, groups(moved, _near))
+
+
+def _near(before: Changed, one: Changed) -> bool:
+    return one.timestamp_ms - before.timestamp_ms <= BURST_MS
+
+
+def _burst(changes: list[Changed]) -> Line:
+    last = {one.key: decoded(one.after)["leader"] for one in changes}
+    without = [key for key, leader in last.items() if leader < 0]
+    text = f"{counted(len(last), 'partition')} got another leader"
+    if without:
+        text = (
+            f"{counted(len(without), 'partition')} lost the last leader that could serve:"
+            f" {', '.join(sorted(without)[:3])}{', …' if len(without) > 3 else ''}"
+        )
+    return Line(
+        changes[0].timestamp_ms,
+        "PARTITIONS_OFFLINE" if without else "PARTITIONS_MOVED",
+        Weight.TROUBLE if without else Weight.NOTE,
+        "partitions",
+        text,
+        changes[-1].timestamp_ms,
+    )
+
+
+def gaps(seen: Timeline) -> Iterator[Line]:
+    """Times without a write, where writes had come often and came again."""
+    times = seen.log.writes_ms
+    pauses: list[int] = []
+    for before, after in pairwise(times):
+        pause = after - before
+        if len(pauses) >= RECENT_WRITES // 2:
+            usual = median(pauses[-RECENT_WRITES:])
+            if pause >= max(GAP_MIN_MS, GAP_FACTOR * usual):
+                yield Line(
+                    before,
+                    "WRITE_GAP",
+                    Weight.TROUBLE,
+                    "cluster",
+                    f"no write was committed for {took(pause)}; before, one came every"
+                    f" {took(round(usual))}",
+                    after,
+                )
+                continue
+        pauses.append(pause)
+
+
+RULES = (
+    elections,
+    outages,
+    fences,
+    lao_stalls,
+    alone,
+    processes,
+    links,
+    stalls,
+    alterations,
+    partitions,
+    gaps,
+)

@@ -1,0 +1,107 @@
+"""Survey of clusters in every condition, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from raftlog.ops.doctor import diagnose
+from raftlog.ops.evidence import NodeSeen, Reach, Survey
+from raftlog.ops.quorum_findings import Finding
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+AT_MS = 1_700_000_000_000
+"""22:13:20 UTC."""
+CLUSTER = "2c3f2edf-0000-4000-8000-000000000000"
+
+
+def endpoint(node_id: int) -> str:
+    return f"127.0.0.1:{9090 + node_id}"
+
+
+def voter(node_id: int, **fields: Any) -> pb.ReplicaState:
+    given: dict[str, Any] = {
+        "endpoint": endpoint(node_id),
+        "log_end_offset": 100,
+        "last_fetch_age_ms": 20,
+        "last_caught_up_age_ms": 20,
+        **fields,
+    }
+    return pb.ReplicaState(replica_id=node_id, **given)
+
+
+def described(
+    node_id: int,
+    role: str,
+    voters: Collection[pb.ReplicaState],
+    leader_id: int = -1,
+    **fields: Any,
+) -> pb.DescribeQuorumResponse:
+    given: dict[str, Any] = {
+        "cluster_id": CLUSTER,
+        "leader_epoch": 7,
+        "log_end_offset": 100,
+        "high_watermark": 100,
+        **fields,
+    }
+    return pb.DescribeQuorumResponse(
+        node_id=node_id, role=role, leader_id=leader_id, voters=voters, **given
+    )
+
+
+def quorum(
+    size: int,
+    leader: int = 1,
+    gone: Mapping[int, Reach] | None = None,
+    *,
+    voters: Mapping[int, Mapping[str, Any]] | None = None,
+    says: Mapping[int, Mapping[str, Any]] | None = None,
+    brokers: controller_pb2.DescribeBrokersResponse | None = None,
+    brokers_failure: str = "",
+) -> Survey:
+    """Nodes 1 to ``size``; ``leader`` 0: nobody leads. ``gone``: those that do not answer;
+    ``voters``: fields of their state as all tell it; ``says``: fields of a node's answer.
+    """
+    gone = gone or {}
+    states = [voter(one, **(voters or {}).get(one, {})) for one in range(1, size + 1)]
+    found = []
+    for node_id in range(1, size + 1):
+        if node_id in gone:
+            found.append(
+                NodeSeen(endpoint(node_id), gone[node_id], None, "the reason", 150, node_id)
+            )
+            continue
+        role = "leader" if node_id == leader else "follower" if leader else "prospective"
+        fields = {"role": role, **(says or {}).get(node_id, {})}
+        one = described(node_id, voters=states, leader_id=leader or -1, **fields)
+        found.append(NodeSeen(endpoint(node_id), Reach.ANSWERS, one, node_id=node_id))
+    return Survey(tuple(found), brokers, brokers_failure, AT_MS)
+
+
+def broker(broker_id: int, **fields: Any) -> controller_pb2.DescribedBroker:
+    given: dict[str, Any] = {
+        "state": controller_pb2.ACTIVE,
+        "endpoint": f"127.0.0.1:{9190 + broker_id}",
+        "applied_offset": 99,
+        "last_contact_age_ms": 50,
+    }
+    return controller_pb2.DescribedBroker(broker_id=broker_id, **{**given, **fields})
+
+
+def brokers(
+    *described: controller_pb2.DescribedBroker, **fields: Any
+) -> controller_pb2.DescribeBrokersResponse:
+    given: dict[str, Any] = {"lowest_acknowledged_offset": 99, "high_watermark": 100, **fields}
+    return controller_pb2.DescribeBrokersResponse(brokers=described, **given)
+
+
+def only(seen: Survey) -> Finding:
+    """The one finding there is."""
+    findings = diagnose(seen)
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def codes(seen: Survey) -> list[str]:
+    return [one.code for one in diagnose(seen)]

@@ -1,0 +1,286 @@
+"""The console's page and stream, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from pathlib import Path
+
+import pytest
+import trustme
+from console_kit import OPEN, Counted, Stream, serving
+from structlog.testing import capture_logs
+
+from raftlog.errors import ConfigError
+from raftlog.observability.http_rules import HttpRules
+from raftlog.ops import console as routes
+from raftlog.ops.console import Door, Feed, read_token
+from raftlog.transport.tls import TlsConfig
+
+TOKEN = "a-token-of-some-length"
+
+
+async def test_page_loads_only_what_the_node_serves_and_has_no_inline_script() -> None:
+    async with serving(Counted().look) as (address, _):
+        async with Stream(address, "/console") as page:
+            assert page.status == 200
+            assert "script-src 'self'" in page.head
+            assert "default-src 'none'" in page.head
+            text = await page.body()
+        loaded = re.findall(r'(?:src|href)="([^"#]+)"', text)
+        assert sorted(loaded) == [
+            "/console/console.css",
+            "/console/console.js",
+            "/console/curves.js",
+            "/console/icon.svg",
+        ]
+        assert not re.search(r"<script(?![^>]* src=)|<style| on\w+=| style=", text)
+        for path in loaded:
+            async with Stream(address, path) as asset:
+                assert asset.status == 200
+                assert "nosniff" in asset.head
+                assert "http" not in re.sub("http://www.w3.org/2000/svg", "", await asset.body())
+
+
+@pytest.mark.parametrize("script", ["console.js", "curves.js"])
+async def test_script_puts_nothing_into_the_page_as_markup(script: str) -> None:
+    async with (
+        serving(Counted().look) as (address, _),
+        Stream(address, f"/console/{script}") as asset,
+    ):
+        text = await asset.body()
+    assert "replaceChildren" in text
+    for way in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Storage"):
+        assert way not in text
+
+
+async def test_events_come_as_they_are_made() -> None:
+    async with serving(Counted().look) as (address, _), Stream(address) as stream:
+        assert stream.status == 200
+        assert "text/event-stream" in stream.head
+        first = (await stream.data())["look"]
+        assert (await stream.data())["look"] > first
+
+
+async def test_nobody_looks_nothing_is_collected() -> None:
+    counted = Counted()
+    async with serving(counted.look) as (address, console):
+        await asyncio.sleep(0.1)
+        assert counted.looks == 0
+        async with Stream(address) as stream:
+            await stream.data()
+            await stream.data()
+        while console.feed.subscribers:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        looks = counted.looks
+        await asyncio.sleep(0.2)
+        assert counted.looks == looks
+
+
+async def test_one_look_serves_all() -> None:
+    counted = Counted()
+    async with serving(counted.look, pause_s=0.05) as (address, _):
+        streams = [Stream(address) for _ in range(10)]
+        for stream in streams:
+            await stream.__aenter__()
+        for _ in range(4):
+            await asyncio.gather(*(stream.data() for stream in streams))
+        assert counted.looks <= 8
+        for stream in streams:
+            await stream.__aexit__()
+
+
+async def test_as_many_look_as_may_and_a_place_is_given_back() -> None:
+    async with serving(Counted().look, max_subscribers=4) as (address, console):
+        async with Stream(address), Stream(address), Stream(address) as third:
+            assert third.status == 503
+            assert "retry-after" in third.head
+        while console.feed.subscribers:
+            await asyncio.sleep(0.01)
+        async with Stream(address) as again:
+            assert again.status == 200
+
+
+async def test_who_does_not_read_is_sent_nothing_more() -> None:
+    looks = 0
+
+    async def large() -> bytes:
+        nonlocal looks
+        looks += 1
+        return b'"' + b"x" * 4_000_000 + b'"'
+
+    async with serving(large, pause_s=0.01) as (address, _), Stream(address):
+        await asyncio.sleep(0.3)
+        seen = looks
+        await asyncio.sleep(0.3)
+        assert 0 < looks == seen
+
+
+async def test_reader_that_takes_nothing_loses_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "STALLED_S", 0.1)
+
+    async def large() -> bytes:
+        return b'"' + b"x" * 4_000_000 + b'"'
+
+    with capture_logs() as logs:
+        async with serving(large, pause_s=0.01) as (address, console):
+            async with Stream(address), Stream(address):
+                async with asyncio.timeout(30):
+                    while console.feed.subscribers:
+                        await asyncio.sleep(0.01)
+            async with Stream(address) as another:
+                assert another.status == 200
+    assert logs == []
+
+
+async def test_places_are_shared_by_address() -> None:
+    feed = Feed(Counted().look, pause_s=1, max_subscribers=8)
+    assert [feed.subscribe("10.0.0.6") for _ in range(5)] == [True] * 4 + [False]
+    assert feed.subscribe("10.0.0.7")
+    await feed.close()
+
+
+async def test_newcomer_is_shown_no_look_from_before_a_pause() -> None:
+    feed = Feed(Counted().look, pause_s=0.05, max_subscribers=8)
+    first = await feed.after(0)
+    assert await feed.after(0) == first, "that is new enough for another one"
+    await asyncio.sleep(0.2)
+    number, _ = await feed.after(0)
+    assert number > first[0]
+    await feed.close()
+
+
+async def test_a_look_that_fails_ends_nothing() -> None:
+    counted = Counted()
+
+    async def failing() -> bytes:
+        made = await counted.look()
+        if counted.looks < 3:
+            raise ValueError("no luck")
+        return made
+
+    async with serving(failing) as (address, _), Stream(address) as stream:
+        assert await stream.data() == {"look": 3}
+
+
+async def test_stop_ends_streams_at_once() -> None:
+    begun = asyncio.get_running_loop().time()
+    async with serving(Counted().look, pause_s=60) as (address, _):
+        stream = await Stream(address).__aenter__()
+        await stream.data()
+        begun = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begun < 0.9
+    with pytest.raises(EOFError):
+        await stream.data()
+    await stream.__aexit__()
+
+
+async def test_a_closed_feed_takes_nobody() -> None:
+    feed = Feed(Counted().look, pause_s=1, max_subscribers=2)
+    await feed.close()
+    assert not feed.subscribe("10.0.0.1")
+    assert await feed.after(0) == (0, b"")
+
+
+# --- who may look --------------------------------------------------------------------------------
+
+
+async def test_token_opens_and_nothing_else_does() -> None:
+    door = Door(secured=True, token=TOKEN)
+    counted = Counted()
+    async with serving(counted.look, door) as (address, _):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
+            async with Stream(address, **headers) as refused:
+                assert refused.status == 401
+                assert "token" in await refused.body()
+        async with Stream(address, f"/console/events?token={TOKEN}") as in_url:
+            assert in_url.status == 401
+        assert counted.looks == 0
+        async with Stream(address, Authorization=f"Bearer {TOKEN}") as stream:
+            assert "look" in await stream.data()
+
+
+async def test_secured_node_without_a_token_shows_nothing() -> None:
+    counted = Counted()
+    async with (
+        serving(counted.look, Door(secured=True)) as (address, _),
+        Stream(address, Authorization="Bearer x") as refused,
+    ):
+        assert refused.status == 403
+        assert "http.console.token.file" in await refused.body()
+    assert counted.looks == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example:9645"}, 421),
+        ({"Host": ""}, 421),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "same-site"}, 403),
+        ({"Sec_Fetch_Site": "same-origin"}, 200),
+        ({"Host": "localhost:9645"}, 200),
+        ({"Host": "[::1]:9645"}, 200),
+    ],
+)
+async def test_pages_of_strangers_read_nothing(headers: dict[str, str], status: int) -> None:
+    async with serving(Counted().look, OPEN) as (address, _), Stream(address, **headers) as stream:
+        assert stream.status == status
+
+
+async def test_over_tls_a_certificate_is_needed_too(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    own = authority.issue_cert("127.0.0.1")
+    tls = TlsConfig(tmp_path / "pem", tmp_path / "key", tmp_path / "ca")
+    tls.private_key_path.touch(mode=0o600)
+    tls.certificate_path.write_bytes(own.cert_chain_pems[0].bytes())
+    tls.private_key_path.write_bytes(own.private_key_pem.bytes())
+    tls.ca_path.write_bytes(authority.cert_pem.bytes())
+    door = Door(secured=True, token=TOKEN)
+    contexts = tls.rereading_server_contexts()
+    async with serving(Counted().look, door, rules=HttpRules(contexts)) as (address, _):
+        for certified, status in ((False, b"403"), (True, b"200")):
+            context = ssl.create_default_context()
+            authority.configure_trust(context)
+            if certified:
+                authority.issue_cert("client@example.org").configure_cert(context)
+            host, _, port = address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+            request = (
+                f"GET /console/events HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {TOKEN}"
+            )
+            writer.write(f"{request}\r\n\r\n".encode())
+            assert (await asyncio.wait_for(reader.readline(), 30)).split()[1] == status
+            writer.close()
+
+
+def _written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_token_file_is_read(tmp_path: Path) -> None:
+    assert read_token(_written(tmp_path / "token", TOKEN + "\n")) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        (TOKEN, 0o644, "chmod 600"),
+        ("short", 0o600, "at least 16"),
+        ("two words of some length", 0o600, "one word"),
+        ("", 0o600, "at least 16"),
+    ],
+)
+def test_token_file_that_cannot_be_used(tmp_path: Path, text: str, mode: int, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        read_token(_written(tmp_path / "token", text, mode))
+
+
+def test_no_token_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_token(tmp_path / "none")

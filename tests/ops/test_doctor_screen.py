@@ -1,0 +1,130 @@
+"""What the doctor shows fits 80 columns, and what is to be copied is whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from clusters import broker, brokers, described, endpoint, quorum, voter
+from test_node_rules import EXPIRED, OWN, behind_tls, clocks, disk, told
+
+from raftlog.ops.doctor import MOST_FINDINGS, diagnose, document, screen, verdict
+from raftlog.ops.evidence import NodeSeen, Reach, Survey
+from raftlog.wire.controller.v1 import controller_pb2
+
+REASON = "UNAVAILABLE: failed to connect: Connection refused (111) \x1b[2J"
+SITUATIONS = {
+    "healthy": quorum(3, brokers=brokers(broker(1), broker(2))),
+    "no quorum": quorum(
+        5,
+        0,
+        {1: Reach.REFUSES, 2: Reach.SILENT, 5: Reach.OTHER},
+        voters={1: {"unreachable_ms": 90_000, "unreachable_reason": REASON}},
+    ),
+    "nobody": quorum(3, 0, dict.fromkeys((1, 2, 3), Reach.REFUSES)),
+    "brokers": quorum(
+        3,
+        1,
+        {3: Reach.SILENT},
+        voters={3: {"last_fetch_age_ms": 99_999}},
+        brokers=brokers(
+            *(
+                broker(one, state=controller_pb2.INACTIVE, reason="its session has ended")
+                for one in range(1, 20)
+            ),
+            partitions={"total": 100, "offline": 100},
+        ),
+    ),
+    "election": quorum(3, 0),
+    "leader's disk": quorum(
+        3, 1, voters={1: {"low_on_space": True}}, brokers=brokers(broker(4), broker(5))
+    ),
+    "behind": quorum(3, 1, voters={2: {"log_end_offset": 9, "last_caught_up_age_ms": 700_000}}),
+    "LAO": quorum(
+        3,
+        1,
+        brokers=brokers(
+            broker(4), lowest_acknowledged_offset=40, held_back_by=[4], held_back_ms=9_000
+        ),
+    ),
+    "diverged": quorum(
+        3,
+        says={
+            one: {"image_offset": 99, "image_epoch": 7, "state_hash": bytes([one == 3] * 16)}
+            for one in (1, 2, 3)
+        },
+    ),
+    "other cluster": replace(
+        quorum(3),
+        nodes=(
+            *quorum(3).nodes[:2],
+            NodeSeen(
+                endpoint(3),
+                Reach.ANSWERS,
+                described(3, "prospective", [voter(3)], cluster_id="f" * 36),
+                node_id=3,
+            ),
+        ),
+    ),
+    "leader unseen": quorum(3, 1, {1: Reach.SILENT, 3: Reach.SILENT}, voters={1: {}}),
+    "expired": behind_tls({3: EXPIRED}, 1),
+    "own expired": behind_tls(dict.fromkeys((1, 2, 3), OWN), 0),
+    "clocks": clocks(0, 61_000, 3),
+    "nearly full": disk(1 << 30, 50 << 30),
+    "builds": told(
+        quorum(3),
+        {one: {"version": f"0.{1 + one // 3}.0 (commit 58f7ecc1d2e3)"} for one in (1, 2, 3)},
+    ),
+}
+
+
+def shown(seen: Survey) -> str:
+    findings = diagnose(seen)
+    return screen(seen, findings, verdict(findings))
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_screen_is_80_columns_wide(situation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    seen = SITUATIONS[situation]
+    text = shown(seen)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text, "a stranger's text does not repaint the terminal"
+    assert (diagnose(seen) == []) is (situation == "healthy")
+    for finding in diagnose(seen)[:MOST_FINDINGS]:
+        assert finding.command in text, "a command is whole, and in one line"
+
+
+def test_the_headline_says_it_all() -> None:
+    assert shown(SITUATIONS["healthy"]).startswith("HEALTHY: cluster 2c3f2edf")
+    assert ", leader 1 in epoch 7" in shown(SITUATIONS["healthy"]).splitlines()[0]
+    assert shown(SITUATIONS["no quorum"]).splitlines()[0].endswith("no leader")
+    assert shown(SITUATIONS["nobody"]).startswith("DOWN: no controller answers")
+
+
+def test_too_many_findings_are_counted() -> None:
+    text = shown(SITUATIONS["brokers"])
+    assert f"... and {21 - MOST_FINDINGS} more" in text
+
+
+def test_the_table_says_whom_a_node_does_not_reach() -> None:
+    lines = shown(SITUATIONS["no quorum"]).splitlines()
+    (fourth,) = (line for line in lines if line.startswith("4 "))
+    assert fourth.endswith("all but 1")
+
+
+def test_json_has_every_finding() -> None:
+    seen = SITUATIONS["brokers"]
+    findings = diagnose(seen)
+    told = json.loads(json.dumps(document(seen, findings, verdict(findings))))
+    assert told["verdict"] == "down"
+    assert [one["code"] for one in told["findings"]] == [one.code for one in findings]
+    assert told["nodes"][2] == {
+        "node_id": 3,
+        "endpoint": "127.0.0.1:9093",
+        "reach": "silent",
+        "role": None,
+        "failure": "the reason",
+    }
+    assert told["brokers"] == {"inactive": 19}

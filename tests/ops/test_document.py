@@ -1,0 +1,364 @@
+"""What the page is told: of the doctor's evidence, of an image, of chunks of a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raftlog import batch
+from raftlog.metadata import pmap
+from raftlog.metadata.authors import author
+from raftlog.metadata.entities import Broker, Listener, Process, Topic
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import RecordType
+from raftlog.ops.console_page import (
+    MAX_CHANGES,
+    MAX_RECORDS,
+    MAX_TOPICS,
+    RecentChanges,
+    cleaned,
+    document,
+)
+from raftlog.ops.doctor import diagnose
+from raftlog.ops.evidence import NodeSeen, Reach, Survey
+from raftlog.ops.story import Story
+from raftlog.ops.story_lines import Line, Weight
+from raftlog.principals import ANONYMOUS_PRINCIPAL
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2
+
+NODE = {"role": "broker", "node_id": 4}
+HOSTILE = "<script>document.title='owned'</script>"
+
+
+def _seen(**brokers: Any) -> Survey:
+    voters = [quorum_pb2.ReplicaState(replica_id=one, endpoint=f"c:{one}") for one in (1, 2, 3)]
+    leader = quorum_pb2.DescribeQuorumResponse(
+        cluster_id="c", node_id=1, role="leader", leader_id=1, voters=voters, log_end_offset=10
+    )
+    described = [
+        controller_pb2.DescribedBroker(
+            broker_id=one, state=controller_pb2.ACTIVE, applied_offset=9 - one % 2, reason=HOSTILE
+        )
+        for one in (4, 5)
+    ]
+    found = controller_pb2.DescribeBrokersResponse(
+        brokers=described, high_watermark=10, lowest_acknowledged_offset=8, **brokers
+    )
+    nodes = (
+        NodeSeen("c:1", Reach.ANSWERS, leader, node_id=1),
+        NodeSeen("c:2", Reach.REFUSES, None, "refused", 150, 2),
+    )
+    return Survey(nodes, found, "", 5)
+
+
+def _no_brokers() -> controller_pb2.DescribeBrokersResponse:
+    return controller_pb2.DescribeBrokersResponse(
+        high_watermark=5,
+        lowest_acknowledged_offset=-1,
+        lao_unknown_reason="no broker is unfenced",
+    )
+
+
+def test_findings_are_the_doctors_word_for_word() -> None:
+    for seen in (_seen(), Survey((), None, "no leader answers", 5)):
+        made = document(seen, Image(), [], None, NODE)
+        said = [(one.cause, one.consequence, one.remedy) for one in diagnose(seen)]
+        shown = [(one["cause"], one["consequence"], one["remedy"]) for one in made["findings"]]
+        assert shown == said
+    assert any("Node 2" in one.cause for one in diagnose(_seen()))
+
+
+def test_who_holds_lao_back_is_named_and_comes_first() -> None:
+    made = document(_seen(held_back_by=[5], held_back_ms=9_300), Image(), [], None, NODE)
+    assert made["lao"]["why"] == "1 broker (5) holds it back for 9.3 s"
+    assert [(one["id"], one["holds_lao"]) for one in made["brokers"]["shown"]] == [
+        (5, True),
+        (4, False),
+    ]
+    two = document(_seen(held_back_by=[4, 5]), Image(), [], None, NODE)
+    assert two["lao"]["why"] == "2 brokers (4, 5) hold it back"
+
+
+def test_without_a_leader_lao_is_unknown_and_says_so() -> None:
+    made = document(Survey((), None, "", 5), Image(), [], None, NODE)
+    assert made["lao"] == {"offset": None, "why": "no leader answers"}
+    assert made["brokers"] == {"total": 0, "shown": []}
+    assert made["incidents"]["shown"] is None
+
+
+def test_without_a_leader_brokers_are_those_that_were_registered() -> None:
+    """[three brokers served reads, and the page said that there were none]"""
+    at = (Listener("", "b", 4),)
+    process = Process("", "", 0, 0)
+    known = {4: Broker(4, 7, "", at, (), "r1", False, False, (), 1, process, "")}
+    made = document(Survey((), None, "", 5), Image(brokers=_mapped(known)), [], None, NODE)
+    (shown,) = made["brokers"]["shown"]
+    assert (shown["id"], shown["endpoint"], shown["state"]) == (4, "b:4", "not known")
+    assert made["brokers"]["total"] == 1
+
+
+def test_a_config_that_changes_nothing_says_so() -> None:
+    configs = {(2, "t"): {"cleanup.policy": "compact", "segment.bytes": "9", "retention.ms": "1"}}
+    made = document(_seen(), Image(configs=_mapped(configs)), [], None, NODE)["configs"]["shown"]
+    assert {one["key"]: one["without_effect"] for one in made} == {
+        "cleanup.policy": "nothing is compacted",
+        "segment.bytes": "not acted on",
+        "retention.ms": "",
+    }
+
+
+def test_topics_and_configs_are_bounded_and_in_order() -> None:
+    topics = {b"%16d" % one: Topic(b"%16d" % one, f"t{one:04}", 1) for one in range(1000)}
+    configs = {(2, f"t{one:04}"): {"k": "v"} for one in range(1000)}
+    image = Image(topics=_mapped(topics), configs=_mapped(configs))
+    made = document(_seen(), image, [], None, NODE)
+    assert made["topics"]["total"] == 1000
+    assert [one["name"] for one in made["topics"]["shown"]] == [
+        f"t{one:04}" for one in range(MAX_TOPICS)
+    ]
+    assert made["configs"]["more"]
+    assert len(made["configs"]["shown"]) == 200
+
+
+def _mapped(found: dict[Any, Any]) -> Any:
+    draft = pmap.empty().mutate()
+    for key, value in found.items():
+        draft[key] = value
+    return draft.finish()
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+def _chunk(base: int, *records: tuple[RecordType, bytes], principal: str = "User:eve") -> bytes:
+    encoded = [(type_, 0, body) for type_, body in records]
+    return batch.encode(encoded, base_offset=base, epoch=1, timestamp_ms=7, principal=principal)
+
+
+def _config(value: str) -> tuple[RecordType, bytes]:
+    record = records_pb2.ConfigRecord(resource_type=2, resource_name="t", name="k", value=value)
+    return RecordType.CONFIG, record.SerializeToString()
+
+
+def test_changes_are_told_newest_first_with_their_principal() -> None:
+    changes = RecentChanges()
+    first = _chunk(3, _config("1"), _config(HOSTILE))
+    found = changes.read([first], 5, Image())
+    assert [one["offset"] for one in found] == [4, 3]
+    assert found[0]["by"] == "User:eve"
+    assert HOSTILE in found[0]["sentence"]
+    # The same again tells nothing twice.
+    again = changes.read([first, _chunk(5, _config("2"))], 6, Image())
+    assert [one["offset"] for one in again] == [5, 4, 3]
+
+
+def test_a_config_is_told_as_people_say_it() -> None:
+    deleted = records_pb2.ConfigRecord(resource_type=4, name="k").SerializeToString()
+    chunk = _chunk(0, _config("1"), (RecordType.CONFIG, deleted), principal=ANONYMOUS_PRINCIPAL)
+    found = RecentChanges().read([chunk], 2, Image())
+    assert [(one["who"], one["sentence"]) for one in found] == [
+        ("a client (no principal)", "k of broker was removed"),
+        ("a client (no principal)", "k of topic t was set to 1"),
+    ]
+
+
+def test_what_is_not_committed_is_not_told() -> None:
+    changes = RecentChanges()
+    chunks = [_chunk(0, _config("1")), _chunk(1, _config("2"))]
+    assert [one["offset"] for one in changes.read(chunks, 1, Image())] == [0]
+    assert [one["offset"] for one in changes.read(chunks, 2, Image())] == [1, 0]
+
+
+def test_partitions_of_a_new_topic_are_one_row_with_it() -> None:
+    topic = records_pb2.TopicRecord(name="t", topic_id=b"1" * 16).SerializeToString()
+    partitions = [
+        (
+            RecordType.PARTITION,
+            records_pb2.PartitionRecord(partition_id=one, topic_id=b"1" * 16).SerializeToString(),
+        )
+        for one in range(3)
+    ]
+    found = RecentChanges().read([_chunk(0, (RecordType.TOPIC, topic), *partitions)], 4, Image())
+    assert [(one["type"], one["partitions"]) for one in found] == [("TOPIC", 3)]
+
+
+def test_one_look_decodes_no_more_than_its_bound() -> None:
+    changes = RecentChanges()
+    found = changes.read([_chunk(0, *[_config("v")] * (MAX_RECORDS * 3))], MAX_RECORDS * 3, Image())
+    assert len(found) == MAX_CHANGES
+    assert found[0]["offset"] == MAX_RECORDS * 3 - 1
+
+
+def test_texts_have_no_control_characters() -> None:
+    made = cleaned({"a": ["x\x1b[2Jy", 3, None]})
+    assert "\x1b" not in made["a"][0]
+    assert made["a"][1:] == [3, None]
+
+
+def test_a_topic_is_told_by_its_name() -> None:
+    id_ = b"1" * 16
+    change = records_pb2.PartitionChangeRecord(partition_id=3, topic_id=id_, leader=5)
+    chunk = _chunk(0, (RecordType.PARTITION_CHANGE, change.SerializeToString()))
+    image = Image(topics=_mapped({id_: Topic(id_, "orders", 4)}))
+    (found,) = RecentChanges().read([chunk], 1, image)
+    assert found["sentence"] == "partition 3 of topic orders: leader 5"
+
+
+def test_a_removed_topic_is_told_by_the_name_that_it_had() -> None:
+    id_ = b"1" * 16
+    removed = records_pb2.RemoveTopicRecord(topic_id=id_).SerializeToString()
+    changes = RecentChanges()
+    changes.read([_chunk(0, _config("v"))], 1, Image(topics=_mapped({id_: Topic(id_, "t", 4)})))
+    found = changes.read([_chunk(1, (RecordType.REMOVE_TOPIC, removed))], 2, Image())
+    assert found[0]["sentence"] == "topic t was deleted"
+    # Made and removed while nobody looked.
+    made = records_pb2.TopicRecord(name="short", topic_id=b"2" * 16).SerializeToString()
+    gone = records_pb2.RemoveTopicRecord(topic_id=b"2" * 16).SerializeToString()
+    chunk = _chunk(2, (RecordType.TOPIC, made), (RecordType.REMOVE_TOPIC, gone))
+    assert changes.read([chunk], 4, Image())[0]["sentence"] == "topic short was deleted"
+
+
+def test_key_that_is_put_again_and_again_is_one_row() -> None:
+    """[a counter pushed out what people had done]"""
+    put = records_pb2.KeyValueRecord(key="n", value=b"1").SerializeToString()
+    changes = RecentChanges()
+    changes.read([_chunk(0, _config("v"))], 1, Image())
+    found = changes.read(
+        [_chunk(1, *[(RecordType.KEY_VALUE, put)] * (MAX_CHANGES + 5))], 99, Image()
+    )
+    assert [(one["sentence"], one["times"], one["offset"]) for one in found] == [
+        ("key n was put", MAX_CHANGES + 5, MAX_CHANGES + 5),
+        ("k of topic t was set to v", 1, 0),
+    ]
+
+
+def test_changes_of_partitions_at_one_time_are_one_row() -> None:
+    """[a fenced broker was in hundreds of them, and what people had done was gone]"""
+    many = [
+        (
+            RecordType.PARTITION_CHANGE,
+            records_pb2.PartitionChangeRecord(
+                partition_id=one, topic_id=b"1" * 16, leader=5
+            ).SerializeToString(),
+        )
+        for one in range(MAX_CHANGES * 2)
+    ]
+    chunks = [_chunk(0, _config("v")), _chunk(1, *many, principal="")]
+    found = RecentChanges().read(chunks, 1 + len(many), Image())
+    assert [(one["type"], one["partitions"]) for one in found] == [
+        ("PARTITION_CHANGE", len(many) - 1),
+        ("CONFIG", 0),
+    ]
+    assert "proposer" not in found[0]["sentence"]
+
+
+# --- incidents -----------------------------------------------------------------------------------
+
+
+def _row(at_ms: int, text: str, by: str = "User:eve", type_: str = "CONFIG") -> dict[str, Any]:
+    return {
+        "offset": at_ms,
+        "at_ms": at_ms,
+        "by": by,
+        "who": author(by),
+        "type": type_,
+        "sentence": text,
+        "trouble": False,
+    }
+
+
+def _told(story: Story, *newest_first: dict[str, Any]) -> list[tuple[int, str, str]]:
+    made = document(_seen(), Image(), newest_first, story, NODE)["incidents"]["shown"]
+    return [(one["at_ms"], one["weight"], one["text"]) for one in made]
+
+
+def test_what_was_changed_stands_among_the_incidents() -> None:
+    lines = (Line(2_000, "CRASHED", Weight.TROUBLE, "broker-4", "broker-4 crashed"),)
+    story = Story(1_000, 9_000, lines, (), (), ())
+    assert _told(
+        story,
+        _row(3_000, "b", by=ANONYMOUS_PRINCIPAL),
+        _row(2_500, "p=0", type_="PARTITION_CHANGE"),
+        _row(1_500, "a"),
+        _row(900, "before the period"),
+    ) == [
+        (3_000, "change", "a client (no principal): b"),
+        (2_000, "trouble", "broker-4 crashed"),
+        (1_500, "change", "User:eve: a"),
+    ]
+
+
+def test_first_records_of_a_new_cluster_are_no_incident() -> None:
+    row = _row(1_000, "the voters are 1, 2, 3", by="", type_="VOTERS")
+    story = Story(0, 99_000, (), (), (), ())
+    assert _told(story, row) == []
+    made = document(Survey(_seen().nodes, _no_brokers(), "", 5), Image(), [row], story, NODE)
+    assert made["lao"]["why"] == "no broker has registered yet"
+    assert made["incidents"]["summary"] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [
+        ("session timed out", [(7, "trouble", "broker 5 was fenced: session timed out")]),
+        ("controlled shutdown", []),
+        ("told by a later build", [(7, "trouble", "broker 5 was fenced: told by a later build")]),
+    ],
+)
+def test_fenced_broker_is_an_incident_unless_it_stopped_in_order(
+    reason: str, shown: list[tuple[int, str, str]]
+) -> None:
+    """[a broker was killed, and the page told of no incident]"""
+    record = records_pb2.BrokerRegistrationChangeRecord(broker_id=5, fenced=True, reason=reason)
+    if "later" in reason:
+        record.cause = 99  # type: ignore[assignment]
+    body = record.SerializeToString()
+    chunk = _chunk(0, (RecordType.BROKER_REGISTRATION_CHANGE, body), principal="")
+    rows = RecentChanges().read([chunk], 1, Image())
+    assert _told(Story(0, 99_000, (), (), (), ()), *rows) == shown
+
+
+def test_many_changes_at_a_time_are_one_line() -> None:
+    story = Story(0, 99_000, (), (), (), ())
+    many = [_row(1_000 + one, f"v={one}") for one in range(10)]
+    later, other = _row(60_000, "later"), _row(1_005, "t", type_="TOPIC")
+    assert _told(story, later, *reversed(many)) == [
+        (60_000, "change", "User:eve: later"),
+        (1_000, "change", "User:eve made 10 changes of config; the last: v=9"),
+    ]
+    # Two clients without a principal are not one.
+    two = [{**one, "who": f"client {at // 5} (no principal)"} for at, one in enumerate(many)]
+    assert [text.split(" made ")[0] for _, _, text in _told(story, *reversed(two))] == [
+        "client 1 (no principal)",
+        "client 0 (no principal)",
+    ]
+    told = _told(story, other, *reversed(many[:3]))
+    assert [text for _, _, text in told] == [
+        "User:eve: t",
+        *(f"User:eve: v={one}" for one in (2, 1, 0)),
+    ]
+
+
+def test_chunks_that_were_read_are_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = RecentChanges()
+    chunks = [_chunk(one, _config("v")) for one in range(50)]
+    changes.read(chunks, 50, Image())
+    opened: list[bytes] = []
+    headers = batch.headers
+
+    def counted(chunk: bytes, **options: Any) -> Any:
+        opened.append(chunk)
+        return headers(chunk, **options)
+
+    monkeypatch.setattr(batch, "headers", counted)
+    newest = _chunk(50, _config("w"))
+    found = changes.read([*chunks, newest], 51, Image())
+    assert found[0]["offset"] == 50
+    assert opened == [newest, chunks[-1]]
+    # What is not committed yet is read once it is.
+    more = _chunk(51, _config("x"))
+    assert changes.read([*chunks, newest, more], 51, Image())[0]["offset"] == 50
+    assert changes.read([*chunks, newest, more], 52, Image())[0]["offset"] == 51

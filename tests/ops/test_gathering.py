@@ -1,0 +1,312 @@
+"""Asking real addresses: nodes that answer, ports where nobody listens, and ports that hang."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from clusters import CLUSTER, broker, brokers, codes, described, voter
+from google.protobuf.message import Message
+
+from raftlog.cli.doctor_evidence import GRACE, gather
+from raftlog.cli.node_queries import journals, nodes_of
+from raftlog.client.security import ClientSecurity
+from raftlog.observability.journal import Kind
+from raftlog.ops.evidence import Reach, Survey
+from raftlog.ops.evidence import Timeline as Told
+from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.node.v1 import node_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+import grpc.aio  # isort: skip
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def dead() -> Iterator[str]:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+class FakeNode:
+    """A gRPC server that describes a quorum as it is told to."""
+
+    def __init__(self) -> None:
+        self.server = grpc.aio.server()
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.answer = pb.DescribeQuorumResponse()
+        self.brokers = controller_pb2.DescribeBrokersResponse(high_watermark=5)
+        self.ahead_ms = self.overruled_ms = 0
+        """Of its clock; and by how much it keeps it back to the majority's."""
+        self.asked = asyncio.Event()
+        self.late_s = 0.0
+        self.about: node_pb2.DescribeNodeResponse | None = None
+        """None: a build that does not tell."""
+        quorum = {
+            "DescribeQuorum": grpc.unary_unary_rpc_method_handler(
+                self._describe, pb.DescribeQuorumRequest.FromString, _bytes
+            )
+        }
+        brokers = {
+            "DescribeBrokers": grpc.unary_unary_rpc_method_handler(
+                self._brokers, controller_pb2.DescribeBrokersRequest.FromString, _bytes
+            )
+        }
+        node = {
+            "DescribeNode": grpc.unary_unary_rpc_method_handler(
+                self._node, node_pb2.DescribeNodeRequest.FromString, _bytes
+            ),
+            "DescribeNodeEvents": grpc.unary_unary_rpc_method_handler(
+                self._events, node_pb2.DescribeNodeEventsRequest.FromString, _bytes
+            ),
+        }
+        self.server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler("raftlog.wire.node.v1.Node", node),
+                grpc.method_handlers_generic_handler("raftlog.wire.quorum.v1.Quorum", quorum),
+                grpc.method_handlers_generic_handler(
+                    "raftlog.wire.controller.v1.Controller", brokers
+                ),
+            )
+        )
+
+    async def _describe(self, request: object, context: object) -> pb.DescribeQuorumResponse:
+        answer = self.answer
+        self.asked.set()
+        await asyncio.sleep(self.late_s)
+        return answer
+
+    async def _brokers(
+        self, request: object, context: object
+    ) -> controller_pb2.DescribeBrokersResponse:
+        return self.brokers
+
+    async def _node(self, request: object, context: Any) -> node_pb2.DescribeNodeResponse:
+        if self.about is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in this build")
+        assert self.about is not None
+        self.about.now_ms = time.time_ns() // 1_000_000 + self.ahead_ms
+        self.about.time_ms = self.about.now_ms - self.overruled_ms
+        return self.about
+
+    async def _events(
+        self, request: node_pb2.DescribeNodeEventsRequest, context: object
+    ) -> node_pb2.DescribeNodeEventsResponse:
+        now_ms = time.time_ns() // 1_000_000 + self.ahead_ms - self.overruled_ms
+        event = node_pb2.NodeEvent(seq=1, at_ms=now_ms - request.max_age_ms, kind=Kind.STARTED)
+        return node_pb2.DescribeNodeEventsResponse(
+            node_id=self.answer.node_id, role="controller", time_ms=now_ms, events=[event]
+        )
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+def _bytes(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[FakeNode]:
+    fake = FakeNode()
+    await fake.server.start()
+    yield fake
+    await fake.server.stop(None)
+
+
+async def look(*addresses: str, timeout_s: float = 2.0) -> Survey:
+    return await gather(addresses, timeout_s, ClientSecurity())
+
+
+async def test_host_name_that_does_not_resolve_is_seen() -> None:
+    (one,) = (await look("no-such-host.invalid:1")).nodes
+    assert (one.reach, one.node_id) == (Reach.UNRESOLVED, -1)
+    assert one.failure.startswith("the host name no-such-host.invalid does not resolve: ")
+
+
+async def test_name_server_that_does_not_answer_is_told_from_a_process_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, silent: str
+) -> None:
+    async def never(host: str, port: int) -> Any:
+        if host == "slow.example":
+            await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr("raftlog.transport.probe._resolve", never)
+    one, other = (await look("slow.example:1", silent)).nodes
+    assert (one.endpoint, one.reach) == (silent, Reach.SILENT)
+    assert (other.endpoint, other.reach) == ("slow.example:1", Reach.UNRESOLVED)
+
+
+async def test_nobody_answers(dead: str, silent: str) -> None:
+    seen = await look(dead, silent, timeout_s=0.3)
+    reach = {one.endpoint: one.reach for one in seen.nodes}
+    assert reach == {dead: Reach.REFUSES, silent: Reach.SILENT}
+    assert seen.answers == []
+
+
+async def test_the_voters_that_a_node_names_are_asked_and_a_hanging_one_is_not_waited_for(
+    node: FakeNode, dead: str, silent: str
+) -> None:
+    voters = [
+        voter(1, endpoint=node.address),
+        voter(2, endpoint=dead),
+        voter(3, endpoint=silent),
+    ]
+    node.answer = described(1, "leader", voters, 1)
+    begun = time.monotonic()
+    seen = await look(node.address, timeout_s=2.0)
+    took_s = time.monotonic() - begun
+    assert [(one.node_id, one.reach) for one in seen.nodes] == [
+        (1, Reach.ANSWERS),
+        (2, Reach.REFUSES),
+        (3, Reach.SILENT),
+    ]
+    assert seen.brokers is not None
+    assert seen.brokers.high_watermark == 5
+    assert took_s < 2.0, f"a share of {GRACE} of the time is enough once somebody answered"
+
+
+async def test_cluster_without_a_leader_is_looked_at_again_before_it_is_down(
+    node: FakeNode,
+) -> None:
+    """[an election of a moment was an outage]"""
+    voters = [voter(1, endpoint=node.address)]
+    node.answer = described(1, "prospective", voters)
+    looks = asyncio.create_task(look(node.address, timeout_s=1.0))
+    await node.asked.wait()
+    node.answer = described(1, "leader", voters, 1)
+    assert (await looks).leader is not None
+
+
+async def test_leader_that_answers_late_is_waited_for(node: FakeNode, silent: str) -> None:
+    """[a tenth of the time after the first follower it was over]"""
+    leader = FakeNode()
+    await leader.server.start()
+    try:
+        voters = [
+            voter(1, endpoint=leader.address),
+            voter(2, endpoint=node.address),
+            voter(3, endpoint=silent),
+        ]
+        node.answer = described(2, "follower", voters, 1)
+        leader.answer, leader.late_s = described(1, "leader", voters, 1), 0.6
+        seen = await look(node.address, timeout_s=2.0)
+        assert seen.leader is not None
+    finally:
+        await leader.server.stop(None)
+
+
+async def test_a_node_under_two_addresses_is_one(node: FakeNode) -> None:
+    node.answer = described(1, "follower", [voter(1, endpoint=node.address)])
+    seen = await look(f"localhost:{node.port}", node.address)
+    assert [one.endpoint for one in seen.nodes] == [node.address]
+
+
+async def test_two_nodes_that_claim_one_id_in_two_clusters_are_both_seen(node: FakeNode) -> None:
+    other = FakeNode()
+    await other.server.start()
+    try:
+        node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
+        other.answer = described(
+            1, "leader", [voter(1, endpoint=other.address)], 1, cluster_id="another"
+        )
+        seen = await look(node.address, other.address)
+        assert {one.cluster_id for one in seen.answers} == {node.answer.cluster_id, "another"}
+    finally:
+        await other.server.stop(None)
+
+
+async def test_something_else_that_listens_there_is_told_apart(node: FakeNode) -> None:
+    stranger = grpc.aio.server()
+    port = stranger.add_insecure_port("127.0.0.1:0")
+    await stranger.start()
+    try:
+        (one,) = (await look(f"127.0.0.1:{port}")).nodes
+        assert one.reach is Reach.OTHER
+        assert "Method not found" in one.failure
+    finally:
+        await stranger.stop(None)
+
+
+async def test_clocks_disks_and_builds_are_asked_of_controllers_and_brokers(
+    node: FakeNode, silent: str
+) -> None:
+    serving = FakeNode()
+    await serving.server.start()
+    try:
+        node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
+        node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER, version="1")
+        serving.about = node_pb2.DescribeNodeResponse(
+            cluster_id=CLUSTER, version="2", disk_free_bytes=5, disk_total_bytes=100
+        )
+        serving.ahead_ms = 60_000
+        node.brokers = brokers(
+            broker(4, endpoint=serving.address),
+            broker(5, endpoint=silent),
+            broker(6, endpoint=silent, state=controller_pb2.INACTIVE),
+        )
+        begun = time.monotonic()
+        seen = await look(node.address, timeout_s=2.0)
+        assert time.monotonic() - begun < 2.0, "a broker that hangs is not waited for"
+        (one,) = (one for one in seen.nodes if one.about)
+        assert one.about is not None
+        assert abs(one.about.ahead_ms) < 1_000
+        (told,) = seen.broker_nodes
+        assert (told.name, told.node.version) == ("broker 4", "2")
+        assert abs(told.ahead_ms - 60_000) < 1_000
+        assert {"CLOCKS_DIFFER", "DISK_NEARLY_FULL", "MIXED_BUILDS"} <= set(codes(seen))
+    finally:
+        await serving.server.stop(None)
+
+
+async def test_a_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: FakeNode) -> None:
+    node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
+    (one,) = (await look(node.address)).nodes
+    assert (one.reach, one.about) == (Reach.ANSWERS, None)
+
+
+@pytest.mark.parametrize(
+    ("leads_by_ms", "overruled_ms", "follows_by_ms"),
+    [(0, 0, 0), (7_200_000, 0, -7_200_000), (7_200_000, 7_200_000, -7_200_000)],
+)
+async def test_times_are_by_the_leaders_time_whatever_the_clocks_show(
+    node: FakeNode, leads_by_ms: int, overruled_ms: int, follows_by_ms: int
+) -> None:
+    """[a machine whose clock was two seconds behind saw neither the log's end nor the journals']"""
+    other = FakeNode()
+    await other.server.start()
+    try:
+        voters = [voter(1, endpoint=node.address), voter(2, endpoint=other.address)]
+        node.answer, other.answer = (
+            described(1, "leader", voters, 1),
+            described(2, "follower", voters, 1),
+        )
+        node.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
+        other.about = node_pb2.DescribeNodeResponse(cluster_id=CLUSTER)
+        node.ahead_ms, other.ahead_ms = leads_by_ms, follows_by_ms
+        node.overruled_ms = overruled_ms
+        seen = await look(node.address)
+        now_ms = time.time_ns() // 1_000_000 + leads_by_ms - overruled_ms
+        assert abs(seen.at_ms - now_ms) < 1_000
+        told = await journals(seen, nodes_of(seen), 60_000, 2.0, ClientSecurity())
+        assert [one.name for one in told] == ["controller-1", "controller-2"]
+        for one in told:
+            assert abs(one.events[0].at_ms - (now_ms - 60_000)) < 2_000
+        kept = Told.until_now(seen.at_ms - 70_000, seen.at_ms, tuple(told)).events()
+        assert len(list(kept)) == 2
+    finally:
+        await other.server.stop(None)

@@ -1,0 +1,290 @@
+"""What the doctor says about machines: certificates, clocks, disks, builds, and a wrong cluster id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from clusters import (
+    AT_MS,
+    CLUSTER,
+    broker,
+    brokers,
+    codes,
+    described,
+    endpoint,
+    only,
+    quorum,
+    voter,
+)
+
+from raftlog.ops.doctor import Verdict, diagnose, verdict
+from raftlog.ops.evidence import About, NodeSeen, Reach, Survey
+from raftlog.ops.quorum_findings import Finding, Severity
+from raftlog.transport.tls_look import TlsSeen, TlsTrouble
+from raftlog.wire.node.v1 import node_pb2
+
+GIB = 1 << 30
+T = TlsTrouble
+
+
+def told(seen: Survey, says: Mapping[int, Mapping[str, Any]]) -> Survey:
+    """The same, with what nodes say of themselves; ids above the quorum's are of brokers."""
+
+    def about(kind: str, node_id: int) -> About:
+        fields: dict[str, Any] = {"cluster_id": CLUSTER, "now_ms": 1, **says[node_id]}
+        ahead_ms = fields.pop("ahead_ms", 0)
+        return About(f"{kind} {node_id}", node_pb2.DescribeNodeResponse(**fields), ahead_ms)
+
+    ids = {one.node_id for one in seen.nodes}
+    nodes = tuple(
+        replace(one, about=about("node", one.node_id)) if one.node_id in says else one
+        for one in seen.nodes
+    )
+    brokers = tuple(about("broker", one) for one in says if one not in ids)
+    return replace(seen, nodes=nodes, broker_nodes=brokers)
+
+
+def behind_tls(gone: Mapping[int, TlsSeen], leader: int, **fields: Any) -> Survey:
+    """Three nodes; those that are gone cannot be connected to for TLS."""
+    seen = quorum(3, leader, dict.fromkeys(gone, Reach.OTHER), **fields)
+    return replace(
+        seen, nodes=tuple(replace(one, tls=gone.get(one.node_id, one.tls)) for one in seen.nodes)
+    )
+
+
+# --- clocks ----------------------------------------------------------------------------------
+
+
+def clocks(*ahead_ms: int) -> Survey:
+    return told(quorum(3), {one: {"ahead_ms": ms} for one, ms in enumerate(ahead_ms, start=1)})
+
+
+def test_a_clock_that_differs_is_named_with_how_much() -> None:
+    found = only(clocks(3, -90_000, 8))
+    assert (found.code, found.severity) == ("CLOCKS_DIFFER", Severity.NOTICE)
+    assert found.cause == "Clocks differ: that of node 2 90 s behind."
+    assert found.command == "timedatectl"
+    assert only(clocks(0, 0, 0, 2_500)).cause == "Clocks differ: that of broker 4 2 s ahead."
+
+
+def test_clocks_that_agree_with_each_other_and_not_with_ours_are_no_finding() -> None:
+    assert diagnose(clocks(99_000, 99_200, 98_900)) == []
+    assert diagnose(clocks(700, 0, -200)) == []
+    assert diagnose(clocks(50_000)) == [], "one clock differs from none"
+
+
+# --- certificates that end -------------------------------------------------------------------
+
+
+def test_a_certificate_that_ends_soon_is_named() -> None:
+    def ends(in_ms: int) -> Survey:
+        return told(quorum(3), {2: {"certificate_ends_at_ms": AT_MS + in_ms}})
+
+    found = only(ends(3 * 86_400_000))
+    assert (found.code, found.severity) == ("CERTIFICATE_ENDS_SOON", Severity.NOTICE)
+    assert found.cause == "Certificates end: that of node 2 in 3 days."
+    assert only(ends(-7_200_000)).cause == "Certificates end: that of node 2 has ended 2 h ago."
+    assert diagnose(ends(15 * 86_400_000)) == []
+    assert diagnose(told(quorum(3), {2: {}})) == [], "without TLS"
+
+
+# --- disks -----------------------------------------------------------------------------------
+
+
+def disk(free: int, total: int) -> Survey:
+    says = {"disk_free_bytes": free, "disk_total_bytes": total}
+    return told(quorum(3), {2: says, 5: says})
+
+
+def test_a_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
+    found = only(disk(4 * GIB, 50 * GIB))
+    assert (found.code, found.severity) == ("DISK_NEARLY_FULL", Severity.NOTICE)
+    assert found.cause == (
+        "The disk of node 2 (4096 MiB, 8 % are free) and of broker 5 (4096 MiB, 8 % are free)"
+        " is nearly full."
+    )
+
+
+def test_a_broker_below_its_reserve_refuses_producers() -> None:
+    """[the doctor called the cluster healthy, with a notice]"""
+    seen = disk(12 << 20, 200 << 20)
+    full = [about_low(one) if one.name == "broker 5" else one for one in seen.broker_nodes]
+    found = diagnose(replace(seen, broker_nodes=tuple(full)))
+    (low,) = [one for one in found if one.code == "BROKER_LOW_ON_SPACE"]
+    assert low.severity is Severity.DEGRADED
+    assert low.cause == (
+        "The disk of broker 5 (12 of 200 MiB are free) is below its free-space reserve."
+    )
+    assert all("broker 5" not in one.cause for one in found if one is not low)
+    alone = replace(seen, broker_nodes=tuple(full), brokers=brokers(broker(5)))
+    (down,) = [one for one in diagnose(alone) if one.code == "BROKER_LOW_ON_SPACE"]
+    assert down.severity is Severity.DOWN, "every producer is refused"
+
+
+def about_low(one: About) -> About:
+    said = node_pb2.DescribeNodeResponse()
+    said.CopyFrom(one.node)
+    said.low_on_space, said.role = True, "broker"
+    return replace(one, node=said)
+
+
+def test_a_disk_below_its_reserve_is_named_once() -> None:
+    """[The doctor said of one disk that it was below its reserve, and that it was nearly full.]"""
+    low = quorum(3, voters={2: {"low_on_space": True}})
+    says = {"disk_free_bytes": GIB, "disk_total_bytes": 50 * GIB}
+    assert codes(told(low, {2: says})) == ["LOW_ON_SPACE"]
+    assert codes(told(low, {2: says, 3: says})) == ["LOW_ON_SPACE", "DISK_NEARLY_FULL"]
+    (_, other) = diagnose(told(low, {2: says, 3: says}))
+    assert other.cause == "The disk of node 3 (1024 MiB, 2 % are free) is nearly full."
+
+
+def test_of_many_nodes_it_says_how_many_more_there_are() -> None:
+    """[A list that just ends makes eight certificates look like all of them.]"""
+    many = range(11, 21)
+
+    def found(**fields: int) -> str:
+        return only(told(quorum(3), {1: {}, 2: {}, 3: {}} | dict.fromkeys(many, fields))).cause
+
+    ends = found(certificate_ends_at_ms=AT_MS + 2 * 86_400_000)
+    assert ends.endswith("of broker 17 in 2 days and 3 more.")
+    full = found(disk_free_bytes=GIB, disk_total_bytes=50 * GIB)
+    assert full.endswith("of broker 17 (1024 MiB, 2 % are free) and 3 more is nearly full.")
+    expired = TlsSeen(T.EXPIRED, "has expired")
+    strange = [NodeSeen(f"h{one}:1", Reach.OTHER, None, "", tls=expired) for one in range(10, 21)]
+    seen = quorum(3)
+    (one,) = diagnose(replace(seen, nodes=(*seen.nodes, *strange)))
+    assert one.cause.endswith("h17:1 and 3 more).")
+
+
+def test_of_many_clocks_it_says_how_many_more_there_are() -> None:
+    found = only(told(quorum(3), {one: {"ahead_ms": one // 30 * 5_000} for one in range(1, 40)}))
+    assert found.cause.endswith("of broker 36 5 s ahead and 3 more.")
+
+
+@pytest.mark.parametrize(
+    ("free", "total"), [(6 * GIB, 50 * GIB), (30 * GIB, 9000 * GIB), (0, 0)], ids=str
+)
+def test_a_disk_with_room_a_large_one_and_one_that_nobody_knows(free: int, total: int) -> None:
+    assert diagnose(disk(free, total)) == []
+
+
+# --- builds ----------------------------------------------------------------------------------
+
+
+def test_mixed_builds_and_levels_are_one_finding() -> None:
+    def features(most: int) -> dict[str, Any]:
+        one = {"name": "metadata.version", "finalized_level": 7, "max_supported_version": most}
+        return {"features": [one]}
+
+    seen = quorum(3, says={1: features(8), 2: features(8), 3: features(7)})
+    versions = {1: "0.2.0", 2: "0.2.0", 3: "0.1.0", 4: "0.1.0"}
+    found = only(told(seen, {one: {"version": text} for one, text in versions.items()}))
+    assert found.code == "MIXED_BUILDS"
+    assert found.cause == (
+        "Nodes run different builds: 0.1.0 on node 3 and broker 4; 0.2.0 on node 1 and node 2."
+        " Controllers know metadata.version up to different levels: node 3 to 7, nodes 1 and 2"
+        " to 8."
+    )
+    same = {one: {"version": "0.2.0"} for one in (1, 2, 3, 4)}
+    assert codes(told(quorum(3), same)) == []
+
+
+def test_what_another_cluster_says_of_itself_does_not_count() -> None:
+    seen = told(quorum(3), {1: {"version": "1"}, 9: {"version": "2", "cluster_id": "other"}})
+    assert diagnose(seen) == []
+
+
+# --- a node of another cluster ---------------------------------------------------------------
+
+
+def test_a_voter_with_another_cluster_id_counts_as_down() -> None:
+    seen = quorum(3)
+    wrong = described(3, "prospective", [voter(one) for one in (1, 2, 3)], cluster_id="other")
+    nodes = (*seen.nodes[:2], NodeSeen(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
+    found = only(replace(seen, nodes=nodes))
+    assert (found.code, found.severity) == ("NODE_OF_OTHER_CLUSTER", Severity.DEGRADED)
+    assert found.cause == (
+        f"Node 3 ({endpoint(3)}) runs with cluster id other; the others are of {CLUSTER}."
+    )
+    assert "2 of 3 voters are left" in found.consequence
+    assert "cluster.id in its configuration" in found.remedy
+
+
+def test_with_it_a_majority_may_be_missing() -> None:
+    seen = quorum(3, 0, {2: Reach.REFUSES})
+    wrong = described(3, "prospective", [], cluster_id="other")
+    nodes = (*seen.nodes[:2], NodeSeen(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
+    found = {one.code: one for one in diagnose(replace(seen, nodes=nodes))}
+    assert set(found) == {"NO_QUORUM", "NODE_OF_OTHER_CLUSTER"}
+    assert "1 of 3 voters answers, 2 are needed" in found["NO_QUORUM"].cause
+
+
+def test_with_it_and_a_voter_that_is_down_fewer_are_left() -> None:
+    seen = quorum(5, 1, {4: Reach.REFUSES}, voters={4: {"last_fetch_age_ms": 60_000}})
+    wrong = described(5, "prospective", [], cluster_id="other")
+    nodes = (*seen.nodes[:4], NodeSeen(endpoint(5), Reach.ANSWERS, wrong, node_id=5))
+    found = {one.code: one for one in diagnose(replace(seen, nodes=nodes))}
+    assert set(found) == {"VOTER_DOWN", "NODE_OF_OTHER_CLUSTER"}
+    assert found["VOTER_DOWN"].consequence == (
+        "3 of 5 voters are left: one more failure stops all writes."
+    )
+    assert "3 of 5 voters are left" in found["NODE_OF_OTHER_CLUSTER"].consequence
+
+
+# --- TLS -------------------------------------------------------------------------------------
+
+EXPIRED = TlsSeen(T.EXPIRED, "shows a certificate that expired 2026-01-02T03:04:05Z")
+OWN = TlsSeen(T.OWN_EXPIRED, "hangs up on me.pem, which expired 2026-01-02T03:04:05Z")
+
+
+def test_an_expired_certificate_of_a_node_that_the_leader_still_hears() -> None:
+    found = only(behind_tls({3: EXPIRED}, 1))
+    assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", Severity.DEGRADED)
+    assert found.cause == f"Node 3 ({endpoint(3)}) {EXPIRED.text}."
+    assert "until they break" in found.consequence
+    assert "Renewal" in found.remedy
+
+
+def test_an_expired_certificate_of_a_node_that_is_cut_off_for_it() -> None:
+    away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
+    found = {one.code: one for one in diagnose(behind_tls({3: EXPIRED}, 1, voters={3: away}))}
+    assert set(found) == {"CERTIFICATE_EXPIRED", "VOTER_DOWN"}
+    assert f"Node 3 gives another answer ({EXPIRED.text})" in found["VOTER_DOWN"].cause
+
+
+def test_all_certificates_have_expired() -> None:
+    found = only(behind_tls(dict.fromkeys((1, 2, 3), EXPIRED), 0))
+    assert (found.code, found.severity) == ("CERTIFICATE_EXPIRED", Severity.DOWN)
+    assert found.cause.endswith(f"(also: {endpoint(2)} and {endpoint(3)}).")
+    assert verdict([found]) is Verdict.DOWN
+
+
+def test_the_certificate_here_has_expired() -> None:
+    found = only(behind_tls(dict.fromkeys((1, 2, 3), OWN), 0))
+    assert (found.code, found.severity) == ("OWN_CERTIFICATE_EXPIRED", Severity.DOWN)
+    assert "me.pem, which expired" in found.cause
+    assert found.command == "raftlog certs inspect FILE"
+
+
+def test_a_node_that_refuses_connections_is_named_beside_those_behind_tls() -> None:
+    seen = quorum(2, 0, {1: Reach.OTHER, 2: Reach.REFUSES})
+    seen = replace(seen, nodes=(replace(seen.nodes[0], tls=EXPIRED), seen.nodes[1]))
+    found = {one.code: one for one in diagnose(seen)}
+    assert set(found) == {"CERTIFICATE_EXPIRED", "NOBODY_ANSWERS"}
+    assert (
+        found["NOBODY_ANSWERS"].cause
+        == f"No controller answers: {endpoint(2)} refuses connections."
+    )
+
+
+@pytest.mark.parametrize("trouble", [one for one in T if one is not T.NONE])
+def test_each_trouble_is_one_finding_with_a_next_step(trouble: TlsTrouble) -> None:
+    found: Finding = only(
+        behind_tls(dict.fromkeys((1, 2, 3), TlsSeen(trouble, "has a trouble")), 0)
+    )
+    assert found.severity is Severity.DOWN
+    assert found.remedy
+    assert found.command

@@ -1,0 +1,318 @@
+"""What the doctor says about controllers."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import AT_MS, CLUSTER, brokers, codes, described, endpoint, only, quorum, voter
+
+from raftlog.ops import doctor as diagnosis
+from raftlog.ops.doctor import Verdict, diagnose, verdict
+from raftlog.ops.evidence import About, NodeSeen, Reach, Survey
+from raftlog.ops.quorum_findings import Severity
+from raftlog.wire.node.v1 import node_pb2
+
+R, S = Reach.REFUSES, Reach.SILENT
+
+
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_a_healthy_quorum_has_no_findings(size: int) -> None:
+    assert diagnose(quorum(size)) == []
+    assert verdict([]) is Verdict.HEALTHY
+
+
+def test_a_lost_majority_says_who_is_missing_since_when_and_how_many_to_start() -> None:
+    since = {"unreachable_ms": 12_000, "unreachable_reason": "UNAVAILABLE"}
+    found = only(quorum(4, 0, {1: R, 2: R}, voters={1: since, 2: {**since, "unreachable_ms": 9}}))
+    assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
+    assert found.cause == (
+        "No leader: 2 of 4 voters answer, 3 are needed; nodes 1 and 2 refuse connections"
+        " since 22:13:08Z (12 s)."
+    )
+    assert found.remedy.startswith("Start one of nodes 1 and 2.")
+
+
+def test_all_that_are_missing_are_needed() -> None:
+    found = only(quorum(3, 0, {1: R, 3: S}))
+    assert found.code == "NO_QUORUM"
+    assert "node 1 refuses connections; node 3 does not answer" in found.cause
+    assert found.remedy.startswith(
+        "Start one of nodes 1 and 3 (a process that hangs has to be ended first: node 3)."
+    )
+    assert only(quorum(2, 0, {2: R})).remedy.startswith("Start node 2.")
+
+
+def test_a_majority_without_a_leader_elects_one() -> None:
+    for gone in ({}, {3: R}):
+        found = only(quorum(3, 0, gone))
+        assert (found.code, found.severity) == ("ELECTION", Severity.DOWN)
+        assert "epoch 7" in found.cause
+
+
+def test_founding_a_quorum_needs_all_voters() -> None:
+    """[two of three new controllers were up: "an election is under way, a second at most"]"""
+    new = {one: {"votes_needed": 3} for one in (1, 2, 3)}
+    found = only(quorum(3, 0, {3: R}, says=new))
+    assert (found.code, found.severity) == ("NO_QUORUM", Severity.DOWN)
+    assert found.cause == (
+        "No leader: 2 of 3 voters answer, 3 are needed to found a quorum; node 3 refuses"
+        " connections."
+    )
+    assert found.remedy == (
+        "Start node 3. All configured voters must be up once before a new quorum writes anything:"
+        " docs/operations.md, Formatting."
+    )
+    # A voter with records needs a majority alone.
+    assert only(quorum(3, 0, {3: R}, says={**new, 1: {"votes_needed": 2}})).code == "ELECTION"
+    assert only(quorum(3, 0, says=new)).code == "ELECTION"
+
+
+def test_voters_that_do_not_reach_each_other_are_named_with_the_addresses_dialed() -> None:
+    """[all three had got new addresses: the doctor spoke of an election]"""
+    dialed = "old-{}:9093: Connection refused"
+    lost = {
+        one: {"unreachable_ms": 9_000, "unreachable_reason": dialed.format(one)}
+        for one in (1, 2, 3)
+    }
+    seen = quorum(3, 0)
+    nodes = []
+    for node in seen.nodes:
+        others = [voter(one, **({} if one == node.node_id else lost[one])) for one in (1, 2, 3)]
+        answer = described(node.node_id, "prospective", others)
+        nodes.append(dataclasses.replace(node, description=answer))
+    found = only(dataclasses.replace(seen, nodes=tuple(nodes)))
+    assert (found.code, found.severity) == ("VOTERS_APART", Severity.DOWN)
+    assert found.cause == (
+        "No leader: 3 of 3 voters answer, but they do not reach each other: node 1 does not answer"
+        " nodes 2 and 3 (old-1:9093: Connection refused), node 2 does not answer nodes 1 and 3"
+        " (old-2:9093: Connection refused) and node 3 does not answer nodes 1 and 2"
+        " (old-3:9093: Connection refused)."
+    )
+
+
+def follower_alone(**leader: Any) -> Survey:
+    """Node 2 answers, and follows node 1, which does not answer here, nor does node 3."""
+    return quorum(3, 1, {1: S, 3: S}, voters={1: leader})
+
+
+def test_leader_that_a_follower_hears_is_believed_when_it_does_not_answer_here() -> None:
+    """[the cluster was DOWN, as 1 of 3 voters answered, and its follower heard the leader]"""
+    found = only(follower_alone())
+    assert (found.code, found.severity) == ("LEADER_UNSEEN", Severity.DEGRADED)
+    assert found.cause == (
+        f"Node 1 leads, as node 2 hears it, and does not answer here ({endpoint(1)})."
+    )
+
+
+def test_leader_is_not_believed_when_its_follower_does_not_reach_it() -> None:
+    lost = {"unreachable_ms": 1_000, "unreachable_reason": "h:1: Connection refused"}
+    assert only(follower_alone(**lost)).code == "NO_QUORUM"
+
+
+def test_cluster_is_down_when_every_write_is_refused() -> None:
+    low = {one: {"low_on_space": True} for one in (1, 2)}
+    refused, space = diagnose(
+        quorum(3, voters=low, says={1: {"writes_refused": "no majority has space"}})
+    )
+    assert (refused.code, refused.severity) == ("WRITES_REFUSED", Severity.DOWN)
+    assert refused.cause == "Every write is refused: no majority has space."
+    assert space.code == "LOW_ON_SPACE"
+
+
+def test_nobody_answers() -> None:
+    found = only(quorum(2, 0, {1: R, 2: S}))
+    assert found.code == "NOBODY_ANSWERS"
+    assert f"{endpoint(1)} refuses connections; {endpoint(2)} does not answer" in found.cause
+
+
+@pytest.mark.parametrize(
+    ("size", "gone", "left"),
+    [
+        (3, {3: R}, "2 of 3 voters are left: one more failure stops all writes."),
+        (5, {3: R}, "4 of 5 voters are left: 1 more may fail."),
+        (5, {3: R, 4: S}, "3 of 5 voters are left: one more failure stops all writes."),
+    ],
+)
+def test_a_voter_that_is_down_says_how_many_more_may_fail(
+    size: int, gone: dict[int, Reach], left: str
+) -> None:
+    away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
+    found = only(quorum(size, 1, gone, voters=dict.fromkeys(gone, away)))
+    assert (found.code, found.severity) == ("VOTER_DOWN", Severity.DEGRADED)
+    assert found.consequence == left
+
+
+@pytest.mark.parametrize(
+    ("gone", "words", "command"),
+    [
+        ({3: R}, ["Start what does not run."], "raftlog controller run -c FILE"),
+        ({3: S}, ["kill -9 loses nothing"], "raftlog controller run -c FILE"),
+        ({3: Reach.OTHER}, ["another program answers"], "ss -ltnp 'sport = :9093'"),
+        ({3: R, 4: Reach.OTHER}, ["does not run", "another program"], "raftlog controller run"),
+    ],
+)
+def test_what_to_do_about_a_voter_depends_on_how_it_is_gone(
+    gone: dict[int, Reach], words: list[str], command: str
+) -> None:
+    """[a web server had the node's port: to start the node again could not help]"""
+    away = {"last_fetch_age_ms": 60_000, "last_caught_up_age_ms": 60_000}
+    found = only(quorum(5, 1, gone, voters=dict.fromkeys(gone, away)))
+    assert all(word in found.remedy for word in words), found.remedy
+    assert found.command.startswith(command)
+
+
+def test_a_voter_that_the_leader_hears_is_slow_and_not_down() -> None:
+    found = only(quorum(3, 1, {3: S}))
+    assert (found.code, found.severity) == ("NODE_SLOW", Severity.NOTICE)
+    assert verdict([found]) is Verdict.HEALTHY
+
+
+def test_voter_that_refuses_connections_is_down_however_lately_the_leader_heard_it() -> None:
+    """[HEALTHY for 2 s after a kill -9, and "has not answered within 1000 ms" of a port that
+    refused]
+    """
+    lost = {"unreachable_ms": 300, "unreachable_reason": "Connection refused"}
+    assert codes(quorum(3, 1, {3: R}, voters={3: lost})) == ["VOTER_DOWN"]
+    # As the leader reaches it, it listens, elsewhere.
+    elsewhere = only(quorum(3, 1, {3: R}))
+    assert elsewhere.code == "NODE_SLOW"
+    assert elsewhere.cause.startswith("Node 3 refuses connections, but fetches from the leader")
+
+
+def test_host_name_that_does_not_resolve_is_told_from_a_process_that_hangs() -> None:
+    """["a process that hangs has to be ended first"]"""
+    found = only(quorum(3, 0, {1: Reach.UNRESOLVED, 3: Reach.UNRESOLVED}))
+    assert f"nodes 1 and 3 do not resolve ({endpoint(1)} and {endpoint(3)})" in found.cause
+    assert "hangs" not in found.remedy
+    gone = {"last_fetch_age_ms": 60_000}
+    down = only(quorum(3, 1, {3: Reach.UNRESOLVED}, voters={3: gone}))
+    assert down.code == "VOTER_DOWN"
+    assert "look at the name servers" in down.remedy
+
+
+def test_a_voter_behind() -> None:
+    lag = {"log_end_offset": 40, "last_caught_up_age_ms": 11_000}
+    found = only(quorum(3, voters={2: lag}))
+    assert found.code == "VOTER_BEHIND"
+    assert "lacks 60 records" in found.cause
+    assert "11 s ago" in found.cause
+    told = only(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": -1}})).cause
+    assert told.endswith("it has not had all of them since node 1 leads.")
+    assert diagnose(quorum(3, voters={2: {**lag, "last_caught_up_age_ms": 9_000}})) == []
+
+
+def test_different_bytes_below_the_same_offset_are_told() -> None:
+    def logs(third: bytes) -> Survey:
+        same = {"image_offset": 99, "image_epoch": 7, "state_hash": b"a" * 16}
+        return quorum(
+            3,
+            says={
+                1: same | {"log_hash": b"a" * 32},
+                2: same | {"log_hash": b"a" * 32},
+                3: same | {"log_hash": third},
+            },
+        )
+
+    found = only(logs(b"b" * 32))
+    assert (found.code, found.severity) == ("LOG_DIVERGED", Severity.DOWN)
+    assert "nodes 1 and 2 against node 3" in found.cause
+    assert diagnose(logs(b"a" * 32)) == []
+    assert diagnose(logs(b"")) == [], "a build that does not tell"
+
+
+def test_log_that_a_node_contradicts_is_told() -> None:
+    said = "controller 1 has another log from offset 21 on"
+    node = node_pb2.DescribeNodeResponse(
+        cluster_id=CLUSTER, node_id=4, role="broker", log_contradiction=said
+    )
+    found = only(dataclasses.replace(quorum(3), broker_nodes=(About("broker 4", node),)))
+    assert (found.code, found.severity) == ("LOG_CONTRADICTED", Severity.DOWN)
+    assert found.cause == f"Broker 4 says: {said}."
+
+
+def test_different_states_of_the_same_records_are_told() -> None:
+    def states(third: bytes, epoch: int = 7) -> Survey:
+        same = {"image_offset": 99, "image_epoch": 7, "state_hash": b"a" * 16}
+        other = {"image_offset": 99, "image_epoch": epoch, "state_hash": third}
+        return quorum(3, says={1: same, 2: same, 3: other})
+
+    found = only(states(b"b" * 16))
+    assert (found.code, found.severity) == ("STATE_DIVERGED", Severity.DOWN)
+    assert "nodes 1 and 2 against node 3" in found.cause
+    assert diagnose(states(b"a" * 16)) == []
+    assert diagnose(states(b"b" * 16, epoch=8)) == []
+    assert diagnose(states(b"")) == []
+
+
+def test_a_disk_below_its_reserve() -> None:
+    found = only(quorum(3, voters={2: {"low_on_space": True}}))
+    assert found.code == "LOW_ON_SPACE"
+    assert "node 2" in found.cause
+
+
+def test_two_clusters() -> None:
+    seen = quorum(3)
+    other = described(9, "leader", [voter(9)], 9, cluster_id="other")
+    both = dataclasses.replace(
+        seen,
+        nodes=(*seen.nodes, NodeSeen("127.0.0.1:1", Reach.ANSWERS, other, node_id=9)),
+    )
+    assert codes(both)[0] == "CLUSTER_ID_DIFFERS"
+    assert CLUSTER in diagnose(both)[0].cause
+
+
+def test_an_address_of_nobody_is_a_notice() -> None:
+    seen = quorum(3)
+    wrong = NodeSeen("127.0.0.1:9", Reach.OTHER, None, "UNIMPLEMENTED: Method not found!")
+    found = only(dataclasses.replace(seen, nodes=(*seen.nodes, wrong)))
+    assert (found.code, found.severity) == ("ADDRESS_WRONG", Severity.NOTICE)
+    assert "Method not found" in found.cause
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_quorum_that_bears_no_failure(size: int) -> None:
+    assert only(quorum(size)).code == "NO_REDUNDANCY"
+
+
+def test_a_feature_level_that_all_could_use() -> None:
+    feature = {"name": "metadata.version", "finalized_level": 5, "min_supported_version": 1}
+
+    def features(most: int) -> dict[str, object]:
+        return {"features": [{**feature, "max_supported_version": most}]}
+
+    def levels(highest: int) -> Survey:
+        return quorum(3, says={1: features(7), 2: features(7), 3: features(highest)})
+
+    found = only(levels(7))
+    assert (found.code, found.severity) == ("FEATURE_LEVEL_LOW", Severity.NOTICE)
+    assert found.command == "raftlog cluster features upgrade metadata.version=7"
+    lowest = diagnose(levels(6))
+    assert [one.code for one in lowest] == ["FEATURE_LEVEL_LOW", "MIXED_BUILDS"]
+    assert lowest[0].command.endswith("=6")
+    assert codes(levels(5)) == ["MIXED_BUILDS"]
+    silent = quorum(3, gone={3: S}, says={1: features(7), 2: features(7)})
+    assert "FEATURE_LEVEL_LOW" not in codes(silent), "what the silent voter knows is not known"
+
+
+def test_the_worst_comes_first() -> None:
+    seen = quorum(2, brokers=brokers(partitions={"total": 4, "offline": 1}))
+    found = diagnose(seen)
+    assert [one.code for one in found] == ["PARTITIONS_OFFLINE", "NO_REDUNDANCY", "NO_BROKERS"]
+    assert verdict(found) is Verdict.DOWN
+    assert seen.at_ms == AT_MS
+
+
+def test_operators_find_every_code_in_the_runbook() -> None:
+    sources = "".join(
+        path.read_text() for path in Path(inspect.getfile(diagnosis)).parent.glob("*_findings.py")
+    )
+    codes_ = set(re.findall(r'(?:Finding|: )\(\s*"([A-Z_]+)"', sources))
+    assert {"CERTIFICATE_EXPIRED", "TLS_DIFFERS"} <= codes_
+    assert len(codes_) > 15
+    runbook = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    assert [one for one in sorted(codes_) if f"`{one}`" not in runbook] == []
