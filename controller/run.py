@@ -14,7 +14,6 @@ from controller.disk.space import effective_reserve_bytes
 from controller.late_http import LateHttp
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum
-from controller.service.unary_reply import answer
 from controller.settings import ControllerSettings
 from raftlog import tracing
 from raftlog.cli.exits import exit_code
@@ -48,13 +47,13 @@ from raftlog.transport.configured import transport_of
 from raftlog.transport.descriptors import raise_file_limit
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 from raftlog.transport.unary import unary_handler
-from raftlog.transport.unary_link import Caller, UnaryLink
+from raftlog.transport.unary_link import Caller, UnaryLink, answer
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 log = structlog.get_logger(__name__)
 
-HAND_OVER_S = 1.0
+TRANSFER_S = 1.0
 """How long a stopping leader waits for another to take over before it leaves."""
 
 
@@ -165,8 +164,8 @@ async def run_controller(config: NodeConfig) -> int:
 async def _end(service: ControllerService, failure: list[FatalError], own: NodeSelf) -> None:
     """In order, if nothing has failed."""
     if not failure:
-        await _hand_over(service)
-        await service.see_off()
+        await _transfer_leadership(service)
+        await service.drain()
     service.close()
     own.stopped(str(failure[0]) if failure else "asked to stop", clean=not failure)
 
@@ -197,7 +196,7 @@ def _service_of(
     return service
 
 
-async def _hand_over(service: ControllerService) -> None:
+async def _transfer_leadership(service: ControllerService) -> None:
     """Hand over, and stay until somebody else leads: so that nobody has to find out by a
     timeout.
     """
@@ -205,7 +204,7 @@ async def _hand_over(service: ControllerService) -> None:
         return
     await service.leave("the node is shutting down")
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(HAND_OVER_S):
+        async with asyncio.timeout(TRANSFER_S):
             await service.successor.wait()
 
 
@@ -252,7 +251,8 @@ def _unary_handlers(
     async def ask(
         request: controller_pb2.ControllerRequest, caller: Caller
     ) -> controller_pb2.ControllerResponse:
-        return await answer(handler, request, caller)
+        response: controller_pb2.ControllerResponse = await answer(handler, request, caller)
+        return response
 
     async def describe(
         request: quorum_pb2.DescribeQuorumRequest, caller: Caller

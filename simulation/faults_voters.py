@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from controller.service.hand_over import CONNECT_S
+from controller.service.transfer import CONNECT_S
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions

@@ -225,11 +225,10 @@ def test_only_shells_use_the_event_loop() -> None:
                 "run",
                 "late_http",
                 "service/service",
-                "service/hand_over",
-                "service/joining",
+                "service/transfer",
             )
         ),
-        "controller/service/broker_probes.py",
+        "controller/service/upkeep.py",
         *(
             f"broker/{name}.py"
             for name in (

@@ -22,7 +22,7 @@ NODE: Stages = {
         "raftlog.transport.conversations:RepeatedWire.cut",
         "raftlog.transport.conversations:SingleWire.decode",
         "raftlog.transport.base_link:BaseLink.deliver",
-        "controller.service.reception:Reception.received",
+        "controller.service.intake:Reception.received",
     ),
     "decide": (
         "controller.service.turns:Turns.decide_all",
@@ -50,10 +50,10 @@ NODE: Stages = {
         "raftlog.replica.local_log:LocalLog._flush_now",
     ),
     "reply": (
-        "controller.service.answers:Answers.parked",
-        "controller.service.answers:Answers.parked_group",
+        "controller.service.replies:Answers.parked",
+        "controller.service.replies:Answers.parked_group",
         "raftlog.transport.conversations:ResponsesWire.encode",
-        "controller.service.parking:Parking.park",
+        "controller.service.replies:Parking.park",
         "controller.service.announcements:Announcements.committed",
         "controller.service.announcements:Announcements._after_commit",
         "raftlog.transport.conversations:RepeatedWire.envelopes",

@@ -16,7 +16,7 @@ from raftlog.quorum.description import QuorumDescription
 CHECK_EVERY_S = 1.0
 ENOUGH_FACTOR = 1.25
 """Of the reserve: how much must be free again, so that it does not flutter."""
-HAND_OVER_EVERY_S = 10.0
+TRANSFER_EVERY_S = 10.0
 """A hand-over that fails costs its timeout: it is not tried again sooner."""
 MAX_SHARE_OF_DISK = 0.05
 
@@ -40,11 +40,11 @@ def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
 class Verdict:
     """What a leader has to do about space.
 
-    ``refusal`` not empty: why writes are refused. ``hand_over_to`` -1: nobody.
+    ``refusal`` not empty: why writes are refused. ``transfer_to`` -1: nobody.
     """
 
     refusal: str = ""
-    hand_over_to: int = -1
+    transfer_to: int = -1
 
 
 FINE = Verdict()
@@ -59,7 +59,7 @@ class SpaceWatch:
     def __init__(self, reserve_bytes: int) -> None:
         self._reserve_bytes = reserve_bytes
         self._next_check = 0.0
-        self._next_hand_over = 0.0
+        self._next_transfer_at = 0.0
         self.free_bytes = -1
         """As last measured; -1: not yet."""
         self.low = False
@@ -107,7 +107,7 @@ class SpaceWatch:
                 f"the disk of node {node_id}, which leads, is below its free-space reserve,"
                 f" and no live voter with space can take over (without space: {low})"
             )
-        if now < self._next_hand_over:
+        if now < self._next_transfer_at:
             return FINE
-        self._next_hand_over = now + HAND_OVER_EVERY_S
-        return Verdict(hand_over_to=successor)
+        self._next_transfer_at = now + TRANSFER_EVERY_S
+        return Verdict(transfer_to=successor)

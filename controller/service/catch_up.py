@@ -11,16 +11,46 @@ from functools import partial
 import structlog
 
 from controller.disk.snapshot_generator import SnapshotGenerator, SnapshotLoad
-from controller.service.claim_watch import ClaimWatch
-from controller.service.leadership import Leadership
 from controller.service.node import ControllerNode
-from controller.service.parking import Parked
-from controller.service.timer import Timer
+from controller.service.replies import Parked
+from controller.service.turns import Leadership
+from controller.service.upkeep import Timer
 from controller.settings import ControllerSettings
 from raftlog.replica.replica import LINE_AFTER_S
 from raftlog.storage.api import SnapshotId
 
 log = structlog.get_logger(__name__)
+
+CLAIM_MAX_S = 1.0
+"""A leader that claims for longer finds the standbys folding beside it."""
+FAR_BEHIND_RECORDS = 10_000
+"""What is folded in some ten milliseconds is not worth waiting for."""
+
+
+class ClaimWatch:
+    """Of one standby. ``now``: seconds of the loop's clock."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._first_end = -1
+
+    def leader_changed(self, *, elected: bool, now: float) -> None:
+        """Another leader is known, or none. ``elected``: of an epoch that the log has no record of
+        yet; else it has decided before.
+        """
+        self._until, self._first_end = now + CLAIM_MAX_S if elected else 0.0, -1
+
+    def committed(self, high_watermark: int) -> None:
+        """What is committed first ends with the record that begins the epoch; more is decided."""
+        if self._first_end < 0:
+            self._first_end = high_watermark
+        elif high_watermark > self._first_end:
+            self._until = 0.0
+
+    def waits(self, behind_records: int, now: float) -> bool:
+        """Whether to wait with folding so many records."""
+        return behind_records >= FAR_BEHIND_RECORDS and now < self._until
+
 
 STANDBY_FOLD_S = 0.02
 

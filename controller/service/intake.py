@@ -1,30 +1,95 @@
-"""Requests that wait to be decided: bounded, in order of arrival for each connection, each with the
-time by which its answer is due.
+"""Requests that arrive and wait to be decided: bounded, in order of arrival for each connection,
+each with a deadline. Nothing is decided here.
 
-Connections take turns: whoever sends ten thousand requests delays itself alone. Heartbeats go
-before all others, and have a bound of their own: behind a backlog that is longer than
-``broker.fencing.timeout.ms`` every broker would hear nothing for so long, and fence itself.
-Requests that only read go behind all others: each costs as much as many writes, and nothing is
-written meanwhile. A read is never decided before what its own connection has sent before it.
+Connections take turns, so that one that sends ten thousand requests delays only itself. Heartbeats
+are decided before all other requests and have a bound of their own [behind a backlog that is longer
+than ``broker.fencing.timeout.ms`` every broker would get no answer for so long, and fence itself].
+Requests that only read are decided after all others: each costs as much as many writes, and nothing
+is written meanwhile. A read is never decided before an earlier request of its own connection.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from controller.service.deadlines import SLACK, Deadlines
+from controller.decision import cluster_error
 from raftlog import resource_limits as limits
-from raftlog.config_writes.messages import ConfigWrites
+from raftlog.config_writes.messages import KIND, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.fair_queue import FairQueue
 from raftlog.limits.timeouts import bounded_timeout_ms
 from raftlog.shares import Shares
+from raftlog.transport.api import Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.service.node import ControllerNode
+    from controller.service.replies import Answers
+    from controller.service.transfer import ConnectionDrain, LeadershipTransfer
+    from controller.service.upkeep import BrokerProbes
+
+SLACK = 1_024
+"""So many that are done may stay in the heap, however few are not."""
+
+NEW_A_LOOK = 8_192
+"""So many are put into the heap at one look: more in a tenth of a second is a flood, and the rest
+is a little late.
+"""
+
+
+class Awaited(Protocol):
+    """Something with a deadline that may be done before it."""
+
+    deadline: float
+    done: bool
+
+
+T = TypeVar("T", bound=Awaited)
+
+
+class Deadlines(Generic[T]):
+    """Those of one queue. O(1) to add; O(log n) for each that has waited through a look."""
+
+    __slots__ = ("_count", "_heap", "_new", "add")
+
+    def __init__(self) -> None:
+        self._new: deque[T] = deque()
+        self.add: Callable[[T], None] = self._new.append
+        """From now on. It is on the way of every request."""
+        self._heap: list[tuple[float, int, T]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._heap)
+
+    def late(self, now: float, waiting: int) -> Iterator[T]:
+        """Take out one after the other whose time is up.
+
+        Whoever stops in between goes on with the next call.
+
+        ``waiting``: how many are not done. What is handed out is to be marked as done before the
+        next one is asked for.
+        """
+        new = self._new
+        for _ in range(min(len(new), NEW_A_LOOK)):
+            one = new.popleft()
+            if not one.done:
+                self._count += 1
+                heapq.heappush(self._heap, (one.deadline, self._count, one))
+        if len(self._heap) > 2 * waiting + SLACK:
+            self._heap = [entry for entry in self._heap if not entry[2].done]
+            heapq.heapify(self._heap)
+        while self._heap and self._heap[0][0] <= now:
+            one = heapq.heappop(self._heap)[2]
+            if not one.done:
+                yield one
+
 
 MAX_WAITING = limits.CONTROLLER_MAX_WAITING_REQUESTS
 MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES
@@ -275,3 +340,89 @@ def _throttled(message: str) -> ApiError:
     return ApiError(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=limits.RETRY_AFTER_MS
     )
+
+
+class Reception:
+    """All links that requests come on. ``wake``: run a turn soon."""
+
+    def __init__(
+        self,
+        node: ControllerNode,
+        intake: Intake,
+        answers: Answers,
+        transfer: LeadershipTransfer,
+        drain: ConnectionDrain,
+        probes: BrokerProbes,
+        wake: Callable[[], None],
+    ) -> None:
+        self._node, self._intake, self._answers = node, intake, answers
+        self._transfer, self._drain = transfer, drain
+        self._wake = wake
+        self._gone: set[Any] = set()
+        """Links that have closed since the last tick."""
+        self._probes = probes
+
+    def accept(self, link: Link) -> Reception:
+        """A link has opened: who hears of it."""
+        self._drain.opened(link)
+        return self
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        """Queue the requests of one envelope, or refuse them."""
+        refused = self._node.not_controller()
+        now, begun = self._node.now(), self._answers.figures.stopwatch()
+        self._drain.heard(now)
+        if refused is not None and self._transfer.holds(now) and not self._drain.begun:
+            refused = None
+        for request in messages:
+            if refused is not None:
+                # A client that has another cluster's addresses learns it from any of them.
+                other = cluster_error(self._node.cluster_id, request.cluster_id)
+                self._answers.refuse(link, request, other or refused)
+                continue
+            body = KIND if type(request) is ConfigWrites else request.WhichOneof("body")
+            if body is None:
+                link.unknown_kind("a request without a body")
+                self._answers.refuse(
+                    link,
+                    request,
+                    ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body"),
+                )
+                continue
+            heartbeat = body == "broker_heartbeat"
+            if heartbeat:
+                self._heard(link, request.broker_heartbeat)
+            try:
+                self._intake.add(link, request, now, heartbeat=heartbeat, kind=body, begun=begun)
+            except ApiError as error:
+                self._answers.refuse(link, request, error)
+                if error.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+                    link.throttled(error.message)
+        self._wake()
+
+    def closed(self, link: Link, reason: str) -> None:
+        """A link has closed.
+
+        ``forget_gone`` drops its parked replies and deferred requests; its queued requests are
+        still decided.
+        """
+        self._gone.add(link)
+        self._drain.closed(link)
+        self._probes.closed(link)
+
+    def forget_gone(self) -> None:
+        """Drop what waits for links that have closed since the last call."""
+        gone, self._gone = self._gone, set()
+        leadership = self._node.leadership
+        if gone and leadership is not None:
+            leadership.parking.abandon(gone)
+            self._intake.abandon(gone)
+
+    def _heard(self, link: Any, heartbeat: pb.BrokerHeartbeatRequest) -> None:
+        # A heartbeat counts on arrival, not when it is decided: a long or full queue must not fence
+        # the brokers that wait in it.
+        decider = self._node.decider
+        if decider is not None and decider.heard(
+            heartbeat.broker_id, heartbeat.broker_epoch, self._node.now()
+        ):
+            self._probes.heard(link, heartbeat.broker_id, heartbeat.broker_epoch)

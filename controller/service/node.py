@@ -1,25 +1,209 @@
-"""What one controller node knows: its image, its leadership, and the quorum as it sees it. The
-shell keeps it up to date; others ask.
-"""
+"""What one controller node knows: its committed image, its leadership, and the quorum."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from controller.decider import Decider
 from controller.disk.snapshot_generator import SnapshotLoad
 from controller.disk.space import SpaceWatch
-from controller.service.directory import Directory
-from controller.service.farewell import Farewell
-from controller.service.image_loader import CommittedImage
-from controller.service.leadership import Leadership
-from raftlog.errors import ApiError
+from controller.service.replies import failure
+from raftlog.endpoint import endpoint_on
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata import flat_map
+from raftlog.metadata.entities import HASH_MASK
+from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import EMPTY, LogHash, extended
+from raftlog.metadata.versions import Features
 from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
 from raftlog.storage.api import SnapshotId
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.service.transfer import ConnectionDrain
+    from controller.service.turns import Leadership
+
+
+class Directory:
+    """The active controller and the voters.
+
+    ``voters``: the voter set in force on this node, committed or not.
+    """
+
+    def __init__(self, node_id: int, voters: tuple[Voter, ...]) -> None:
+        self.node_id = node_id
+        self.voters = voters
+        self.leader_id = -1
+        """The active controller, -1 if unknown."""
+        self.leader_epoch = 0
+        """The newest epoch this node knows."""
+        self.successor_id = -1
+        """Successor of a transfer that is complete, while no leader is known; -1: none."""
+        self.outage = ""
+        """Why nobody leads, as of the last tick; empty: somebody does, as far as this node knows.
+        """
+
+    def endpoint_of(self, leader_id: int, listener: str) -> str:
+        """host:port of a voter on a listener; empty if it is unknown, or has no such listener."""
+        known = (voter.endpoint for voter in self.voters if voter.node_id == leader_id)
+        return endpoint_on(next(known, ""), listener)
+
+    def not_controller(self) -> ApiError:
+        """The error of a node that does not lead.
+
+        It names the active controller, if this node knows it; else it says what keeps the quorum
+        from having one.
+        """
+        leader_id = self.successor_id if self.leader_id == -1 else self.leader_id
+        elsewhere = leader_id not in (-1, self.node_id)
+        why = self.outage or ("" if elsewhere else "no leader is known")
+        return ApiError(
+            ErrorCode.NOT_CONTROLLER,
+            f"node {self.node_id} is not the active controller" + (f"; {why}" if why else ""),
+            leader_id=leader_id if elsewhere else -1,
+        )
+
+    def failure(self, correlation_id: int, error: ApiError, listener: str) -> pb.ControllerResponse:
+        """The response with an error, and with the endpoint of the leader that the error names, for
+        somebody who has come to this listener.
+        """
+        endpoint = self.endpoint_of(error.leader_id, listener)
+        return failure(
+            correlation_id, error, controller_epoch=self.leader_epoch, leader_endpoint=endpoint
+        )
+
+    def successor(
+        self, node_id: int, listener: str, *, takes_requests: bool
+    ) -> pb.ControllerResponse:
+        """The notice that this controller is about to lead: a client connects to it meanwhile, for
+        somebody who has come to this listener.
+
+        ``takes_requests``: and asks there from now on.
+        """
+        return pb.ControllerResponse(
+            leader_id=node_id,
+            leader_endpoint=self.endpoint_of(node_id, listener),
+            controller_epoch=self.leader_epoch,
+            successor_takes_requests=takes_requests,
+        )
+
+
+RECENT_HASHES = 256
+SLICE_BYTES = 64 << 10
+"""About a millisecond of folding: what it may take of the loop at a time, from fetches and
+votes.
+"""
+
+
+class CommittedImage:
+    """What is committed here, and nothing else: the image that reads, export and claims start from.
+
+    ``applied`` is called with the bytes of the log that were folded.
+    """
+
+    def __init__(self, applied: Callable[[int], None]) -> None:
+        self._applied = applied
+        self._image = Image(configs=flat_map.empty())
+        self._builder: ImageBuilder | None = None
+        """What has folded beyond the image; None: nothing."""
+        self.log_hash = EMPTY
+        """Of the log up to ``offset``."""
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_HASHES)
+
+    @property
+    def offset(self) -> int:
+        """Of the image; asking for this costs nothing."""
+        return self._newest.offset
+
+    @property
+    def image(self) -> Image:
+        """The image, made when somebody asks: between two of them the fold writes in place, and
+        copies no nodes of its maps.
+        """
+        builder = self._builder
+        if builder is not None and builder.offset != self._image.offset:
+            self._image = builder.snapshot()
+        return self._image
+
+    @property
+    def features(self) -> Features:
+        """Of the image, without making it."""
+        return self._newest.features
+
+    @property
+    def epoch(self) -> int:
+        """Of the record at ``offset``."""
+        return self._newest.epoch
+
+    @property
+    def state_hash(self) -> int:
+        """Of the image, without making it."""
+        return self._newest.state_hash & HASH_MASK
+
+    def recent_state_hash(self, offset: int) -> int | None:
+        """The state hash at an offset that was committed lately; None: it is not known."""
+        return next((found for at, found in reversed(self._recent) if at == offset), None)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of the image, without making it."""
+        return self._newest.state_bytes
+
+    @property
+    def _newest(self) -> Image | ImageBuilder:
+        return self._image if self._builder is None else self._builder
+
+    def replace(self, image: Image, log_hash: LogHash) -> None:
+        """Take over an image: that of a snapshot, or one that a leader had folded when it proposed
+        and that is committed now.
+
+        ``log_hash``: of the log up to its offset.
+        """
+        # A leader does so with each commit, and folds nothing here.
+        self._image, self._builder, self.log_hash = image, None, log_hash
+        self._recent.append((image.offset, self.state_hash))
+
+    def advance(self, replica: Replica, high_watermark: int) -> bool:
+        """Fold one slice towards the high watermark. True when the image is there."""
+        builder = self._builder
+        if builder is None:
+            builder = self._builder = ImageBuilder(self._image)
+        offset = builder.offset + 1
+        if offset < high_watermark:
+            chunk = replica.read(offset, high_watermark, SLICE_BYTES)
+            self._applied(len(chunk))
+            builder.apply_chunk(chunk)
+            self.log_hash = extended(self.log_hash, chunk)
+            self._recent.append((builder.offset, self.state_hash))
+        return builder.offset + 1 >= high_watermark
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerDescription:
+    """One controller at one moment, leader or not.
+
+    The state is that of the committed image, which need not have been made: behind the high
+    watermark by what is not folded yet.
+    """
+
+    applied_offset: int
+    """Of the last record folded; -1: none."""
+    applied_epoch: int
+    state_hash: int
+    log_hash: LogHash
+    waiting_requests: int
+    """That no turn has taken yet; those that are put off do not count."""
+    waiting_bytes: int
+    """Of these requests."""
+    next_tick_at: float
+    """By the clock of ``ControllerNode.now``; long past: the event loop is held up."""
+
 
 STATE_HASH_MASK = (1 << 64) - 1
 """What observers tell of a state hash."""
@@ -32,7 +216,7 @@ class ControllerNode:
         self,
         quorum: QuorumConfig,
         replica: Replica,
-        farewell: Farewell,
+        drain: ConnectionDrain,
         space: SpaceWatch,
         folded: Callable[[int], None],
         now: Callable[[], float],
@@ -54,7 +238,7 @@ class ControllerNode:
         self.leadership: Leadership | None = None
         self.closed = False
         """It has stopped for good: nothing is begun or sent any more."""
-        self._farewell = farewell
+        self._drain = drain
 
     # --- this node -------------------------------------------------------------------------------
 
@@ -164,6 +348,6 @@ class ControllerNode:
 
     def not_controller(self) -> ApiError | None:
         """Why requests are refused here, None if they are not."""
-        if self.leadership is not None and not self._farewell.begun:
+        if self.leadership is not None and not self._drain.begun:
             return None
         return self.directory.not_controller()

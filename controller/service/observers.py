@@ -1,21 +1,22 @@
-"""Serving the committed log to brokers and other observers, and taking in what they have applied.
+"""Serves the committed log to brokers and other observers, and receives how far they have applied
+it.
 
-An observer keeps one fetch outstanding. It is answered at once if there is something it does not
-know (records, a higher high watermark, another LAO); else it is parked and released by the next
-commit, by LAO moving, or by its deadline. What is due at one moment goes into one reply, and
-observers that are equally far get the same bytes.
+An observer keeps one fetch outstanding. The fetch is answered at once if there is something that
+the observer does not know (records, a higher high watermark, another LAO); otherwise it is parked
+until the next commit, a move of LAO, or its deadline. What is due at one moment goes into one
+reply, and observers at the same offset get the same bytes.
 
-LAO alone answers no fetch, if its sender says that it takes that: it is told, the fetch goes on
-waiting, and the observer's next fetch reports it. That saves a message in four of what a lone write
-costs. It answers the fetch where somebody waits for that report.
+A fetch that allows it is not answered when LAO alone has moved: the observer is told LAO, its fetch
+stays parked, and its next fetch reports that LAO. That saves one message in four of a lone write.
+If a writer waits for that report, the fetch is answered.
 
-Registered brokers are answered in bursts (``bursts.py``): the more there are, and the more is
-written, the more goes into one answer.
+Answers to registered brokers leave in bursts (``Bursts``): the more brokers there are, and the more
+is written, the more goes into one answer.
 
-What a turn of the loop spends on all of them together has a bound, in answers, bytes and time; who
-is not served waits for the next turn. Registered brokers are served before strangers, and
-strangers' connections take turns. [1,200 streams of strangers ask for the whole log of 10 MB, and
-each is answered at once: 10 GB are read and copied, no follower is heard, and the leadership is
+One turn of the event loop has a bound for all observers together, in answers, bytes and time; the
+others wait for the next turn. Registered brokers are served before strangers, and strangers'
+connections take turns. [1,200 streams of strangers fetch the whole log of 10 MB, and each is
+answered at once: 10 GB are read and copied, no follower gets an answer, and the leadership is
 lost.]
 """
 
@@ -25,7 +26,6 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from controller.service.bursts import Bursts
 from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
 from raftlog.fair_queue import FairQueue
 from raftlog.logger import get_logger
@@ -43,6 +43,93 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 log = get_logger(__name__)
+
+SHORT_S = 0.0005
+"""A burst that took no more needs no pause: a few brokers are answered whenever there is news."""
+LONG_S = 0.005
+"""A burst that took more ends, though some are left: on a busy machine others ask while some are
+answered, so some always are.
+"""
+PAUSES = 2
+"""So many times what a burst took of the CPU. [Once only: a hundred brokers on a busy machine, and
+a write waits half as long again.]
+"""
+REST_MAX_S = 0.005
+"""So much of a rest counts: no more of the loop's time is taken at once without a pause."""
+
+
+class Bursts:
+    """Says when brokers wait.
+
+    ``soon``: call back in another turn of the loop, after so many seconds; ``now``: seconds of the
+    clock; ``cpu_clock``: seconds of the CPU that the loop's thread has used; ``more``: whether
+    others are still to be answered in this burst; ``over``: called after a pause.
+    """
+
+    def __init__(
+        self,
+        soon: Callable[[float, Callable[[], None]], object],
+        now: Callable[[], float],
+        cpu_clock: Callable[[], float],
+        more: Callable[[], bool],
+        over: Callable[[], None],
+    ) -> None:
+        self._soon, self._now, self._cpu_clock = soon, now, cpu_clock
+        self._more, self._over = more, over
+        self._begun: float | None = None
+        self._looks = False
+        """A look is due."""
+        self._ended = now()
+        self._rested_s = 0.0
+        """In which nobody was answered, and that no burst has used up."""
+        self._again = False
+        """Brokers were answered since the last look was asked for."""
+        self.pausing = False
+        """Brokers wait until the pause is over."""
+
+    def begin(self) -> None:
+        """Brokers are answered now; if that does not go on already, a burst begins.
+
+        What is sent leaves in the next turn of the loop, before what is asked for here.
+        """
+        if self._begun is None:
+            self._begun = self._cpu_clock()
+            self._rested_s = min(REST_MAX_S, self._rested_s + self._now() - self._ended)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Who is due was looked at: if a burst goes on, it may be over."""
+        if self._looks:
+            self._again = True
+        elif self._begun is not None:
+            self._looks = True
+            self._soon(0.0, self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        again, self._again = self._again, False
+        begun = self._begun
+        took_s = 0.0 if begun is None else self._cpu_clock() - begun
+        owed_s = took_s - self._rested_s
+        if self._more() and owed_s <= LONG_S:
+            # Whoever is left is looked at in another turn of the loop, which may be a while away:
+            # not to be waited for by looking.
+            return
+        if again and owed_s <= SHORT_S:
+            self.go_on()
+            return
+        self._begun = None
+        self._ended = self._now()
+        self._rested_s = max(0.0, -owed_s)
+        if owed_s > SHORT_S:
+            self.pausing = True
+            self._soon(PAUSES * owed_s, self._end)
+
+    def _end(self) -> None:
+        # The pause is no rest: it was owed.
+        self.pausing, self._ended = False, self._now()
+        self._over()
+
 
 MAX_WAIT_MS = 5_000
 SAY_DIVERGENCE_EVERY_S = 10.0

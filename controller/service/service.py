@@ -5,16 +5,17 @@ Theory of operation. A handler only appends to the intake. One *turn* of the eve
 waiting requests, up to a bound, adds each decision to the log of the epoch, and proposes all as one
 chunk. The next turn waits for the commit of that chunk, so load makes chunks larger, not more
 numerous; only when many bytes wait, up to three chunks are uncommitted at a time. Replies are
-parked until what they say is true (``parking``).
+parked until what they say is true.
 
 Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it
 decides anything. A node that loses the leadership drops the pending image. Writes in the log that
 are not committed then have an unknown outcome; committed writes that wait to be visible succeed,
 and the answer says how far they got; all other requests definitely failed.
 
-Here the parts are made and joined, and the replica's news is passed on. ``node`` is what they all
-ask; ``reception`` takes requests, ``turns`` decides them, ``announcements`` releases replies and
-observers, ``catch_up`` folds and claims, ``housekeeping`` ticks.
+This module makes and joins the parts, and passes on the replica's events. ``node`` is the state
+that they share; ``intake`` queues requests, ``turns`` decides them, ``replies`` answers them,
+``announcements`` and ``observers`` follow a commit, ``catch_up`` folds and claims, ``transfer``
+ends a leadership, ``upkeep`` ticks.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
 """
@@ -31,22 +32,14 @@ from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.disk.space import SpaceWatch
 from controller.rules.node_roles import is_broker_alone
 from controller.service.announcements import Announcements
-from controller.service.answers import Answers
 from controller.service.catch_up import CatchUp
-from controller.service.description import ControllerDescription
-from controller.service.farewell import POLL_S, Farewell
-from controller.service.free_space import FreeSpace
-from controller.service.hand_over import HandOver
-from controller.service.housekeeping import Housekeeping
-from controller.service.intake import Intake
-from controller.service.joining import Joining
-from controller.service.life import NodeLife
-from controller.service.node import ControllerNode
-from controller.service.outage import OutageWatch
-from controller.service.reception import Reception
-from controller.service.refusals import Refusals
+from controller.service.intake import Intake, Reception
+from controller.service.node import ControllerDescription, ControllerNode
+from controller.service.replies import Answers, Refusals
+from controller.service.status import NodeLife, OutageWatch
+from controller.service.transfer import POLL_S, ConnectionDrain, LeadershipTransfer
 from controller.service.turns import Turns
-from controller.service.vote_form import VoteForm
+from controller.service.upkeep import BrokerProbes, FreeSpace, Housekeeping, Joining, VoteForm
 from controller.settings import ControllerSettings
 from raftlog.config_writes.messages import KIND
 from raftlog.errors import ApiError, ErrorCode, FatalError
@@ -112,11 +105,11 @@ class ControllerService:
             cluster_id=quorum.cluster_id,
             now=self._loop.time(),
         )
-        self._farewell = Farewell()
+        self._drain = ConnectionDrain()
         self.node = ControllerNode(
             quorum,
             self.replica,
-            self._farewell,
+            self._drain,
             SpaceWatch(settings.free_space_reserve_bytes),
             self.snapshots.applied,
             self._loop.time,
@@ -136,17 +129,18 @@ class ControllerService:
         self._answers = answers = Answers(node, self.request_figures)
         self._intake = intake = Intake(settings.request_timeout_ms, settings.request_timeout_max_ms)
         self.refusals = Refusals(answers, intake, node, self._soon, stopwatch)
-        self.hand_over = HandOver(
+        self.transfer = LeadershipTransfer(
             node, self.wake, self.refusals.refuse_waiting, self._announce_successor
         )
+        self._probes = BrokerProbes(transport, lambda: node.decider, self.wake)
         self.reception = Reception(
-            node, intake, answers, self.hand_over, self._farewell, transport, self.wake
+            node, intake, answers, self.transfer, self._drain, self._probes, self.wake
         )
         self._announcements = Announcements(
             node, intake, self.snapshots, self._soon, self.wake, stopwatch, cpu_clock
         )
         self.turns = Turns(
-            node, self.replica, intake, answers, self.hand_over, self.wake, self._soon, stopwatch
+            node, self.replica, intake, answers, self.transfer, self.wake, self._soon, stopwatch
         )
 
     def _wire_upkeep(
@@ -176,7 +170,7 @@ class ControllerService:
             self.snapshots,
             (
                 self._joining,
-                FreeSpace(node, store, self.hand_over, self.wake),
+                FreeSpace(node, store, self.transfer, self.wake),
                 OutageWatch(node, self._life.outage),
                 self._life,
                 VoteForm(node, store),
@@ -221,26 +215,26 @@ class ControllerService:
         if self.node.leadership is None:
             return
         done: asyncio.Future[ApiError | None] = self._loop.create_future()
-        self.hand_over.begin_to_anybody(reason, done.set_result)
+        self.transfer.begin_to_anybody(reason, done.set_result)
         await done
         # If the transfer failed or took too long, the waiting clients learn it now, not when the
         # process ends.
         self.replica.resign(reason)
 
-    async def see_off(self) -> None:
+    async def drain(self) -> None:
         """Refuse new requests, and wait until none can be in flight to this node: cutting its link
         would make its outcome unknown.
         """
         node = self.node
         error = node.not_controller() or ApiError(ErrorCode.NOT_CONTROLLER, "the node stops")
-        self._farewell.begin(
+        self._drain.begin(
             self._loop.time(), lambda link: node.directory.failure(0, error, link.listener)
         )
         self.refusals.refuse_waiting()
         over = self._loop.create_future()
 
         def look() -> None:
-            if node.closed or self._farewell.is_over(self._loop.time()):
+            if node.closed or self._drain.is_over(self._loop.time()):
                 over.set_result(None)
             else:
                 self._loop.call_later(POLL_S, look)
@@ -250,7 +244,7 @@ class ControllerService:
 
     def _announce_successor(self, node_id: int, takes_requests: bool) -> None:
         directory = self.node.directory
-        self._farewell.tell(
+        self._drain.tell(
             lambda link: directory.successor(node_id, link.listener, takes_requests=takes_requests)
         )
 
@@ -259,8 +253,8 @@ class ControllerService:
         self.node.closed = True
         self._housekeeping.close()
         self._catch_up.close()
-        self.hand_over.close()
-        self.reception.probes.reset()
+        self.transfer.close()
+        self._probes.reset()
         self._joining.close()
         self.replica.close()
 
@@ -319,9 +313,9 @@ class ControllerService:
         self._catch_up.leader_changed(leader_id, epoch)
         if leader_id not in (-1, self.quorum.node_id):
             self.successor.set()
-            self.hand_over.successor_known()
+            self.transfer.successor_known()
         elif self.replica.campaigns:
-            self.hand_over.campaigning()
+            self.transfer.campaigning()
 
     def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
         """Begin to claim."""
@@ -329,7 +323,7 @@ class ControllerService:
         directory.leader_id, directory.leader_epoch = self.quorum.node_id, epoch
         self._life.became_leader(epoch, epoch_start_offset)
         self.successor.clear()
-        self.hand_over.leads()
+        self.transfer.leads()
         self._catch_up.became_leader(epoch, epoch_start_offset)
 
     def writes_wait(self) -> bool:
@@ -344,11 +338,11 @@ class ControllerService:
         if leadership is None:
             return
         leadership.log.over()
-        self._life.lost_leadership(epoch, reason, handed_over=self.hand_over.resigning)
+        self._life.lost_leadership(epoch, reason, handed_over=self.transfer.resigning)
         self.refusals.lost(leadership, f"the leadership of epoch {epoch} was lost: {reason}")
-        self.hand_over.lost()
-        self.reception.probes.reset()
-        if not self.hand_over.holds(self._loop.time()):
+        self.transfer.lost()
+        self._probes.reset()
+        if not self.transfer.holds(self._loop.time()):
             self.refusals.refuse_waiting()
         self._announcements.observers.refuse_all()
         self.wake()
@@ -406,7 +400,7 @@ class ControllerService:
             decider = leadership.decider if leadership is not None else None
             if leadership is None or decider is None or self.node.load is not None:
                 return
-            if self.hand_over.transfer is None and not self._farewell.begun:
+            if self.transfer.under_way is None and not self._drain.begun:
                 self.turns.decide_all(leadership, decider)
                 if self._announcements.observers.unreported:
                     self._announcements.ask_reports()

@@ -1,19 +1,298 @@
-"""What a node says of itself when asked, also without a leader: DescribeQuorum, readiness, the page
-for people.
+"""What a controller says about itself: to its log and journal while it runs, and to clients that
+ask, also without a leader (DescribeQuorum, readiness, the page for people).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from controller.decider import Decider
 from controller.decisions.brokers.describe import describe_brokers
 from controller.decisions.quorum.features import known_features
-from controller.service.service import ControllerService
+from controller.disk.snapshot_generator import SnapshotGenerator
+from controller.service.node import ControllerNode
 from raftlog.endpoint import endpoint_on
+from raftlog.observability.journal import Journal, Kind
+from raftlog.observability.latency import LATENCY_BOUNDS_S
 from raftlog.printable import printable
-from raftlog.quorum.description import ReplicaDescription
+from raftlog.quorum.description import QuorumDescription, ReplicaDescription
 from raftlog.replica.peer_reach import PeerReach
+from raftlog.storage.api import LogStore
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.service.service import ControllerService
+
+log = structlog.get_logger(__name__)
+
+FIRST_S = 1.0
+"""An election takes less; what lasts longer is worth a line."""
+AGAIN_S = 30.0
+FOUNDING = " to found a quorum: a configured voter set begins with the votes of all"
+
+
+class OutageWatch:
+    """Looks at each tick whether this node knows a leader.
+
+    ``node.directory.outage`` has the reason for the answers of this node while it knows none.
+    """
+
+    def __init__(
+        self, node: ControllerNode, told: Callable[[str], None] = lambda reason: None
+    ) -> None:
+        """``told``: of each reason that is said, and of nothing (empty) when a leader is known."""
+        self._node, self._told = node, told
+        self._since: float | None = None
+        self._say_at = 0.0
+        self._said = False
+
+    def tick(self, now: float) -> None:
+        """See ``Chore``."""
+        node = self._node
+        if knows_leader(node.replica.core.role, node.leader_id):
+            node.directory.outage = ""
+            self._over(now)
+            return
+        if self._since is None:
+            self._since, self._say_at, self._said = now, now + FIRST_S, False
+        seen, reach = node.replica.describe(now), node.replica.peer_reach()
+        reason = outage_text(seen, node.quorum.node_id, reach)
+        node.directory.outage = reason
+        if now >= self._say_at:
+            self._say_at, self._said = now + AGAIN_S, True
+            log.warning("no leader", reason=reason, for_ms=round((now - self._since) * 1000))
+            self._told(reason)
+
+    def _over(self, now: float) -> None:
+        since, self._since = self._since, None
+        if since is not None and self._said:
+            self._told("")
+            log.info("a leader is known again", after_ms=round((now - since) * 1000))
+
+
+def knows_leader(role: str, leader_id: int) -> bool:
+    """Whether the node leads, or follows a leader; one that asks for votes remembers who led."""
+    return role == "leader" or (leader_id >= 0 and role in ("follower", "observer"))
+
+
+def outage_text(seen: QuorumDescription, node_id: int, peers: Sequence[PeerReach]) -> str:
+    """One sentence: how many voters this node can reach, how many are needed, and what is wrong
+    with the others.
+    """
+    voters = [voter.node_id for voter in seen.voter_set]
+    if not voters:
+        return f"no leader is known in epoch {seen.epoch}: this node knows no voters yet"
+    needed = seen.votes_needed or len(voters) // 2 + 1
+    by_id = {peer.node_id: peer for peer in peers}
+    missing = [by_id.get(one, PeerReach(one, "not dialed yet")) for one in voters if one != node_id]
+    missing = [peer for peer in missing if not peer.is_reached]
+    reached = len(voters) - len(missing)
+    text = (
+        f"no leader is known in epoch {seen.epoch}:"
+        f" {reached} of {len(voters)} voters can be reached"
+    )
+    if reached < needed:
+        text += f", {needed} are needed"
+        if needed > len(voters) // 2 + 1:
+            text += FOUNDING
+    else:
+        text += ", which is enough for an election"
+    if missing:
+        text += "; " + "; ".join(_lost(peer) for peer in missing)
+    return text
+
+
+def _lost(peer: PeerReach) -> str:
+    return f"node {peer.node_id} for {peer.for_ms / 1000:.1f} s: {peer.reason}"
+
+
+def log_stall(decider: Decider, now: float, journal: Journal) -> None:
+    """Say who holds LAO back, and when it goes on."""
+    lao = decider.state.log.lao
+    # Without members nobody waits.
+    reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
+    news = decider.state.lao_stall.look(
+        now, lao.lao, decider.state.log.committed.offset, lao.held_back_by(), reason
+    )
+    if news is None:
+        return
+    for_ms = round(news.for_s * 1000)
+    if news.by or news.reason:
+        journal.note(
+            Kind.LAO_STALLED,
+            offset=lao.lao,
+            brokers=",".join(map(str, news.by[:10])),
+            reason=news.reason,
+        )
+    else:
+        journal.note(Kind.LAO_RESUMED, offset=lao.lao, stood_ms=for_ms)
+    if news.reason:
+        log.warning("the lowest acknowledged offset is unknown", reason=news.reason, for_ms=for_ms)
+    elif news.by:
+        applied = {broker_id: lao.applied_of(broker_id) for broker_id in news.by[:10]}
+        log.warning(
+            "the lowest acknowledged offset is held back",
+            lowest_acknowledged_offset=lao.lao if lao.lao >= 0 else None,
+            high_watermark=decider.state.log.committed.offset + 1,
+            applied=applied,
+            for_ms=for_ms,
+        )
+    else:
+        log.info(
+            "the lowest acknowledged offset goes on",
+            lowest_acknowledged_offset=lao.lao,
+            stood_ms=for_ms,
+        )
+
+
+SLOW_FLUSH_S = 0.5
+STALL_S = 1.0
+"""A disk call, a silent peer or a missing leader that lasts so long is worth a line."""
+LOOP_GAP_S = 0.5
+TICK_S = 0.1
+"""Of the housekeeping."""
+_CAMPAIGNS = ("prospective", "candidate")
+_SLOW_FROM = bisect_left(LATENCY_BOUNDS_S, SLOW_FLUSH_S) + 1
+
+
+class NodeLife:
+    """One node's. A ``Chore`` of the housekeeping."""
+
+    def __init__(
+        self, node: ControllerNode, snapshots: SnapshotGenerator, store: LogStore, journal: Journal
+    ) -> None:
+        self._node, self._snapshots, self._store, self._journal = node, snapshots, store, journal
+        self._ticked_at: float | None = None
+        self._campaign: tuple[int, str] | None = None
+        self._outage_said = False
+        self._lost: set[int] = set()
+        self._lost_at: dict[int, float] = {}
+        self._slow = 0
+        self._stalled = self._low = self._decides = False
+        self._refusal = ""
+        self._taken = self._loaded = 0
+        self._log_start: int | None = None
+
+    # --- as it happens ---------------------------------------------------------------------------
+
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        """Another leader is known; -1: none, which the outage tells if it lasts."""
+        if leader_id not in (-1, self._node.quorum.node_id):
+            self._journal.note(Kind.LEADER_CHANGED, epoch=epoch, leader_id=leader_id)
+
+    def became_leader(self, epoch: int, start_offset: int) -> None:
+        """It leads."""
+        reason = self._node.replica.core.campaign_reason
+        self._journal.note(
+            Kind.BECAME_LEADER, epoch=epoch, reason=reason, start_offset=start_offset
+        )
+
+    def lost_leadership(self, epoch: int, reason: str, *, handed_over: bool) -> None:
+        """It leads no more."""
+        self._decides = False
+        self._journal.note(
+            Kind.LOST_LEADERSHIP, epoch=epoch, reason=reason, handed_over=handed_over
+        )
+
+    # --- once a tick -----------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """See ``Chore``."""
+        last, self._ticked_at = self._ticked_at, now
+        if last is not None and now - last > TICK_S + LOOP_GAP_S:
+            gap_ms = round((now - last - TICK_S) * 1000)
+            self._journal.note(Kind.LOOP_STALL, gap_ms=gap_ms)
+        self._look_at_role()
+        self._look_at_peers(now)
+        self._look_at_disk()
+        self._look_at_snapshots()
+
+    def _look_at_role(self) -> None:
+        node = self._node
+        core = node.replica.core
+        campaign = (core.epoch, core.campaign_reason) if core.role in _CAMPAIGNS else None
+        if campaign is not None and (self._campaign is None or self._campaign[1] != campaign[1]):
+            self._journal.note(
+                Kind.CAMPAIGN_BEGAN,
+                epoch=core.epoch,
+                reason=core.campaign_reason,
+                last_leader_id=node.leader_id,
+            )
+        if campaign is not None or core.campaign_reason == "":
+            self._campaign = campaign
+        decides = node.decider is not None
+        if decides and not self._decides and node.leadership is not None:
+            self._journal.note(
+                Kind.ACTIVE_CONTROLLER,
+                epoch=node.leadership.epoch,
+                offset=node.leadership.log.pending.offset,
+            )
+        self._decides = decides
+
+    def outage(self, reason: str) -> None:
+        """No leader has been known for a second, and why; told again and again while that lasts,
+        and empty when a leader is known.
+        """
+        if reason and not self._outage_said:
+            epoch = self._node.replica.core.epoch
+            self._journal.note(Kind.NO_LEADER, epoch=epoch, reason=reason)
+        self._outage_said = bool(reason)
+
+    def _look_at_peers(self, now: float) -> None:
+        for peer in self._node.replica.peer_reach():
+            known = peer.node_id in self._lost
+            if not peer.is_reached and not known and peer.for_ms >= STALL_S * 1000:
+                self._lost.add(peer.node_id)
+                self._lost_at[peer.node_id] = now - peer.for_ms / 1000
+                self._journal.note(Kind.PEER_LOST, peer_id=peer.node_id, reason=peer.reason)
+            elif peer.is_reached and known:
+                self._lost.discard(peer.node_id)
+                after_ms = max(0, round((now - self._lost_at.pop(peer.node_id)) * 1000))
+                self._journal.note(Kind.PEER_REGAINED, peer_id=peer.node_id, after_ms=after_ms)
+
+    def _look_at_disk(self) -> None:
+        node, journal = self._node, self._journal
+        slow = sum(node.replica.sync_latency.counts[_SLOW_FROM:])
+        if slow > self._slow:
+            above_ms = round(SLOW_FLUSH_S * 1000)
+            journal.note(Kind.SLOW_FLUSH, above_ms=above_ms, count=slow - self._slow)
+        self._slow = slow
+        busy_s = self._store.busy_s or 0.0
+        if busy_s >= STALL_S and not self._stalled:
+            journal.note(Kind.DISK_STALL, busy_ms=round(busy_s * 1000))
+        self._stalled = busy_s >= STALL_S
+        if node.space.low != self._low:
+            self._low = node.space.low
+            kind = Kind.SPACE_LOW if self._low else Kind.SPACE_REGAINED
+            journal.note(kind, free_bytes=node.space.free_bytes)
+        refusal = node.space.verdict.refusal
+        if refusal and refusal != self._refusal:
+            journal.note(Kind.WRITES_REFUSED, reason=refusal)
+        elif self._refusal and not refusal:
+            journal.note(Kind.WRITES_RESUMED)
+        self._refusal = refusal
+
+    def _look_at_snapshots(self) -> None:
+        node, made = self._node, self._snapshots
+        newest = node.newest_snapshot
+        if made.generated > self._taken and newest is not None:
+            self._taken = made.generated
+            self._journal.note(
+                Kind.SNAPSHOT_TAKEN, end_offset=newest.end_offset, bytes=made.generated_bytes
+            )
+        if made.loaded > self._loaded and not node.loading:
+            self._loaded = made.loaded
+            self._journal.note(Kind.SNAPSHOT_LOADED, end_offset=node.committed.offset + 1)
+        start = node.log_start_offset
+        if self._log_start is not None and start > self._log_start:
+            self._journal.note(Kind.LOG_START_ADVANCED, offset=start)
+        self._log_start = start
 
 
 def describe_quorum(service: ControllerService, listener: str = "") -> pb.DescribeQuorumResponse:

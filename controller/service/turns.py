@@ -7,31 +7,117 @@ Why: docs/decisions/008-one-turn-one-chunk.md
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
 
 from controller.decider import Decider
 from controller.decision import Decision, Defer, Duplicate, Refusal, TransferLeadership, Write
-from controller.disk.space import WRITES_WITHOUT_SPACE, SpaceWatch
-from controller.service.answers import Answerable, Answers
-from controller.service.hand_over import HandOver
+from controller.disk.space import WRITES_WITHOUT_SPACE
 from controller.service.intake import Intake, Waiting
-from controller.service.leadership import Leadership
-from controller.service.parking import Parked
+from controller.service.node import SLICE_BYTES, ControllerNode
+from controller.service.replies import Answerable, Answers, Parked, Parking
+from controller.service.transfer import LeadershipTransfer
+from controller.settings import ControllerSettings
+from controller.state.epoch_log import EpochLog
 from controller.state.id_waits import AwaitedIdError
+from controller.state.state import ControllerState
 from raftlog import resource_limits as limits
 from raftlog import tracing
 from raftlog.config_writes.messages import KIND, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode, FatalError
+from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import LogHash
+from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
 from raftlog.security.node_claims import CLAIM_OF
 from raftlog.transport.api import Conversation
 from raftlog.wire.common.v1 import common_pb2
 
 log = structlog.get_logger(__name__)
+
+
+class Leadership:
+    """One epoch.
+
+    ``decider`` is None until the whole local log, the inherited tail included, is in ``log``.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        epoch_start_offset: int,
+        committed: Image,
+        log_hash: LogHash,
+        send: Callable[[Parked], None],
+    ) -> None:
+        self.log = EpochLog(epoch, epoch_start_offset, committed, log_hash)
+        self.parking = Parking(send)
+        self.decider: Decider | None = None
+        self.visibility_seen: tuple[int, int] = (-1, -1)
+        """LAO and the lowest known LAO as last acted upon."""
+        self.reads_round = 0
+        """The read-index round after which more requests that only read are decided."""
+        self.long_round = 0
+        """The round of the last turn that was long and had reads: nothing more is decided before it
+        is confirmed.
+        """
+
+    @property
+    def epoch(self) -> int:
+        """The controller epoch."""
+        return self.log.epoch
+
+    def claim(
+        self,
+        replica: Replica,
+        quorum: QuorumConfig,
+        settings: ControllerSettings,
+        rng: random.Random,
+        now: float,
+    ) -> bool:
+        """Fold one slice of the log; at its end, become active. True when active."""
+        log, end = self.log, replica.log_end_offset
+        if log.end_offset < end:
+            log.inherit(replica.read(log.end_offset, end, SLICE_BYTES))
+        # Until this epoch's first record is in the log, there is more to come.
+        if log.end_offset < end or end <= log.epoch_start_offset:
+            return False
+        log.claimed()
+        lineage = replica.lineage
+        state = ControllerState(
+            log,
+            settings,
+            quorum.cluster_id,
+            rng,
+            now,
+            lineage.current,
+            lineage.below(end)[:-1],
+            lineage.recoveries,
+        )
+        self.decider = Decider(state, log.report, quorum.node_id, replica.describe)
+        return True
+
+    def propose(self, replica: Replica, timestamp_ms: int, *, idle: bool) -> None:
+        """Append all that was added to the log of this timestamp, if there is something, as one
+        chunk.
+        """
+        log = self.log
+        chunk = log.cut()
+        if chunk is not None:
+            replica.propose(
+                chunk.data,
+                chunk.base_offset,
+                log.end_offset,
+                log.epoch,
+                timestamp_ms,
+                idle=idle,
+                voters=chunk.voters,
+            )
+
 
 _claimed = CLAIM_OF[Conversation.CONTROLLER]
 
@@ -66,20 +152,6 @@ _SHARE_USED_UP = ApiError(
 )
 
 
-class Node(Protocol):
-    """What turns need from the node."""
-
-    space: SpaceWatch
-
-    @property
-    def generation(self) -> int:
-        """The generation of the log."""
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """Seconds of the loop's clock."""
-
-
 class _Turn(msgspec.Struct, eq=False):
     """What one turn has decided."""
 
@@ -99,17 +171,17 @@ class Turns:
 
     def __init__(
         self,
-        node: Node,
+        node: ControllerNode,
         replica: Replica,
         intake: Intake,
         answers: Answers,
-        hand_over: HandOver,
+        transfer: LeadershipTransfer,
         wake: Callable[[], None],
         soon: Callable[[float, Callable[[], None]], None],
         stopwatch: Callable[[], float],
     ) -> None:
         self._node, self._replica, self._intake = node, replica, intake
-        self._answers, self._hand_over = answers, hand_over
+        self._answers, self._transfer = answers, transfer
         self._wake, self._soon, self._stopwatch = wake, soon, stopwatch
         self._reads_from = -math.inf
         """When reads are decided again, by the stopwatch."""
@@ -426,7 +498,7 @@ class Turns:
             else:
                 self._answers.refuse(waiting.link, waiting.request, error, waiting.begun)
 
-        self._hand_over.begin(decision.target_id, "requested by an operator", answer)
+        self._transfer.begin(decision.target_id, "requested by an operator", answer)
 
     def _is_idle(self, now: float, count: int) -> bool:
         """Whether requests arrive one at a time and far apart: then nothing waits for the event

@@ -1,7 +1,7 @@
 """Brokers whose process seems to be gone, though their session lasts: fenced without waiting for
 its end.
 
-The evidence (``broker_probes``): the connection that carried its heartbeats broke, and its
+The evidence (``BrokerProbes``): the connection that carried its heartbeats broke, and its
 listener, which has accepted a connection from here before, refuses them now, more than once. That
 is what the kernel of a machine says whose process has ended. It is no proof: a proxy or a firewall
 in front of a living broker may say it. So it makes nothing true that a session's end does not: the

@@ -25,7 +25,7 @@ MUTANTS = (
         "a write is answered when it is proposed",
         (
             Edit(
-                "controller.service.parking:Parking.park",
+                "controller.service.replies:Parking.park",
                 "(self._reads if parked.round else self._writes).append(parked)",
                 "self._reads.append(parked) if parked.round else self._finish(parked)",
             ),
@@ -38,7 +38,7 @@ MUTANTS = (
         " depends on",
         (
             Edit(
-                "controller.service.parking:Parking.release_reads",
+                "controller.service.replies:Parking.release_reads",
                 "reads[0].round <= self._confirmed_round and reads[0].offset <"
                 " self._high_watermark",
                 "reads[0].round <= self._confirmed_round",
@@ -53,7 +53,7 @@ MUTANTS = (
         "an answer without records does not wait for the proof that this node still leads",
         (
             Edit(
-                "controller.service.parking:Parking.release_reads",
+                "controller.service.replies:Parking.release_reads",
                 "reads[0].round <= self._confirmed_round and reads[0].offset <"
                 " self._high_watermark",
                 "reads[0].offset < self._high_watermark",
@@ -69,7 +69,7 @@ MUTANTS = (
         "a write with an unknown outcome is reported as failed when the leadership is lost",
         (
             Edit(
-                "controller.service.answers:Answers.give_up",
+                "controller.service.replies:Answers.give_up",
                 "outcome_unknown=one.is_write",
                 "outcome_unknown=False",
             ),
@@ -140,7 +140,7 @@ MUTANTS = (
         "a write is reported as visible before every broker has received the LAO",
         (
             Edit(
-                "controller.service.parking:Parking.visibility",
+                "controller.service.replies:Parking.visibility",
                 "(self._visible, min_known_lao)",
                 "(self._visible, lowest_acknowledged_offset)",
             ),

@@ -61,7 +61,7 @@ MUTANTS = (
         "a broker whose connection broke is considered dead, whatever the state of its listener",
         (
             Edit(
-                "controller.service.broker_probes:BrokerProbes._find_out",
+                "controller.service.upkeep:BrokerProbes._find_out",
                 "await self._probe(broker) is Probe.REFUSED",
                 "True",
             ),

@@ -265,7 +265,7 @@ MUTANTS = (
                 "if not start:\n            self.propose(",
             ),
             Edit(
-                "controller.service.leadership:Leadership.claim",
+                "controller.service.turns:Leadership.claim",
                 "log.end_offset < end or end <= log.epoch_start_offset",
                 "log.end_offset < end",
             ),

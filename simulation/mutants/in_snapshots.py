@@ -33,7 +33,7 @@ MUTANTS = (
         "a snapshot is taken of the pending image",
         (
             Edit(
-                "controller.service.housekeeping:Housekeeping._do_chores",
+                "controller.service.upkeep:Housekeeping._do_chores",
                 "lambda: committed.image",
                 "lambda: node.committed.image if node.leadership is None or"
                 " node.leadership.decider is None else node.leadership.log.pending.snapshot()",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from controller.service.joining import Joining, wish
+from controller.service.upkeep import Joining, wish
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.description import QuorumDescription
 from raftlog.voter import Voter

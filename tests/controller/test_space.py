@@ -8,7 +8,7 @@ from controller.disk.space import (
     CHECK_EVERY_S,
     ENOUGH_FACTOR,
     FINE,
-    HAND_OVER_EVERY_S,
+    TRANSFER_EVERY_S,
     SpaceWatch,
     effective_reserve_bytes,
 )
@@ -61,18 +61,18 @@ def test_a_full_disk_of_another_stops_nothing() -> None:
 
 def test_a_leader_without_space_hands_over_to_one_with_space() -> None:
     made = watch(low=True)
-    assert made.judge(quorum(), 1, 0.0).hand_over_to == 2
+    assert made.judge(quorum(), 1, 0.0).transfer_to == 2
     assert made.judge(quorum(), 1, 1.0) == FINE, "not again at once"
-    assert made.judge(quorum(), 1, HAND_OVER_EVERY_S).hand_over_to == 2
+    assert made.judge(quorum(), 1, TRANSFER_EVERY_S).transfer_to == 2
     made = watch(low=True)
-    assert made.judge(quorum(voters=5, dead=(2, 3)), 1, 0.0).hand_over_to == 4
+    assert made.judge(quorum(voters=5, dead=(2, 3)), 1, 0.0).transfer_to == 4
 
 
 def test_a_leader_without_space_and_without_a_successor_refuses_writes() -> None:
     made = watch(low=True)
     verdict = made.judge(quorum(dead=(2, 3)), 1, 0.0)
     assert "node 1" in verdict.refusal
-    assert verdict.hand_over_to == -1
+    assert verdict.transfer_to == -1
     verdict = watch(low=True).judge(quorum(voters=1), 1, 0.0)
     assert verdict.refusal
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.service.answers import Answers
-from controller.service.parking import COMMITTED, Parked, Parking
-from controller.service.responses import failure
+from controller.service.replies import COMMITTED, Answers, Parked, Parking, failure
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.transport.api import LinkClosedError

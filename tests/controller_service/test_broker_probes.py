@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.service.broker_probes import PROBE_AGAIN_S, REFUSALS, BrokerProbes
+from controller.service.upkeep import PROBE_AGAIN_S, REFUSALS, BrokerProbes
 from raftlog.transport.api import Probe
 from simulation.twins.loop import run
 
@@ -29,12 +29,13 @@ class Scene:
         self.alive = True
         self.broker = SimpleNamespace(id=7, epoch=3, fenced=False, endpoint="b:9092")
         active: Any = SimpleNamespace(
+            found_gone=lambda broker_id, epoch, _now: self.gone.append((broker_id, epoch)),
             state=SimpleNamespace(
                 log=SimpleNamespace(pending=SimpleNamespace(brokers={7: self.broker})),
                 sessions=SimpleNamespace(is_alive=lambda _id, _now: self.alive),
             ),
         )
-        self.probes = BrokerProbes(self, lambda: active, lambda *what: self.gone.append(what))  # type: ignore[arg-type]
+        self.probes = BrokerProbes(self, lambda: active, lambda: None)  # type: ignore[arg-type]
 
     async def probe(self, address: str, _timeout_s: float) -> Probe:
         self.probed.append(address)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from controller.service.catch_up import CatchUp
-from controller.service.claim_watch import CLAIM_MAX_S, FAR_BEHIND_RECORDS, ClaimWatch
+from controller.service.catch_up import CLAIM_MAX_S, FAR_BEHIND_RECORDS, CatchUp, ClaimWatch
 from controller.settings import ControllerSettings
 
 FAR = FAR_BEHIND_RECORDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.service.deadlines import SLACK, Deadlines
+from controller.service.intake import SLACK, Deadlines
 
 
 @dataclass(eq=False)

@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.service.bursts import LONG_S, PAUSES, REST_MAX_S, SHORT_S, Bursts
-from controller.service.observers import SHARED_MAX_BYTES, TURN_ANSWERS, Observers
+from controller.service.observers import (
+    LONG_S,
+    PAUSES,
+    REST_MAX_S,
+    SHARED_MAX_BYTES,
+    SHORT_S,
+    TURN_ANSWERS,
+    Bursts,
+    Observers,
+)
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.identity import ANONYMOUS
 from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from controller.service.directory import Directory
-from controller.service.outage import AGAIN_S, FIRST_S, OutageWatch, outage_text
+from controller.service.node import Directory
+from controller.service.status import AGAIN_S, FIRST_S, OutageWatch, outage_text
 from raftlog.quorum.description import QuorumDescription
 from raftlog.replica.peer_reach import PeerReach
 from raftlog.voter import Voter

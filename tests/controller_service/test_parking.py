@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.service.parking import ACKNOWLEDGED, COMMITTED, VISIBLE, Parked, Parking
+from controller.service.replies import ACKNOWLEDGED, COMMITTED, VISIBLE, Parked, Parking
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 
@@ -206,7 +206,7 @@ def test_what_is_parked_goes_with_its_link_and_gives_its_share_back() -> None:
 def test_a_connection_may_park_no_more_than_it_leaves_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("controller.service.parking.CONTROLLER_MAX_PARKED_REPLIES", 10)
+    monkeypatch.setattr("controller.service.replies.CONTROLLER_MAX_PARKED_REPLIES", 10)
     parking = Parking(lambda parked: None)
     greedy, other = SimpleNamespace(peer="a:1"), SimpleNamespace(peer="a:2")
     count = 0

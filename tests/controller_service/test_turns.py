@@ -13,7 +13,7 @@ from test_sessions_in_service import unfenced_broker
 
 from controller.decision import Decision, Write
 from controller.service import turns as turns_module
-from controller.service.leadership import Leadership
+from controller.service.turns import Leadership
 from controller.state.epoch_log import EpochLog
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record

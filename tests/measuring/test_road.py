@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.road import Road, roads
 
-MOST_FILES = {"create_topics": 75, "config write": 67, "fetch report": 33}
+MOST_FILES = {"create_topics": 68, "config write": 60, "fetch report": 31}
 
 
 @pytest.fixture(scope="module")

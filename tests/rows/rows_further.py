@@ -72,7 +72,7 @@ ROWS: tuple[RowEdit, ...] = (
            "self._heartbeats_off or silent or self._level_is_zero", "silent", _LAO, _ROLL),
     breaks("LAO-6", "A read does not wait for its token", "broker.metadata.read_gate:ReadGate._find",
            "return view.tip if view.applied >= offset else None", "return view.tip", _GATE),
-    breaks("LAO-8", "Answered before it is committed", "controller.service.parking:Parking.committed",
+    breaks("LAO-8", "Answered before it is committed", "controller.service.replies:Parking.committed",
            "writes[0].offset < high_watermark:", "writes[0].offset <= high_watermark:", _PARKING),
     breaks("LAO-9", "Clients are not told", "broker.service.requests:RequestServer._renegotiate",
            "link.send(response)", "pass", _SERVICE),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from controller.service.description import ControllerDescription
+from controller.service.node import ControllerDescription
 from raftlog import batch
 from raftlog.metadata.log_hash import EMPTY, unknown
 from raftlog.metadata.records import record

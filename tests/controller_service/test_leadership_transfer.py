@@ -13,12 +13,11 @@ import pytest
 from simulated import simulated
 from test_controller_quorum import Node, World, alter
 
+import controller.service.transfer
 from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S
 from controller.disk.space import CHECK_EVERY_S, SpaceWatch
-from controller.service import hand_over
-from controller.service.farewell import BOUND_S, QUIET_S, Farewell
-from controller.service.hand_over import CONNECT_S, HOLD_S
 from controller.service.status import describe_quorum, ready
+from controller.service.transfer import BOUND_S, CONNECT_S, HOLD_S, QUIET_S, ConnectionDrain
 from raftlog.client.requests import controller_request
 from raftlog.config_writes.messages import ConfigWrite
 from raftlog.errors import ApiError, ErrorCode
@@ -162,7 +161,7 @@ async def test_a_transfer_that_cannot_be_finished_in_time_changes_nothing() -> N
         ErrorCode.REQUEST_TIMED_OUT,
         False,
     )
-    assert "not handed over in time" in failure.value.message
+    assert "the leadership was not transferred in time" in failure.value.message
     assert took_s == pytest.approx(TRANSFER_TIMEOUT_S, abs=0.1)
     assert old.service.node.decider is not None
     count = len(load.acknowledged)
@@ -302,7 +301,7 @@ async def test_where_nobody_can_be_elected_requests_wait_once_and_not_for_long()
     old.start()
     await world.until(lambda: voter.service.node.leader_id > 0 or voter.service.node.leadership)
     await world.client.call(alter("a", "2"))
-    assert not voter.service.hand_over._has_held
+    assert not voter.service.transfer._has_held
 
 
 @simulated
@@ -375,7 +374,7 @@ async def test_nothing_polls_while_a_transfer_waits() -> None:
     target = next(node for node in world.nodes if node is not old)
     world.network.partition(f"c{old.id}", f"c{target.id}")
     asked = asyncio.ensure_future(transfer(world, target.id))
-    await world.until(lambda: old.service.hand_over.transfer is not None)
+    await world.until(lambda: old.service.transfer.under_way is not None)
     looks = 0
     describe, steps = old.service.replica.describe, 0
     stepped = old.service.replica.stepped
@@ -416,7 +415,7 @@ async def test_each_is_sent_to_the_leader_on_the_listener_that_it_has_come_to() 
         node.reception.accept(link)
         node.reception.received(link, [pb.ControllerRequest(correlation_id=7)])
     described = {name: describe_quorum(node, name).leader_endpoint for name in links}
-    await node.see_off()
+    await node.drain()
     wanted = {"A": f"c{leader.id}:9093", "B": f"b{leader.id}:2", "C": ""}
     assert described == wanted
     for name, link in links.items():
@@ -490,7 +489,7 @@ async def stop_in_order(node: Node) -> None:
     """As the process does at SIGTERM."""
     await node.service.leave("the node is shutting down")
     await node.service.successor.wait()
-    await node.service.see_off()
+    await node.service.drain()
     node.kill()
 
 
@@ -523,7 +522,7 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     old.service.reception.accept(told)
     await old.service.leave("stop")
     await old.service.successor.wait()
-    seeing_off = asyncio.ensure_future(old.service.see_off())
+    seeing_off = asyncio.ensure_future(old.service.drain())
     begun = asyncio.get_running_loop().time()
     await asyncio.sleep(0.01)
     announced, moved, notice = told.responses
@@ -549,7 +548,7 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     assert asyncio.get_running_loop().time() - begun == pytest.approx(BOUND_S, abs=0.1), (
         "not for ever"
     )
-    quiet = Farewell()
+    quiet = ConnectionDrain()
     quiet.opened(told)
     quiet.begin(1.0, lambda _: notice)
     quiet.heard(1.2)
@@ -585,7 +584,7 @@ async def test_a_node_leads_on_while_clients_connect_to_its_successor() -> None:
     leaving = asyncio.ensure_future(old.service.leave("stop"))
     both = asyncio.ensure_future(old.service.leave("stop again"))
     count = 0
-    while old.service.hand_over.transfer is None and old.service.node.leadership is not None:
+    while old.service.transfer.under_way is None and old.service.node.leadership is not None:
         assert (await world.client.call(alter("a", "2"))).controller_epoch == epoch
         count += 1
         assert loop.time() - begun < 2 * CONNECT_S
@@ -600,7 +599,7 @@ async def test_a_leadership_that_is_lost_while_clients_connect_ends_the_transfer
     world = World()
     old = await world.active()
     answers: list[ApiError | None] = []
-    old.service.hand_over.begin_to_anybody("asked", answers.append)
+    old.service.transfer.begin_to_anybody("asked", answers.append)
     assert answers == []
     old.service.replica.resign("no disk")
     (error,) = answers
@@ -610,7 +609,7 @@ async def test_a_leadership_that_is_lost_while_clients_connect_ends_the_transfer
     await transfer(world, old.id)
     await led_by(world, old.id)
     await asyncio.sleep(2 * CONNECT_S)
-    assert old.service.hand_over.transfer is None, "what was to come of the first one does not"
+    assert old.service.transfer.under_way is None, "what was to come of the first one does not"
     await world.client.call(alter("a", "1"))
 
 
@@ -711,7 +710,7 @@ async def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
     told = Told()
     old.service.reception.accept(told)
     await old.service.leave("stop")
-    seeing_off = asyncio.ensure_future(old.service.see_off())
+    seeing_off = asyncio.ensure_future(old.service.drain())
     await asyncio.sleep(0)
     old.service.became_leader(99, 0)
     request = pb.ControllerRequest(correlation_id=5, describe_brokers=pb.DescribeBrokersRequest())
@@ -723,13 +722,13 @@ async def test_nothing_is_led_anew_while_a_node_is_leaving() -> None:
 
 
 @simulated
-async def test_without_anybody_to_hand_over_to_what_was_accepted_is_answered_first() -> None:
+async def test_without_anybody_to_transfer_to_what_was_accepted_is_answered_first() -> None:
     world = World()
     old = await world.active()
     load = Load(world)
     await world.until(lambda: len(load.acknowledged) > 100)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hand_over, "best_successor", lambda *_: -1)
+        patch.setattr(controller.service.transfer, "best_successor", lambda *_: -1)
         await old.service.leave("stop")
     await asyncio.sleep(0.05)
     load.stop()

@@ -1,0 +1,681 @@
+"""Replies: each is parked until what it says is true, then sent; requests that cannot succeed any
+more are refused.
+
+A reply waits for the commit of what it depends on, for a confirmed read-index round, for LAO, or
+for every member to know LAO. Offsets, rounds and LAO only grow, and so do the waits in order of
+arrival: every queue is released from its front.
+
+Why: docs/decisions/003-read-index-rounds.md
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from controller.decision import Duplicate, Refusal, Reply, TransferLeadership, Write
+from controller.service.intake import SLACK, Deadlines, Intake, Waiting
+from controller.state.id_waits import AwaitedIdError
+from controller.visibility.lao_view import LaoView
+from raftlog import resource_limits as limits
+from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrites
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import ClientResult
+from raftlog.observability.request_figures import RequestFigures
+from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
+from raftlog.shares import Shares
+from raftlog.tracing import Served
+from raftlog.transport.api import LinkClosedError
+from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.service.node import ControllerNode
+    from controller.service.turns import Leadership
+
+COMMITTED, ACKNOWLEDGED, VISIBLE = (
+    common_pb2.ACKS_COMMITTED,
+    common_pb2.ACKS_ACKNOWLEDGED,
+    common_pb2.ACKS_VISIBLE,
+)
+
+
+class Parked(msgspec.Struct, eq=False):
+    """One reply that is ready but for what it waits for."""
+
+    link: Any
+    response: Any
+    offset: int
+    """The last record it depends on (inclusive): the write's own, or the newest pending one when a
+    read was decided.
+    """
+    round: int
+    """The read-index round a reply without records waits for; 0 for a write."""
+    acks: Any
+    deadline: float
+    done: bool = False
+    charged: bool = False
+    """To its connection's share."""
+    count: int = 1
+    """How many replies it is: more only for a group."""
+    kind: str = ""
+    """The name of the request's body,"""
+    begun: float = 0.0
+    """when it came, by the stopwatch,"""
+    code: int = 0
+    """and its error; 0: none."""
+    trace: Served | None = None
+    """Its span; None: it is not traced."""
+    committed: bool = False
+    """Of a traced write: it is committed, and waits for more."""
+
+    @property
+    def is_write(self) -> bool:
+        """Whether records of its own are in the log."""
+        return self.round == 0
+
+    def end_trace(self, code: int = 0) -> None:
+        """It is answered, or nobody waits any more: what it has waited for last ends, too."""
+        if self.trace is None:
+            return
+        if not self.is_write:
+            self.trace.reached("read-index round")
+        elif self.committed:
+            self.trace.reached("visible" if self.acks == VISIBLE else "acknowledged")
+        else:
+            self.trace.reached("commit")
+        self.trace.end(code)
+        self.trace = None
+
+    def say_reached(self) -> None:
+        """What was asked for is reached: say so in the response."""
+        if type(self.response) is ConfigReplies:
+            self.response.reached = self.acks
+        else:
+            self.response.write.reached = self.acks
+
+    def each(self) -> Iterator[Parked]:
+        """Its replies one by one."""
+        if type(self.response) is not ConfigReplies:
+            yield self
+            return
+        for response in self.response.responses():
+            offset = response.write.token.offset
+            yield Parked(
+                self.link,
+                response,
+                offset,
+                self.round,
+                self.acks,
+                self.deadline,
+                kind=self.kind,
+                begun=self.begun,
+            )
+
+
+class Parking:
+    """All parked replies of one leadership."""
+
+    def __init__(self, send: Callable[[Parked], None]) -> None:
+        self._send = send
+        self._writes: deque[Parked] = deque()
+        self._reads: deque[Parked] = deque()
+        self._acknowledged: deque[Parked] = deque()
+        self._visible: deque[Parked] = deque()
+        self._waiting_for: dict[int, deque[Parked]] = {
+            ACKNOWLEDGED: self._acknowledged,
+            VISIBLE: self._visible,
+        }
+        """The committed writes that asked for more."""
+        self._duplicates: dict[common_pb2.Acks, list[tuple[int, int, Parked]]] = {
+            COMMITTED: [],
+            ACKNOWLEDGED: [],
+            VISIBLE: [],
+        }
+        """Heaps by what was asked: (offset, a number, the reply)."""
+        self._duplicate_count = 0
+        """How many there ever were."""
+        self._duplicates_waiting = 0
+        self._deadlines: Deadlines[Parked] = Deadlines()
+        self._dead = 0
+        """Given up since the queues were last swept."""
+        self._high_watermark = 0
+        self._lowest_acknowledged_offset = self._min_known_lao = -1
+        self._confirmed_round = 0
+        self._shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
+
+        self.take_place, self.give_back_place = self._shares.take, self._shares.give_back
+        """By peer, before anything is decided for it: a connection that asks for much leaves as
+        much for the others.
+        """
+
+    def has_room(self, link: Any) -> bool:
+        """Whether another reply on this connection may wait."""
+        return self._shares.has_room(link.peer)
+
+    def __len__(self) -> int:
+        return (
+            len(self._writes)
+            + len(self._reads)
+            + len(self._acknowledged)
+            + len(self._visible)
+            + self._duplicates_waiting
+        )
+
+    def depths(self) -> dict[str, int]:
+        """How many replies wait, by what for; a group of writes counts one."""
+        return {
+            "commit": len(self._writes),
+            "read_index": len(self._reads),
+            "acknowledged": len(self._acknowledged),
+            "visible": len(self._visible),
+            "duplicate": self._duplicates_waiting,
+        }
+
+    def park(self, parked: Parked) -> None:
+        """Wait for its commit, and, without records, for its round."""
+        if not parked.charged:
+            self._charge(parked)
+        (self._reads if parked.round else self._writes).append(parked)
+        self._deadlines.add(parked)
+
+    def park_duplicate(self, parked: Parked) -> None:
+        """Wait for a record that is older than what waits: at once, if it has got as far as was
+        asked.
+        """
+        if not parked.charged:
+            self._charge(parked)
+        asked: Any = parked.acks
+        self._duplicate_count += 1
+        heap = self._duplicates.get(asked, self._duplicates[VISIBLE])
+        heapq.heappush(heap, (parked.offset, self._duplicate_count, parked))
+        self._duplicates_waiting += 1
+        self._deadlines.add(parked)
+        self._release_duplicates()
+
+    def committed(self, high_watermark: int) -> None:
+        """The high watermark (exclusive) has advanced. Writes that asked for more wait on."""
+        self._high_watermark = high_watermark
+        writes, give_back = self._writes, self._shares.give_back
+        while writes and writes[0].offset < high_watermark:
+            parked = writes.popleft()
+            if parked.done:
+                continue
+            if parked.acks == COMMITTED:
+                parked.done = True
+                if parked.charged:
+                    parked.charged = False
+                    give_back(parked.link.peer, parked.count)
+                self._send(parked)
+            else:
+                if parked.trace is not None:
+                    parked.trace.reached("commit")
+                    parked.committed = True
+                self._waiting_for[parked.acks].append(parked)
+        if self._duplicates_waiting:
+            self._release_duplicates()
+        if self._reads:
+            self.release_reads()
+
+    def read_index_confirmed(self, number: int) -> None:
+        """This node led after round ``number`` began."""
+        self._confirmed_round = number
+        self.release_reads()
+
+    def is_confirmed(self, number: int) -> bool:
+        """Whether this node led after round ``number`` began."""
+        return number <= self._confirmed_round
+
+    def release_reads(self) -> None:
+        """Send the replies without records whose commit and round have come."""
+        reads = self._reads
+        while (
+            reads
+            and reads[0].round <= self._confirmed_round
+            and reads[0].offset < self._high_watermark
+        ):
+            self._finish(reads.popleft())
+
+    def visibility(self, lowest_acknowledged_offset: int, min_known_lao: int) -> None:
+        """LAO, or what everybody has been told of it, has moved (both inclusive, -1 unknown)."""
+        self._lowest_acknowledged_offset, self._min_known_lao = (
+            lowest_acknowledged_offset,
+            min_known_lao,
+        )
+        for queue, reached in (
+            (self._acknowledged, lowest_acknowledged_offset),
+            (self._visible, min_known_lao),
+        ):
+            while queue and queue[0].offset <= reached:
+                parked = queue.popleft()
+                if not parked.done:
+                    parked.say_reached()
+                    self._finish(parked)
+        self._release_duplicates()
+
+    def waits_for_known_lao(self, lao: int) -> bool:
+        """Return whether a reply is covered by this LAO, and waits for every member to know it."""
+        visible, duplicates = self._visible, self._duplicates[VISIBLE]
+        return bool(
+            (visible and visible[0].offset <= lao) or (duplicates and duplicates[0][0] <= lao)
+        )
+
+    def _release_duplicates(self) -> None:
+        # Their offsets come in any order.
+        if not self._duplicates_waiting:
+            return
+        for asked, heap in self._duplicates.items():
+            if heap:
+                reached = {
+                    COMMITTED: self._high_watermark - 1,
+                    ACKNOWLEDGED: self._lowest_acknowledged_offset,
+                }
+                self._release_heap(heap, asked, reached.get(asked, self._min_known_lao))
+
+    def _release_heap(
+        self, heap: list[tuple[int, int, Parked]], asked: common_pb2.Acks, reached: int
+    ) -> None:
+        while heap and heap[0][0] <= reached:
+            parked = heapq.heappop(heap)[2]
+            self._duplicates_waiting -= 1
+            if not parked.done:
+                parked.response.write.reached = asked
+                self._finish(parked)
+
+    def _finish(self, parked: Parked) -> None:
+        if not parked.done:
+            self._done(parked)
+            self._send(parked)
+
+    def expired(self, now: float) -> Iterator[tuple[Parked, bool]]:
+        """Each reply whose deadline has passed, once, and whether its write is committed.
+
+        The caller answers it.
+
+        Whoever stops in between goes on with the next call.
+        """
+        for parked in self._deadlines.late(now, len(self)):
+            self._done(parked)
+            self._dead += 1
+            yield parked, self._is_committed(parked)
+        if self._dead and (self._dead > len(self) // 2 + SLACK or self._dead >= len(self)):
+            # Some of these queues may not move for long.
+            self._sweep()
+
+    def abandon(self, links: Collection[Any]) -> None:
+        """These links are gone: nobody waits for their replies any more. O(n)."""
+        duplicates = (entry[2] for heap in self._duplicates.values() for entry in heap)
+        for parked in chain(
+            self._writes, self._reads, self._acknowledged, self._visible, duplicates
+        ):
+            if parked.link in links and not parked.done:
+                self._done(parked)
+                parked.end_trace()
+        self._sweep()
+
+    def _is_committed(self, parked: Parked) -> bool:
+        return parked.is_write and parked.offset < self._high_watermark
+
+    def _sweep(self) -> None:
+        """Drop what was given up."""
+        self._dead = 0
+        for queue in (self._writes, self._reads, self._acknowledged, self._visible):
+            left = [parked for parked in queue if not parked.done]
+            queue.clear()
+            queue.extend(left)
+        for heap in self._duplicates.values():
+            heap[:] = [entry for entry in heap if not entry[2].done]
+            heapq.heapify(heap)
+        self._duplicates_waiting = sum(len(heap) for heap in self._duplicates.values())
+
+    def _charge(self, parked: Parked) -> None:
+        if parked.link is not None:
+            parked.charged = self._shares.take(parked.link.peer, parked.count)
+
+    def _done(self, parked: Parked) -> None:
+        parked.done = True
+        if parked.charged:
+            parked.charged = False
+            self._shares.give_back(parked.link.peer, parked.count)
+
+    def drain(self) -> Iterator[tuple[Parked, bool]]:
+        """All that wait, and whether their write is committed: leadership is lost.
+
+        Whoever stops in between goes on later.
+        """
+        for queue in (self._writes, self._reads, self._acknowledged, self._visible):
+            while queue:
+                parked = queue.popleft()
+                if not parked.done:
+                    self._done(parked)
+                    yield parked, self._is_committed(parked)
+        for heap in self._duplicates.values():
+            while heap:
+                parked = heapq.heappop(heap)[2]
+                self._duplicates_waiting -= 1
+                if not parked.done:
+                    self._done(parked)
+                    yield parked, self._is_committed(parked)
+
+
+def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:
+    """Put an error into a response."""
+    response.error.error_code = error.code
+    response.error.error_message = error.message
+    response.error.field = error.field
+    response.error.outcome_unknown = error.outcome_unknown
+    response.error.throttle_time_ms = error.throttle_time_ms
+    if isinstance(error, AwaitedIdError):
+        response.awaited_id.broker_id, response.awaited_id.remaining_ms = (
+            error.broker_id,
+            error.remaining_ms,
+        )
+
+
+def duplicate_of(
+    result: ClientResult, waiting: Waiting, response: pb.ControllerResponse, generation: int
+) -> Parked:
+    """The reply to a retry: where its write stands, and no body.
+
+    True as soon as that record is committed: no round is needed.
+    """
+    write = response.write
+    write.duplicate = True
+    write.token.generation, write.token.epoch, write.token.offset = (
+        generation,
+        result.epoch,
+        result.offset,
+    )
+    return Parked(
+        waiting.link,
+        response,
+        result.offset,
+        0,
+        waiting.request.acks,
+        waiting.deadline,
+        kind=waiting.kind,
+        begun=waiting.begun,
+    )
+
+
+def failure(
+    correlation_id: int, error: ApiError, *, controller_epoch: int, leader_endpoint: str
+) -> pb.ControllerResponse:
+    """The response that is an error."""
+    response = pb.ControllerResponse(
+        correlation_id=correlation_id,
+        leader_id=error.leader_id,
+        leader_endpoint=leader_endpoint,
+        controller_epoch=controller_epoch,
+    )
+    fill_error(response, error)
+    return response
+
+
+def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
+    """Complete the response to a committed write: the level that it has reached, the brokers that
+    the requested level still waits for, and whether the wait can continue at another controller.
+    """
+    if parked.acks == COMMITTED:
+        return
+    write = parked.response.write
+    write.leadership_lost = leadership_lost
+    acknowledged = lao.lao >= parked.offset
+    write.reached = common_pb2.ACKS_ACKNOWLEDGED if acknowledged else common_pb2.ACKS_COMMITTED
+    waiting = lao.waiting_for_known_lao if acknowledged else lao.waiting_for_applied
+    write.waiting_for_brokers.extend(waiting(parked.offset))
+
+
+def send_quietly(link: Any, message: Any) -> ApiError | None:
+    """Send; a link that has closed meanwhile swallows it, and its caller knows the outcome to be
+    unknown. Returns why no message can hold it; None: it was sent.
+    """
+    try:
+        link.send(message)
+    except LinkClosedError:
+        return None
+    except ApiError as error:
+        return error
+    return None
+
+
+HEARTBEAT = "broker_heartbeat"
+Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
+"""Every outcome except Defer: a deferred request is decided again later, and answered then."""
+
+
+class Answers:
+    """Sends the answers of one node."""
+
+    def __init__(self, node: ControllerNode, figures: RequestFigures) -> None:
+        self._node = node
+        self.figures = figures
+
+    def send(self, parked: Parked) -> None:
+        """Send a parked reply: what it says has become true. Never raises: it is sent in the turn
+        of a commit, and others wait behind it.
+        """
+        if parked.kind == HEARTBEAT and not parked.code:
+            parked.response.broker_heartbeat.quorum_time_ms = self._node.quorum_time_ms
+        too_large = send_quietly(parked.link, parked.response)
+        if too_large is not None:
+            error = ApiError(
+                too_large.code,
+                f"the reply: {too_large.message}",
+                field=too_large.field,
+                outcome_unknown=parked.is_write,
+            )
+            parked.end_trace(error.code)
+            self._fail(
+                parked.link, parked.response.correlation_id, error, parked.kind, parked.begun
+            )
+            return
+        if parked.trace is not None:
+            parked.end_trace(parked.code)
+        self.figures.answered(parked.kind, parked.begun, parked.code, parked.count)
+
+    def refuse(
+        self,
+        link: Any,
+        request: pb.ControllerRequest | ConfigWrites,
+        error: ApiError,
+        begun: float | None = None,
+    ) -> None:
+        """Refuse a request, or each of a group: it definitely failed, and no part of it was
+        executed. ``begun``: when it came, by the stopwatch; None: just now.
+        """
+        if begun is None:
+            begun = self.figures.stopwatch()
+        if type(request) is ConfigWrites:
+            for correlation_id in request.correlation_ids:
+                self._fail(link, correlation_id, error, KIND, begun)
+        else:
+            one: Any = request
+            self._fail(link, one.correlation_id, error, one.WhichOneof("body") or "", begun)
+
+    def _fail(
+        self, link: Any, correlation_id: int, error: ApiError, kind: str, begun: float
+    ) -> None:
+        """End a request with this error, which says whether the outcome is known."""
+        if self._node.closed:
+            # The node has stopped, perhaps because of its disk: send nothing more, not even an
+            # error.
+            return
+        send_quietly(link, self._node.directory.failure(correlation_id, error, link.listener))
+        self.figures.answered(kind, begun, error.code)
+
+    def give_up(
+        self, parked: Parked, lao: LaoView, is_committed: bool, code: ErrorCode, why: str
+    ) -> None:
+        """Answer a request that can wait no longer.
+
+        A committed write succeeds. An uncommitted write has an unknown outcome. A request without
+        records definitely failed.
+        """
+        for one in parked.each():
+            if is_committed:
+                say_how_far(one, lao, leadership_lost=code is ErrorCode.NOT_CONTROLLER)
+                self.send(one)
+            else:
+                error = ApiError(code, why, outcome_unknown=one.is_write)
+                one.end_trace(code)
+                self._fail(one.link, one.response.correlation_id, error, one.kind, one.begun)
+
+    def parked_group(
+        self, waiting: Waiting, writes: ConfigWrites, base_offset: int, epoch: int, generation: int
+    ) -> Parked:
+        """The replies to a group of writes whose records begin at ``base_offset``, to be parked."""
+        replies = ConfigReplies(
+            writes.correlation_ids,
+            writes.counts,
+            base_offset,
+            self._node.directory.leader_id,
+            epoch,
+            generation,
+        )
+        last_offset = base_offset + len(writes.changes) - 1
+        return Parked(
+            waiting.link,
+            replies,
+            last_offset,
+            0,
+            writes.acks,
+            waiting.deadline,
+            charged=True,
+            count=len(writes.counts),
+            kind=KIND,
+            begun=waiting.begun,
+        )
+
+    def parked(
+        self, decision: Answerable, waiting: Waiting, epoch: int, generation: int, offset: int
+    ) -> Parked:
+        """The reply to a decision of ``epoch`` about a single request, to be parked.
+
+        ``offset``: the offset of the last record that the decision wrote.
+        """
+        request: Any = waiting.request
+        response = pb.ControllerResponse(
+            correlation_id=request.correlation_id,
+            leader_id=self._node.directory.leader_id,
+            controller_epoch=epoch,
+        )
+        code = 0
+        if type(decision) is Write:
+            getattr(response, waiting.kind).CopyFrom(decision.body)
+            self.figures.failed_parts(waiting.kind, decision.body)
+            token = response.write.token
+            token.generation, token.epoch, token.offset = generation, epoch, offset
+        elif type(decision) is Duplicate:
+            return duplicate_of(decision.result, waiting, response, generation)
+        elif type(decision) is Refusal:
+            fill_error(response, decision.error)
+            code = decision.error.code
+            if decision.error.code is ErrorCode.NOT_CONTROLLER:
+                # A controller that finds itself stale does not name itself as the active one.
+                response.leader_id = decision.error.leader_id
+        else:
+            getattr(response, waiting.kind).CopyFrom(decision.body)
+            self.figures.failed_parts(waiting.kind, decision.body)
+        return Parked(
+            waiting.link,
+            response,
+            offset,
+            0,
+            request.acks,
+            waiting.deadline,
+            kind=waiting.kind,
+            begun=waiting.begun,
+            code=code,
+        )
+
+
+class Refusals:
+    """Sends a bounded number of refusals in each turn of the event loop, and the rest in the next
+    ones.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        intake: Intake,
+        node: ControllerNode,
+        soon: Callable[[float, Callable[[], None]], None],
+        stopwatch: Callable[[], float],
+    ) -> None:
+        """``soon`` calls back in a later turn of the event loop, unless this node has stopped by
+        then.
+        """
+        self._answers, self._intake, self._node = answers, intake, node
+        self._soon, self._stopwatch = soon, stopwatch
+        # The leaderships that were lost, each with the parked replies that are still to be
+        # answered.
+        self._lost: deque[tuple[Leadership, str, Iterator[tuple[Parked, bool]]]] = deque()
+        self._refusing = self._due = False
+
+    def lost(self, leadership: Leadership, why: str) -> None:
+        """Answer every request that waits for something that this leadership proposed."""
+        self._lost.append((leadership, why, leadership.parking.drain()))
+        self.go_on()
+
+    def refuse_waiting(self) -> None:
+        """Refuse every request that waits in the intake of a node that does not lead: none of them
+        was started.
+        """
+        self._refusing = True
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Answer the requests that wait in vain by now, unless the next turn does that anyway."""
+        if self._due:
+            return
+        begun = self._stopwatch()
+        refusals = self._all()
+        for _ in range(limits.CONTROLLER_TURN_MAX_REFUSALS):
+            if not next(refusals, False):
+                return
+            if self._stopwatch() - begun >= limits.TURN_MAX_S:
+                break
+        self._due = True
+        self._soon(self._stopwatch() - begun, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._due = False
+        self.go_on()
+
+    def _all(self) -> Iterator[bool]:
+        """Answer one request at each step."""
+        answers, node = self._answers, self._node
+        while self._lost:
+            lost, why, left = self._lost[0]
+            for parked, is_committed in left:
+                answers.give_up(parked, lost.log.lao, is_committed, ErrorCode.NOT_CONTROLLER, why)
+                yield True
+            self._lost.popleft()
+        error = node.not_controller()
+        if self._refusing and error is not None:
+            for waiting in self._intake.drain():
+                answers.refuse(waiting.link, waiting.request, error, waiting.begun)
+                yield True
+        self._refusing = False
+        leadership, now = node.leadership, node.now()
+        if leadership is None:
+            return
+        for parked, is_committed in leadership.parking.expired(now):
+            answers.give_up(
+                parked,
+                leadership.log.lao,
+                is_committed,
+                ErrorCode.REQUEST_TIMED_OUT,
+                "not committed in time",
+            )
+            yield True
+        error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not started in time")
+        for waiting in self._intake.expired(now):
+            answers.refuse(waiting.link, waiting.request, error, waiting.begun)
+            yield True

@@ -1,0 +1,308 @@
+"""The shell's part of a planned end: transfer of the leadership, and connection draining.
+
+A transfer begins with a notice to all clients that names the successor. While they connect to it,
+this node leads on: a connection costs both ends milliseconds, in which somebody should lead. A
+second notice, sent while the last chunk is being committed, has them send requests to the
+successor. Meanwhile the voters also store their votes for the successor, so that none of them waits
+for its disk in the election.
+
+Nothing polls: while a transfer is under way, a check follows each event of the quorum's state
+machine. As soon as this node has resigned, the waiting requests are redirected to the successor,
+and wait there until it leads, so that redirection and election run in parallel. The successor is
+told its part before it is told to campaign: a request that arrives before that waits, too.
+
+Why: docs/decisions/023-leadership-transfer.md, docs/decisions/031-prepared-vote.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from controller.decisions.quorum.transfer import TRANSFER_TIMEOUT_S, Transfer, best_successor
+from controller.service.replies import send_quietly
+from raftlog.errors import ApiError, ErrorCode, InvariantError
+from raftlog.transport.api import Link
+from raftlog.wire.controller.v1 import controller_pb2 as pb
+
+if TYPE_CHECKING:
+    from controller.service.node import ControllerNode
+
+log = structlog.get_logger(__name__)
+
+POLL_S = 0.005
+QUIET_S = 0.5
+"""Time without a request after which none is in flight: longer than a round trip of any working
+link.
+"""
+BOUND_S = 2.0
+"""Longest time that a node drains, even if requests still arrive."""
+
+
+class ConnectionDrain:
+    """Connection draining of a node that stops: clients are sent elsewhere, and the node waits
+    until no request can be in flight to it.
+
+    A link that breaks with a request in flight leaves that request's outcome unknown, although the
+    node would have refused it. So each link gets one notice (correlation id 0) that names the
+    active controller. A client sends its further requests there, and closes the link when all
+    earlier ones are answered. A client that does not know the notice is waited for until it is
+    silent.
+    """
+
+    def __init__(self) -> None:
+        self._links: dict[int, Any] = {}
+        self._heard_at = -math.inf
+        self._begun_at = math.inf
+        self.begun = False
+        """True once this node refuses all requests."""
+
+    def opened(self, link: Link) -> None:
+        """Add a link on which requests arrive."""
+        self._links[id(link)] = link
+
+    def closed(self, link: Link) -> None:
+        """Remove a link that has closed."""
+        self._links.pop(id(link), None)
+
+    def heard(self, now: float) -> None:
+        """Note that a request has arrived."""
+        self._heard_at = now
+
+    def begin(self, now: float, notice: Callable[[Link], pb.ControllerResponse]) -> None:
+        """Begin to drain, and send ``notice`` on every link."""
+        self._begun_at, self.begun = now, True
+        self.tell(notice)
+
+    def tell(self, notice: Callable[[Link], pb.ControllerResponse]) -> None:
+        """Send ``notice`` on every link."""
+        for link in list(self._links.values()):
+            send_quietly(link, notice(link))
+
+    def is_over(self, now: float) -> bool:
+        """Return whether no request can be in flight to this node, or the time is up."""
+        quiet_since = max(self._heard_at, self._begun_at)
+        return not self._links or now >= quiet_since + QUIET_S or now >= self._begun_at + BOUND_S
+
+
+CONNECT_S = 0.05
+"""Time in which clients connect to the successor, before any request waits for it."""
+NEXT_CHUNK_S = 0.01
+"""Longest wait for the next chunk after that."""
+HOLD_S = 0.25
+"""Longest time that requests are held at the successor, at a candidate, or at a node that has lost
+its leader: a client that tried one node after another would need longer.
+"""
+
+_WITHOUT_LEADER = ("unattached", "prospective", "candidate")
+"""Roles in which the next leader is elected within milliseconds, if it can be."""
+
+Answer = Callable[[ApiError | None], None]
+"""Called once, at the end of a transfer: with None if this node has resigned, else with the error.
+"""
+
+
+class LeadershipTransfer:
+    """The transfer of the leadership that is under way, at most one, and the requests that are held
+    for the next leader.
+
+    ``wake``: run a turn soon; ``refuse_waiting``: refuse the waiting requests, unless this node
+    leads; ``announce``: send clients the successor, and whether it takes requests from now on.
+    """
+
+    def __init__(
+        self,
+        node: ControllerNode,
+        wake: Callable[[], None],
+        refuse_waiting: Callable[[], None],
+        announce: Callable[[int, bool], None],
+    ) -> None:
+        self._node, self._wake, self._refuse_waiting = node, wake, refuse_waiting
+        self._announce = announce
+        self._loop = asyncio.get_running_loop()
+        self.under_way: Transfer | None = None
+        """Transfer that waits for its end: nothing is decided meanwhile."""
+        self._connecting: asyncio.Handle | None = None
+        """Set while clients connect to the successor."""
+        self._named_at, self._has_sent = -1.0, False
+        """Time at which the successor was announced, and whether its second notice was sent."""
+        self._answers: list[Answer] = []
+        self._timer: asyncio.Handle | None = None
+        self._held_until = -1.0
+        self._has_held = False
+        """True if requests were held since the last leader was known: they are not held twice."""
+        self._look_due = False
+        self.resigning = False
+        """True while this node resigns because its transfer is complete."""
+
+    def holds(self, now: float) -> bool:
+        """Return whether requests are held here although this node does not lead: it has just
+        resigned or begun to campaign; or it is the successor, or its leader is lost, and no request
+        was held since.
+        """
+        if now >= self._held_until and not self._has_held and self._awaits_leader():
+            self._hold()
+            self._has_held = True
+        return now < self._held_until and self._node.directory.successor_id == -1
+
+    def _awaits_leader(self) -> bool:
+        core = self._node.replica.core
+        return core.role in _WITHOUT_LEADER or core.is_successor
+
+    def campaigning(self) -> None:
+        """This node campaigns: hold requests until the outcome."""
+        self._hold()
+
+    def _hold(self) -> None:
+        self.stop_holding()
+        self._held_until = self._loop.time() + HOLD_S
+        self._timer = self._loop.call_at(self._held_until, self._give_up_holding)
+
+    def begin(self, target_id: int, reason: str, answer: Answer | None = None) -> None:
+        """Announce the successor, stop deciding a moment later, and resign as soon as no write can
+        be lost.
+
+        ``answer`` gets the end of the transfer that is under way already, if there is one.
+        """
+        if answer is not None:
+            self._answers.append(answer)
+        if self.under_way is not None or self._connecting is not None:
+            return
+        log.info("transferring the leadership", to=target_id, reason=reason)
+        if target_id < 0:
+            self._stop_deciding(target_id, reason)
+            return
+        self._announce(target_id, False)
+        self._named_at, self._has_sent = self._loop.time(), False
+        self._node.replica.choose_successor(target_id)
+        self._connecting = self._loop.call_later(CONNECT_S, self._connected, target_id, reason)
+
+    def _connected(self, target_id: int, reason: str) -> None:
+        """Stop deciding after the next chunk, if one is proposed soon: while it is committed,
+        clients get the second notice, and their next requests are at the successor when it leads.
+        """
+        replica = self._node.replica
+        end_offset = replica.log_end_offset
+
+        def stepped() -> None:
+            if replica.log_end_offset > end_offset and self._connecting is not None:
+                self._connecting.cancel()
+                self._stop_deciding(target_id, reason)
+
+        replica.stepped = stepped
+        self._connecting = self._loop.call_later(
+            NEXT_CHUNK_S, self._stop_deciding, target_id, reason
+        )
+
+    def _stop_deciding(self, target_id: int, reason: str) -> None:
+        self._connecting = None
+        self.stop_holding()
+        self.under_way = Transfer(target_id, reason, self._loop.time() + TRANSFER_TIMEOUT_S)
+        self._timer = self._loop.call_at(self.under_way.deadline, self._look)
+        self._node.replica.stepped = self._look_soon
+        self._look_soon()
+
+    def begin_to_anybody(self, reason: str, answer: Answer | None = None) -> None:
+        """Transfer the leadership to the voter that can lead soonest.
+
+        Without a successor, the accepted requests are still completed.
+        """
+        node = self._node
+        target_id = best_successor(node.replica.describe(node.now()), node.quorum.node_id)
+        self.begin(target_id, reason, answer)
+
+    def _look_soon(self) -> None:
+        """Check the transfer after all effects of the present event."""
+        if not self._look_due:
+            self._look_due = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_due = False
+        transfer, node = self.under_way, self._node
+        if transfer is None or node.leadership is None:
+            return
+        now = self._loop.time()
+        seen = node.replica.describe(now)
+        if not self._has_sent and transfer.is_awaited(seen, now - self._named_at):
+            self._has_sent = True
+            self._announce(transfer.target_id, True)
+        if transfer.may_resign(seen):
+            self.resigning = self._has_held = True
+            self._hold()
+            node.replica.resign(transfer.reason, transfer.target_id)
+            self.resigning = False
+            self._name_successor(transfer.target_id)
+            if node.leadership is not None:
+                raise InvariantError("a leader that is asked to resign leads on")
+        elif now >= transfer.deadline:
+            why = transfer.why_not(seen)
+            log.warning("leadership not transferred", to=transfer.target_id, why=why)
+            node.replica.choose_successor(-1)
+            self._end(
+                ApiError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"the leadership was not transferred in time: {why}",
+                )
+            )
+            self._wake()
+
+    def _name_successor(self, node_id: int) -> None:
+        """Redirect the waiting requests to the successor, which holds them."""
+        if node_id >= 0:
+            self._node.directory.successor_id = node_id
+            self._refuse_waiting()
+
+    def lost(self) -> None:
+        """End the transfer: this node has lost the leadership, by the transfer or otherwise."""
+        if self.resigning:
+            self._end(None)
+        elif self.under_way is not None or self._connecting is not None:
+            self._end(
+                ApiError(
+                    ErrorCode.NOT_CONTROLLER, "the leadership was lost before it was transferred"
+                )
+            )
+
+    def successor_known(self) -> None:
+        """Another node leads: redirect the held requests to it."""
+        self._has_held = False
+        if self._held_until >= 0:
+            self._give_up_holding()
+
+    def leads(self) -> None:
+        """This node leads: the held requests are decided here."""
+        self._has_held = False
+        self.stop_holding()
+
+    def stop_holding(self) -> None:
+        """Stop holding requests; the caller decides or refuses those that wait."""
+        self._held_until = self._node.directory.successor_id = -1
+        self._cancel()
+
+    def _give_up_holding(self) -> None:
+        self.stop_holding()
+        self._refuse_waiting()
+
+    def _end(self, error: ApiError | None) -> None:
+        answers, self._answers, self.under_way = self._answers, [], None
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        self._node.replica.stepped = None
+        for answer in answers:
+            answer(error)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """Stop for good."""
+        self._cancel()
+        self._end(ApiError(ErrorCode.NOT_CONTROLLER, "the node stops"))

@@ -1,0 +1,463 @@
+"""Work of a node that no request asks for: the tick, ten times a second, and its chores (free
+space, the voter set, the form of the vote file), and probes of brokers whose connection broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from controller.decider import Decider
+from controller.disk.snapshot_generator import SnapshotGenerator
+from controller.disk.space import FINE
+from controller.service.status import log_stall
+from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.requests import controller_request
+from raftlog.endpoint import endpoint_on, parse_endpoints
+from raftlog.errors import ApiError, ConfigError, FatalError
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.versions import supports_vote_in_place, supports_voter_listeners
+from raftlog.observability.journal import Journal
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.description import QuorumDescription
+from raftlog.storage.api import LogStore
+from raftlog.transport.api import Probe, Transport
+from raftlog.transport.unary_link import Caller, UnaryLink
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
+
+if TYPE_CHECKING:
+    from controller.service.intake import Intake, Reception
+    from controller.service.node import ControllerNode
+    from controller.service.observers import Observers
+    from controller.service.replies import Refusals
+    from controller.service.transfer import LeadershipTransfer
+    from raftlog.transport.api import Transport
+
+log = structlog.get_logger(__name__)
+
+
+class Timer(Protocol):
+    """A call that is to come."""
+
+    def cancel(self) -> None:
+        """It does not come."""
+
+
+PROBE_TIMEOUT_S = 0.5
+PROBE_AGAIN_S = 0.1
+REFUSALS = 2
+"""So many refused connects in a row, PROBE_AGAIN_S apart, count as evidence."""
+MAX_PROBES = 32
+"""At a time; of brokers beyond them the session decides."""
+
+
+class BrokerProbes:
+    """The probes of one node while it is the active controller.
+
+    ``decider``: None unless this node is the active controller; ``wake``: run a turn soon.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        decider: Callable[[], Decider | None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._transport = transport
+        self._active = decider
+        self._wake = wake
+        self._links: dict[int, int] = {}
+        """id(link) -> the broker whose newest heartbeat came on it."""
+        self._newest: dict[int, int] = {}
+        """Broker id -> id(link)."""
+        self._accepted: dict[int, int] = {}
+        """Broker id -> the epoch of the registration whose listener has accepted a connect, or was
+        asked to (-1 - epoch).
+        """
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def heard(self, link: Any, broker_id: int, broker_epoch: int) -> None:
+        """A heartbeat of a registered broker has arrived on a link."""
+        if self._newest.get(broker_id) != id(link):
+            self._links[id(link)] = broker_id
+            self._newest[broker_id] = id(link)
+        if (
+            self._accepted.get(broker_id) not in (broker_epoch, -1 - broker_epoch)
+            and len(self._tasks) < MAX_PROBES
+        ):
+            self._accepted[broker_id] = -1 - broker_epoch
+            self._begin(broker_id, self._try_first(broker_id, broker_epoch))
+
+    def closed(self, link: Any) -> None:
+        """A link is gone: if it was the newest of a broker's, look for the broker."""
+        broker_id = self._links.pop(id(link), None)
+        if broker_id is None or self._newest.get(broker_id) != id(link):
+            return
+        del self._newest[broker_id]
+        broker = self._registered(broker_id)
+        if (
+            broker is not None
+            and self._accepted.get(broker_id) == broker.epoch
+            and len(self._tasks) < MAX_PROBES
+        ):
+            self._begin(broker_id, self._find_out(broker_id, broker.epoch))
+
+    def reset(self) -> None:
+        """The leadership is lost, or the node stops.
+
+        Links stay known: their brokers may heartbeat under the next one.
+        """
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks.values():
+            task.cancel()
+        self._accepted.clear()
+
+    def _begin(self, broker_id: int, work: Any) -> None:
+        old = self._tasks.pop(broker_id, None)
+        if old is not None:
+            old.cancel()
+        task = self._tasks[broker_id] = asyncio.get_running_loop().create_task(
+            work, name=f"probe of broker {broker_id}"
+        )
+        task.add_done_callback(
+            lambda _: self._tasks.get(broker_id) is task and self._tasks.pop(broker_id)
+        )
+
+    def _registered(self, broker_id: int) -> Broker | None:
+        decider = self._active()
+        broker = decider.state.log.pending.brokers.get(broker_id) if decider is not None else None
+        return broker
+
+    async def _try_first(self, broker_id: int, epoch: int) -> None:
+        broker = self._registered(broker_id)
+        if (
+            broker is not None
+            and broker.epoch == epoch
+            and await self._probe(broker) is Probe.ACCEPTED
+        ):
+            self._accepted[broker_id] = epoch
+
+    async def _find_out(self, broker_id: int, epoch: int) -> None:
+        refusals = 0
+        while broker_id not in self._newest:
+            broker = self._registered(broker_id)
+            decider = self._active()
+            if broker is None or decider is None or broker.epoch != epoch or broker.fenced:
+                return
+            if not decider.state.sessions.is_alive(broker_id, asyncio.get_running_loop().time()):
+                return
+            refusals = refusals + 1 if await self._probe(broker) is Probe.REFUSED else 0
+            if refusals == REFUSALS and broker_id not in self._newest:
+                log.warning(
+                    "a broker's process seems to be gone",
+                    broker=broker_id,
+                    endpoint=broker.endpoint,
+                )
+                decider.found_gone(broker_id, epoch, asyncio.get_running_loop().time())
+                self._wake()
+                return
+            await asyncio.sleep(PROBE_AGAIN_S)
+
+    async def _probe(self, broker: Broker) -> Probe:
+        try:
+            return await self._transport.probe(broker.endpoint, PROBE_TIMEOUT_S)
+        except (
+            ConfigError,
+            ValueError,
+        ):  # an endpoint that is no address: a name that cannot be encoded
+            return Probe.SILENT
+
+
+class FreeSpace:
+    """The disk of one node; ``SpaceWatch`` judges."""
+
+    def __init__(
+        self,
+        node: ControllerNode,
+        store: LogStore,
+        transfer: LeadershipTransfer,
+        wake: Callable[[], None],
+    ) -> None:
+        self._node, self._store, self._transfer, self._wake = node, store, transfer, wake
+
+    def tick(self, now: float) -> None:
+        """Look, if it is time. Raises FatalError."""
+        node, space = self._node, self._node.space
+        if not space.due(now):
+            return
+        free_bytes = self._store.free_bytes()
+        if space.measured(free_bytes):
+            log.warning(
+                "disk below the free-space reserve" if space.low else "disk has space again",
+                free_bytes=free_bytes,
+            )
+            node.replica.space_changed(low=space.low)
+        if node.leadership is None:
+            space.verdict = FINE
+            return
+        before = space.verdict.refusal
+        verdict = space.judge(node.replica.describe(now), node.quorum.node_id, now)
+        if verdict.refusal != before:
+            log.error(
+                "writes are refused" if verdict.refusal else "writes go on", reason=verdict.refusal
+            )
+            self._wake()
+        if verdict.transfer_to >= 0 and node.leadership.decider is not None:
+            self._transfer.begin(verdict.transfer_to, "the disk is below its free-space reserve")
+
+
+class VoteForm:
+    """Tells the store at each change of the committed metadata.version; see ``Chore``.
+
+    Before the level is raised, a node may be killed and an older program started on its directory.
+    """
+
+    def __init__(self, node: ControllerNode, store: LogStore) -> None:
+        self._node, self._store = node, store
+        self._in_place = False
+
+    def tick(self, now: float) -> None:
+        """Look at the level. Raises FatalError."""
+        in_place = supports_vote_in_place(self._node.committed.features)
+        if in_place != self._in_place:
+            self._in_place = in_place
+            self._store.keep_vote_in_place(in_place)
+
+
+ASK_TIMEOUT_S = 5.0
+
+Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVoterRequest
+
+
+def wish(
+    seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool, several: bool = True
+) -> Wish | None:
+    """What this node is to ask of the active controller now, going by its own log; None: nothing.
+
+    A disk that was replaced is another replica: the voter it was before is removed first. Only who
+    is caught up asks to vote. ``several``: the voter set may name several listeners of a voter;
+    below that level it has the one that others know, or else the first.
+    """
+    if seen.voters_offset < 0 or not quorum.endpoint:
+        return None
+    endpoint = quorum.endpoint if several else endpoint_on(quorum.endpoint, "")
+    me = next((voter for voter in seen.voter_set if voter.node_id == quorum.node_id), None)
+    if me is not None and me.directory_id == quorum.directory_id:
+        if me.endpoint == endpoint or (not several and me.endpoint in _addresses(quorum)):
+            return None
+        return rpc.UpdateRaftVoterRequest(
+            voter_id=me.node_id, voter_directory_id=me.directory_id, endpoint=endpoint
+        )
+    caught_up = 0 <= seen.high_watermark <= seen.log_end_offset
+    if not auto_join or not caught_up or seen.role != "observer" or seen.leader_id < 0:
+        return None
+    if me is not None:
+        return rpc.RemoveRaftVoterRequest(voter_id=me.node_id, voter_directory_id=me.directory_id)
+    return rpc.AddRaftVoterRequest(
+        voter_id=quorum.node_id,
+        voter_directory_id=quorum.directory_id,
+        endpoint=endpoint,
+        # Its own acknowledgement may be needed for the commit: it must not wait for that.
+        ack_when_appended=True,
+    )
+
+
+def _addresses(quorum: QuorumConfig) -> set[str]:
+    return {one.address for one in parse_endpoints(quorum.endpoint)}
+
+
+class Joining:
+    """Looks now and then, and asks: one question at a time, again after twice the fetch timeout (as
+    Kafka does).
+
+    ``receive``: takes requests on a link, for a node that is the active controller itself.
+    """
+
+    def __init__(
+        self,
+        node: ControllerNode,
+        receive: Callable[[Any, list[Any]], None],
+        transport: Transport,
+        rng: random.Random,
+        *,
+        auto_join: bool,
+    ) -> None:
+        self._node = node
+        self._receive = receive
+        self._transport = transport
+        self._rng = rng
+        self._auto_join = auto_join
+        self._interval_s = 2 * node.quorum.fetch_timeout_ms / 1000
+        self._next_look = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def tick(self, now: float) -> None:
+        """Ask, if it is time and there is something to ask for."""
+        if now < self._next_look or self._task is not None:
+            return
+        self._next_look = now + self._interval_s
+        node = self._node
+        seen = node.replica.describe(now)
+        several = supports_voter_listeners(node.image.features)
+        wanted = wish(seen, node.quorum, auto_join=self._auto_join, several=several)
+        if wanted is not None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._ask(wanted, seen), name="joining"
+            )
+            self._task.add_done_callback(self._done)
+
+    def _done(self, _task: asyncio.Task[None]) -> None:
+        self._task = None
+
+    async def _ask(self, wanted: Wish, seen: QuorumDescription) -> None:
+        kind = type(wanted).__name__.removesuffix("Request")
+        try:
+            await (
+                self._ask_here(wanted)
+                if self._node.decider is not None
+                else self._ask_leader(wanted, seen)
+            )
+        except ApiError as error:
+            log.info("the voter set stays as it is for now", asked=kind, why=str(error))
+        else:
+            log.info("the voter set was changed", asked=kind, node=wanted.voter_id)
+
+    async def _ask_here(self, wanted: Wish) -> None:
+        link = UnaryLink(Caller("this node"))
+        request = controller_request(wanted, cluster_id=self._node.cluster_id)
+        request.client.node_id = self._node.quorum.node_id
+        self._receive(link, [request])
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            response = await link.response
+        checked(response)
+
+    async def _ask_leader(self, wanted: Wish, seen: QuorumDescription) -> None:
+        own = self._node.quorum
+        voters = (*seen.voter_set, *own.configured_voters)
+        known = [voter.endpoint for voter in voters if voter.endpoint != own.endpoint]
+        addresses = list(dict.fromkeys((*known, *own.bootstrap_servers)))
+        if not addresses:
+            return
+        client = ControllerClient(
+            self._transport, addresses, rng=self._rng, cluster_id=own.cluster_id
+        )
+        try:
+            # Without a principal: a leader that asks for certificates writes down whose it is.
+            request = controller_request(wanted, cluster_id=own.cluster_id)
+            request.client.node_id = own.node_id
+            await client.call(request, timeout_s=ASK_TIMEOUT_S)
+        finally:
+            client.close()
+
+    def close(self) -> None:
+        """Stop for good."""
+        self._next_look = float("inf")
+        if self._task is not None:
+            self._task.cancel()
+
+
+TICK_S = 0.1
+GAP_S = 0.1
+"""If the event loop is paused for longer (a stopped process, garbage collection, swap), it misses
+heartbeats: it extends all sessions.
+"""
+
+
+class Chore(Protocol):
+    """What looks at each tick whether it has something to do."""
+
+    def tick(self, now: float) -> None:
+        """Do what is due. Raises FatalError."""
+
+
+class Housekeeping:
+    """The tick of one node.
+
+    ``chores``: done on every node, in this order; ``failed``: this node cannot go on; ``wake``: run
+    a turn soon.
+    """
+
+    def __init__(
+        self,
+        node: ControllerNode,
+        snapshots: SnapshotGenerator,
+        chores: tuple[Chore, ...],
+        *,
+        reception: Reception,
+        intake: Intake,
+        refusals: Refusals,
+        observers: Observers,
+        journal: Journal,
+        failed: Callable[[FatalError], None],
+        wake: Callable[[], None],
+        call_at: Callable[[float, Callable[[], None]], Timer],
+    ) -> None:
+        self._node, self._snapshots, self._chores = node, snapshots, chores
+        self._reception, self._intake = reception, intake
+        self._refusals, self._observers, self._journal = refusals, observers, journal
+        self._failed, self._wake, self._call_at = failed, wake, call_at
+        self._timer: Timer | None = None
+        self.next_tick_at = 0.0
+        """By the loop's clock; long past: the event loop is held up."""
+
+    def start(self) -> None:
+        """Tick until ``close``."""
+        self._arm(self._node.now())
+
+    def _arm(self, now: float) -> None:
+        self.next_tick_at = now + TICK_S
+        self._timer = self._call_at(self.next_tick_at, self._tick)
+
+    def _tick(self) -> None:
+        now = self._node.now()
+        gap_s = now - self.next_tick_at
+        self._arm(now)
+        if gap_s > GAP_S:
+            # Whoever leads now: if this node led before a long pause, the line says why it leads no
+            # more.
+            log.warning("the loop was away", gap_ms=round(gap_s * 1000))
+        try:
+            self._do_chores(now)
+        except FatalError as error:
+            self._failed(error)
+        if not self._node.closed:
+            self._reception.forget_gone()
+            if self._node.leadership is not None:
+                self._lead(now, gap_s)
+
+    def _do_chores(self, now: float) -> None:
+        node = self._node
+        if not node.loading:
+            committed = node.committed
+            self._snapshots.tick(
+                now,
+                committed.state_bytes,
+                lambda: committed.image,
+                committed.log_hash,
+                low_on_space=node.space.low,
+            )
+        for chore in self._chores:
+            if not node.closed:
+                chore.tick(now)
+
+    def _lead(self, now: float, gap_s: float) -> None:
+        """What only a leader has to do."""
+        self._refusals.go_on()
+        self._observers.release(expired_only=True)
+        decider = self._node.decider
+        if decider is None:
+            return
+        log_stall(decider, now, self._journal)
+        if gap_s > GAP_S:
+            decider.was_away(gap_s, now)
+        elif self._intake.wake(now) or decider.due.next_deadline() <= now:
+            self._wake()
+
+    def close(self) -> None:
+        """Stop for good."""
+        if self._timer is not None:
+            self._timer.cancel()
