@@ -132,6 +132,7 @@ def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
     for name, text in (
         ("protocol.html", "TOPIC_ALREADY_EXISTS"),
         ("security.html", "UnregisterBroker"),
+        ("correctness.html", "vote-not-durable"),
         ("incidents.html", "became_leader"),
         ("configuration.html", "broker.session.timeout.ms"),
         ("reference/python.html", "client.topics"),

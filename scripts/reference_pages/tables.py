@@ -1,5 +1,5 @@
 """The generated sections of written pages: error codes, permissions, node events, configuration
-keys.
+keys, mutants.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from raftlog.security.permissions import (
 )
 from raftlog.transport.statuses import status_of
 from reference_pages.markdown import cell, paragraph, table
+from simulation.mutants.registry import MUTANTS
 
 RETRIED_BY: Mapping[str, Set[ErrorCode]] = {
     "reads": broker_client.ELSEWHERE,
@@ -92,6 +93,12 @@ def configuration_keys() -> str:
     return "".join(items)
 
 
+def mutants() -> str:
+    """Return the table of all mutants."""
+    rows = ((f"`{name}`", cell(one.rule), str(one.seeds)) for name, one in MUTANTS.items())
+    return table(("Mutant", "What it breaks", "Killed within seeds"), rows)
+
+
 def permissions() -> str:
     """Return the table of the right that each request needs, without the requests of nodes."""
     return table(("Request", "To", "Needs", "On"), _permission_rows())
@@ -144,5 +151,6 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     "permissions": permissions,
     "node events": node_events,
     "configuration keys": configuration_keys,
+    "mutants": mutants,
 }
 """The sections by their names: ``<!-- generated: NAME -->`` in a page stands for one."""

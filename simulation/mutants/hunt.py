@@ -237,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, as JSON")
-    form.add_argument("--markdown", action="store_true", help="the table of docs/correctness.md")
+    form.add_argument("--markdown", action="store_true", help="a Markdown table")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.name) - set(MUTANTS))
     if unknown:
