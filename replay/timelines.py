@@ -25,7 +25,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from raftlog.metadata.records import RecordType
 from replay.kernels import timelines as kernels
 from replay.kernels.arrays import NEVER
-from replay.kernels.causes import cause_named
 from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, Facts, Row
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES
 from replay.workers import prepare_worker, slices_of
@@ -75,16 +74,10 @@ def brokers(records: DataFrame, facts: Facts | None = None) -> DataFrame:
     """Registrations of brokers: BROKER_COLUMNS. No row while a broker is not registered.
 
     ``registration``: it begins by a registration, not by a change of one; ``reason`` is
-    "registered" then, as in the image. ``cause``: see :func:`replay.kernels.causes.cause_named`.
-    The batch is that of the record that begins it, inclusive.
+    "registered" then, as in the image. The batch is that of the record that begins it, inclusive.
     """
     facts = facts or facts_of(records)
-    rows = [
-        span._asdict()
-        | _end(span.ends, span.ends_ms)
-        | {"cause": cause_named(span.cause, span.reason)}
-        for span in facts.brokers
-    ]
+    rows = [span._asdict() | _end(span.ends, span.ends_ms) for span in facts.brokers]
     return _table(records, rows, BROKER_COLUMNS, BROKERS_DDL)
 
 

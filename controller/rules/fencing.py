@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from controller.rules.elections import MAX_REMOVALS, elections_on_join, removals
-from raftlog.metadata.causes import OLD_TEXT_OF, UNVOUCHED, Cause
+from raftlog.metadata.causes import UNVOUCHED, Cause
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import supports_causes
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 _WORDS = {
@@ -27,53 +26,34 @@ _WORDS = {
     Cause.CONTROLLED_SHUTDOWN: "controlled shutdown",
     Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS: "active without heartbeats, controlled shutdown",
 }
-"""The causes in words, for people.
-
-Below metadata.version 6 the words decide, so what is written there is the text of old.
-"""
+"""The causes in words, for people."""
 
 
-def registration_change(view: ImageView, broker: Broker, cause: Cause, **standing: bool) -> Record:
-    """A change of a broker's ``standing`` (fenced, in_controlled_shutdown; what is not named
-    stays), with why, as the level has it.
+def registration_change(broker: Broker, cause: Cause, **standing: bool) -> Record:
+    """Return a change of a broker's ``standing`` (fenced, in_controlled_shutdown; a flag that is
+    not named stays), with its cause.
     """
-    if supports_causes(view.features):
-        said, reason = int(cause), _WORDS.get(cause, "")
-    else:
-        said, reason = 0, OLD_TEXT_OF.get(cause, "")
-    return record(_change(broker, said, reason, standing))
-
-
-def without_cause(broker: Broker) -> Record:
-    """What makes the broker what it would be had its cause been written in words, as programs of
-    before the causes read it.
-    """
-    return record(_change(broker, 0, OLD_TEXT_OF.get(broker.cause, broker.reason), {}))
-
-
-def _change(
-    broker: Broker, said: int, reason: str, standing: dict[str, Any]
-) -> pb.BrokerRegistrationChangeRecord:
-    return pb.BrokerRegistrationChangeRecord(
+    change = pb.BrokerRegistrationChangeRecord(
         broker_id=broker.id,
         broker_epoch=broker.epoch,
-        reason=reason,
-        cause=cast("Any", said),
-        **standing,
+        reason=_WORDS.get(cause, ""),
+        cause=cast("Any", int(cause)),
+        **cast("Any", standing),
     )
+    return record(change)
 
 
 def fence(view: ImageView, broker: Broker, cause: Cause) -> list[Record]:
     """Fence a broker, and take it out of every ISR and leadership; ``isr_removals`` goes on where
     that is more than MAX_REMOVALS.
     """
-    change = registration_change(view, broker, cause, fenced=True, in_controlled_shutdown=False)
+    change = registration_change(broker, cause, fenced=True, in_controlled_shutdown=False)
     return [change, *removals(view, broker.id, limit=MAX_REMOVALS)]
 
 
 def unfence(view: ImageView, broker: Broker, cause: Cause = Cause.CAUGHT_UP) -> list[Record]:
     """Unfence a broker, and give it the leaderless partitions that waited for it."""
-    change = registration_change(view, broker, cause, fenced=False)
+    change = registration_change(broker, cause, fenced=False)
     return [change, *elections_on_join(view, broker.id)]
 
 
@@ -86,7 +66,7 @@ def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
         return moved
     unvouched = broker.cause in UNVOUCHED
     cause = Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS if unvouched else Cause.CONTROLLED_SHUTDOWN
-    return [registration_change(view, broker, cause, in_controlled_shutdown=True), *moved]
+    return [registration_change(broker, cause, in_controlled_shutdown=True), *moved]
 
 
 def take_leave(view: ImageView, broker: Broker) -> list[Record]:
@@ -94,6 +74,6 @@ def take_leave(view: ImageView, broker: Broker) -> list[Record]:
     :func:`raftlog.metadata.entities.has_left`.
     """
     change = registration_change(
-        view, broker, Cause.CONTROLLED_SHUTDOWN, fenced=True, in_controlled_shutdown=True
+        broker, Cause.CONTROLLED_SHUTDOWN, fenced=True, in_controlled_shutdown=True
     )
     return [change, *removals(view, broker.id, on_purpose=True)]

@@ -105,11 +105,7 @@ class EpochFloor:
             return None
         changes = [
             registration_change(
-                state.log.pending,
-                broker,
-                Cause.LOG_TAKEN_BACK,
-                fenced=True,
-                in_controlled_shutdown=False,
+                broker, Cause.LOG_TAKEN_BACK, fenced=True, in_controlled_shutdown=False
             )
             for broker in unfenced
         ]

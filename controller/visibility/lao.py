@@ -35,7 +35,7 @@ from typing import Any
 from controller.visibility.lao_view import LaoView
 from controller.visibility.registrations import Registration
 from raftlog.batch import Body
-from raftlog.metadata.causes import UNVOUCHED, cause_of
+from raftlog.metadata.causes import UNVOUCHED
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, parse_body
 from raftlog.metadata.versions import heartbeats_in_force
@@ -148,7 +148,7 @@ class LaoTracker(LaoView):
             registrations.unregister(message.broker_id, batch_end)
         else:
             broker = registrations.current[message.broker_id]
-            broker.unvouched = cause_of(message.cause, message.reason) in UNVOUCHED
+            broker.unvouched = message.cause in UNVOUCHED
             if message.HasField("fenced"):
                 registrations.set_fenced(broker, message.fenced, batch_end)
 

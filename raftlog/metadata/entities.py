@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from raftlog.metadata.causes import Cause, HostnameCause, cause_of, hostname_cause_of
+from raftlog.metadata.causes import Cause, HostnameCause
 
 HASH_BITS = 128
 HASH_MASK = (1 << HASH_BITS) - 1
@@ -82,6 +82,7 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
     registration_version: int
     process: Process
     reason: str
+    cause: Cause = Cause.UNSPECIFIED
 
     @property
     def endpoint(self) -> str:
@@ -115,39 +116,6 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
     def has_left(self) -> bool:
         """See :func:`has_left`."""
         return bool(has_left(self.fenced, self.in_controlled_shutdown))
-
-    @property
-    def cause(self) -> Cause:
-        """Why it is as it is: what its last record says, else what its reason stood for before
-        records said it.
-        """
-        return cause_of(said_cause(self), self.reason)
-
-
-class CausedBroker(Broker, frozen=True, array_like=True):
-    """A registration whose last record says its cause (metadata.version 6).
-
-    One more element in the canonical bytes; a broker without it has the bytes, and the hash, that
-    it had before there were causes.
-    """
-
-    said_cause: int = 0
-
-
-def said_cause(entity: Broker | Hostname) -> int:
-    """The cause that its last record says; 0: it says none."""
-    return entity.said_cause if isinstance(entity, CausedBroker | CausedHostname) else 0
-
-
-def with_cause(broker: Broker, said: int) -> Broker:
-    """The broker, with the cause that its last record says; 0: with none, whatever was said
-    before.
-    """
-    values = [getattr(broker, name) for name in Broker.__struct_fields__]
-    if said:
-        values.append(int(said))
-    kind: type[Broker] = CausedBroker if said else Broker
-    return kind(*values)
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -264,27 +232,7 @@ class Hostname(msgspec.Struct, frozen=True, array_like=True):
     broker_id: int
     offset: int
     reason: str
-
-    @property
-    def cause(self) -> HostnameCause:
-        """Why it is mapped: what its record says, else what its reason stood for before records
-        said it.
-        """
-        return hostname_cause_of(said_cause(self), self.reason)
-
-
-class CausedHostname(Hostname, frozen=True, array_like=True):
-    """A mapping whose record says its cause (metadata.version 6): one more element in the canonical
-    bytes, as of a CausedBroker.
-    """
-
-    said_cause: int = 0
-
-
-def mapping_with_cause(mapping: Hostname, said: int) -> Hostname:
-    """The mapping, with the cause that its record says; 0: with none."""
-    values = (mapping.name, mapping.version, mapping.broker_id, mapping.offset, mapping.reason)
-    return CausedHostname(*values, said_cause=int(said)) if said else Hostname(*values)
+    cause: HostnameCause = HostnameCause.UNSPECIFIED
 
 
 class ExportCursor(msgspec.Struct, frozen=True, array_like=True):

@@ -21,7 +21,7 @@ from raftlog.config_writes.messages import Change
 from raftlog.config_writes.twin import entity
 from raftlog.metadata import versions
 from raftlog.metadata.acl_fold import add_entry, remove_entry
-from raftlog.metadata.causes import OLD_TEXT_OF, Cause
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.clients import close_client, fold_identity, open_client
 from raftlog.metadata.entities import (
     Applied,
@@ -35,7 +35,6 @@ from raftlog.metadata.entities import (
     VoterEntry,
     Voters,
     bytes_hash,
-    with_cause,
 )
 from raftlog.metadata.export_cursors import fold_export_cursor
 from raftlog.metadata.flat_map import FlatMutation
@@ -248,7 +247,8 @@ def _register_broker(
             message.process.lock_device,
             message.process.lock_inode,
         ),
-        reason=OLD_TEXT_OF[Cause.REGISTERED],
+        reason="registered",
+        cause=Cause.REGISTERED,
     )
     image.replace("broker", (broker.id,), image.brokers.get(broker.id), broker)
     image.brokers[broker.id] = broker
@@ -271,23 +271,21 @@ def _change_registration(
             f"registration change at offset {offset} is for epoch {message.broker_epoch} of broker"
             f" {old.id}, not {old.epoch}"
         )
-    if message.cause and int(message.cause) not in _CAUSES:
+    if message.cause not in _CAUSES:
         raise UnknownRecordError(
             f"the cause {message.cause} at offset {offset} is unknown to this build"
         )
-    new = with_cause(
-        replace(
-            old,
-            fenced=message.fenced if message.HasField("fenced") else old.fenced,
-            in_controlled_shutdown=(
-                message.in_controlled_shutdown
-                if message.HasField("in_controlled_shutdown")
-                else old.in_controlled_shutdown
-            ),
-            log_dirs=tuple(message.log_dirs) or old.log_dirs,
-            reason=message.reason,
+    new = replace(
+        old,
+        fenced=message.fenced if message.HasField("fenced") else old.fenced,
+        in_controlled_shutdown=(
+            message.in_controlled_shutdown
+            if message.HasField("in_controlled_shutdown")
+            else old.in_controlled_shutdown
         ),
-        message.cause,
+        log_dirs=tuple(message.log_dirs) or old.log_dirs,
+        reason=message.reason,
+        cause=Cause(message.cause),
     )
     image.replace("broker", (old.id,), old, new)
     image.brokers[old.id] = new

@@ -5,7 +5,7 @@ need not mean a new broker id.
 from __future__ import annotations
 
 from raftlog.metadata.causes import HostnameCause
-from raftlog.metadata.entities import Broker, Hostname, mapping_with_cause, said_cause
+from raftlog.metadata.entities import Broker, Hostname
 from raftlog.metadata.image import ImageDraft
 from raftlog.metadata.records import UnknownRecordError
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -32,34 +32,21 @@ def mapping_to_dict(mapping: Hostname) -> dict[str, int]:
     return {"version": mapping.version, "broker.id": mapping.broker_id}
 
 
-def takes_cause_back(said: int, old_broker_id: int | None, message: pb.HostnameRecord) -> bool:
-    """Whether a record does nothing but take back the cause that is ``said`` by a mapping to this
-    broker (None: the host is not mapped).
-    """
-    return (
-        bool(said)
-        and not message.cause
-        and message.HasField("broker_id")
-        and message.broker_id == old_broker_id
-    )
-
-
 def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, epoch: int) -> None:
     """Fold a HostnameRecord.
 
     Raises KeyError for the deletion of a mapping that is not there, UnknownRecordError for an
     unknown cause.
     """
-    name, said = message.hostname, int(message.cause)
-    if said and said not in _CAUSES:
-        raise UnknownRecordError(f"the cause {said} at offset {offset} is unknown to this build")
+    name = message.hostname
+    if message.cause not in _CAUSES:
+        raise UnknownRecordError(
+            f"the cause {message.cause} at offset {offset} is unknown to this build"
+        )
     old = image.hostnames.get(name)
     if message.HasField("broker_id"):
-        if old is not None and takes_cause_back(said_cause(old), old.broker_id, message):
-            offset = old.offset
-        new = mapping_with_cause(
-            Hostname(name, message.version, message.broker_id, offset, message.reason), said
-        )
+        cause = HostnameCause(message.cause)
+        new = Hostname(name, message.version, message.broker_id, offset, message.reason, cause)
         image.hostnames[name] = new
     else:
         new = None

@@ -25,15 +25,14 @@ from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import acl_fold, flat_map
 from raftlog.metadata.acls import AccessControlEntry
-from raftlog.metadata.causes import Cause, HostnameCause
 from raftlog.metadata.clients import client_of
 from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,
-    CausedBroker,
-    CausedHostname,
+    Broker,
     ClientResult,
     ExportCursor,
+    Hostname,
     KeyValue,
     Leader,
     Lease,
@@ -44,8 +43,6 @@ from raftlog.metadata.entities import (
     Voters,
     encoded_hash,
     entity_bytes,
-    mapping_with_cause,
-    with_cause,
 )
 from raftlog.metadata.image import Image, ImageDraft
 from raftlog.metadata.key_values import put_key_value
@@ -153,11 +150,6 @@ def _add_broker(parts: Parts, content: Content) -> None:
     parts.brokers[content[0]] = content[1]
 
 
-def _canonical_broker(content: Content) -> Content:
-    id_, broker = content
-    return id_, with_cause(broker, Cause(broker.said_cause))
-
-
 def _add_topic(parts: Parts, content: Content) -> None:
     topic_id, name = content
     if name in parts.topic_ids:
@@ -205,11 +197,6 @@ def _add_client_result(parts: Parts, content: Content) -> None:
     parts.client_results[result.client_id, result.sequence] = result
 
 
-def _canonical_hostname(content: Content) -> Content:
-    (mapping,) = content
-    return (mapping_with_cause(mapping, HostnameCause(mapping.said_cause)),)
-
-
 def _add_hostname(parts: Parts, content: Content) -> None:
     parts.hostnames[content[0].name] = content[0]
 
@@ -251,9 +238,8 @@ KINDS: tuple[Kind, ...] = (
         ("brokers",),
         lambda image: image.brokers,
         lambda image, id_: ((id_, image.brokers[id_]),),
-        tuple[int, CausedBroker],
+        tuple[int, Broker],
         _add_broker,
-        _canonical_broker,
     ),
     Kind(
         "applied",
@@ -311,9 +297,8 @@ KINDS: tuple[Kind, ...] = (
         ("hostnames",),
         lambda image: image.hostnames,
         lambda image, name: ((image.hostnames[name],),),
-        tuple[CausedHostname],
+        tuple[Hostname],
         _add_hostname,
-        _canonical_hostname,
     ),
     Kind(
         "export_cursor",

@@ -40,10 +40,6 @@ _HOSTNAMES = 3
 _REPLICA_EPOCHS = 3
 _EXPORT_CURSORS = 4
 _LEADER_EPOCH_RANGES = 5
-CAUSES = 6
-"""The level from which on the records of brokers' changes and of hosts' mappings say their
-cause.
-"""
 ACLS = 7
 """The level from which on access control entries may be written."""
 _VOTER_LISTENERS = 7
@@ -131,13 +127,6 @@ def supports_leader_epoch_ranges(features: Features) -> bool:
     the old one.
     """
     return metadata_version(features) >= _LEADER_EPOCH_RANGES
-
-
-def supports_causes(features: Features) -> bool:
-    """Whether the records that have a cause may say it: builds before would forget it, and have
-    another state hash.
-    """
-    return metadata_version(features) >= CAUSES
 
 
 def supports_acls(features: Features) -> bool:

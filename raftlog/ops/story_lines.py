@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 from raftlog.metadata.authors import author
-from raftlog.metadata.causes import PLANNED, cause_of
+from raftlog.metadata.causes import PLANNED
 from raftlog.metadata.changes import Changed
 from raftlog.metadata.differences import field_changes, raw, words
 from raftlog.observability.journal import Kind, NodeEvent
@@ -345,7 +345,7 @@ def _fence(seen: Timeline, change: Changed, new: dict[str, Any], later: list[Cha
         ),
         -1,
     )
-    cause = cause_of(new.get("said_cause", 0), new["reason"])
+    cause = new.get("cause", 0)
     # A broker that registers anew is fenced until it has caught up.
     again = change.type_name == "REGISTER_BROKER"
     text = f"broker {change.key} was fenced"

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import structs
 
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.differences import brief, field_changes
-from raftlog.metadata.entities import Broker, Voters, with_cause
+from raftlog.metadata.entities import Broker, Voters
 from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
@@ -103,7 +104,7 @@ def _comparable(image: Image) -> dict[tuple[str, str], Any]:
             continue
         if isinstance(value, Broker):
             # Why it is as it is.
-            found[kind, key] = structs.replace(with_cause(value, 0), reason="")
+            found[kind, key] = structs.replace(value, reason="", cause=Cause.UNSPECIFIED)
         elif isinstance(value, Voters):
             # Where they were named.
             found[kind, key] = value.voters

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raftlog.metadata.causes import OLD_TEXT_OF, Cause
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.records import RecordType
 from raftlog.metadata.versions import METADATA_VERSION
 from replay.kernels.arrays import NEVER, Bools, Ints, Known
@@ -275,8 +275,8 @@ def _span(event: Row, known: Row) -> BrokerSpan:
         fenced=known.get("fenced"),
         in_controlled_shutdown=known.get("in_controlled_shutdown"),
         rack=known.get("rack"),
-        reason=OLD_TEXT_OF[Cause.REGISTERED] if registered else event["reason"],
-        cause=event["cause"],
+        reason="registered" if registered else event["reason"],
+        cause=Cause.REGISTERED.name if registered else event["cause"],
         registration=registered,
         incarnation_id=known.get("incarnation_id"),
         principal=event["principal"],

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from raftlog.metadata.causes import PLANNED
 from replay.kernels.arrays import NEVER
-from replay.kernels.causes import cause_named
 from replay.kernels.facts import BrokerSpan
 from replay.outages.model import Fencing
 
@@ -76,7 +75,7 @@ def _of_one(spans: Iterable[BrokerSpan]) -> Iterator[Service]:
             ends,
             span.ends_ms,
             REGISTERED_ANEW if span.registration else span.reason,
-            cause_named(span.cause, span.reason),
+            span.cause,
             follows,
         )
     if current is not None:

@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from replay.audit.history import remembered_spans
-from replay.kernels.causes import cause_named
 from replay.kernels.facts import BROKER_TYPES, RARE_COLUMNS, BrokerSpan, Facts
 from replay.lag.absence import AT_THE_END, Return, returns
 from replay.lag.holders import Blame, blamed, stalls
@@ -111,8 +110,8 @@ def _brokers(piece: Piece) -> list[BrokerSpan]:
 
 
 def _departed(piece: Piece) -> Iterator[Departure]:
-    for broker, offset, at_ms, reason, cause in _rows(piece, "departed", *Departure._fields):
-        yield Departure(broker, offset, at_ms, reason, cause_named(cause, reason))
+    for values in _rows(piece, "departed", *Departure._fields):
+        yield Departure(*values)
 
 
 def _rows(piece: Piece, name: str, *columns: str) -> list[tuple[Any, ...]]:

@@ -32,9 +32,9 @@ from typing import Any
 from typing_extensions import override
 
 from controller.settings import ControllerSettings
-from raftlog.metadata.causes import HostnameCause, hostname_cause_of
+from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import has_left
-from raftlog.metadata.hostnames import hostname_key, takes_cause_back
+from raftlog.metadata.hostnames import hostname_key
 from raftlog.metadata.records import Record, RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
@@ -61,8 +61,6 @@ class BrokerIds(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._level = 0
         self._mapped: dict[str, int] = {}
-        self._said: dict[str, int] = {}
-        """Host -> the cause that the record of its mapping says."""
         self._hosts: dict[int, set[str]] = {}
         """Broker id -> the hosts that it was ever registered from."""
         self._ledger = ledger
@@ -174,7 +172,7 @@ class BrokerIds(Checker):
                 self._left.setdefault(message.broker_id, self._ledger.world.now())
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE:
                 # Unless it is fenced, it was heard: the answer to its heartbeat may still wait for
-                # this commit. A change of the cause alone, as a lower level needs it, is of nobody.
+                # this commit. What an amendment says again is of nobody.
                 moved, broker_id = (
                     message.HasField("fenced") or message.HasField("in_controlled_shutdown"),
                     message.broker_id,
@@ -204,16 +202,13 @@ class BrokerIds(Checker):
 
     def _hostname(self, message: Any, offset: int) -> list[str]:
         """The host, if a registration has mapped it."""
-        host, said = message.hostname, self._said.pop(message.hostname, 0)
-        if takes_cause_back(said, self._mapped.get(host), message):
-            # For a lower level, in words: as of the offset that it had.
-            return []
+        host = message.hostname
         self._mapped.pop(host, None)
         if not message.HasField("broker_id"):
             self._by_hand.pop(host, None)
             return []
-        self._mapped[host], self._said[host] = message.broker_id, message.cause
-        if hostname_cause_of(message.cause, message.reason) != HostnameCause.BY_HAND:
+        self._mapped[host] = message.broker_id
+        if message.cause != HostnameCause.BY_HAND:
             return [host]
         self._by_hand[host] = message.broker_id, offset
         return []

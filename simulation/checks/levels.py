@@ -2,8 +2,8 @@
 (KIP-584).
 
 Records that a level brings are not committed below it, and a level is not lowered below what is
-there: mapped hosts, export cursors, open clients and whose they are, the voter set, causes of
-brokers' changes and of mapped hosts, access control entries.
+there: mapped hosts, export cursors, open clients and whose they are, the voter set, access control
+entries.
 
 Would catch: a record whose level is not asked for, or asked of an older image than the one it is
 decided on; a downgrade that leaves something behind, or that a record overtakes.
@@ -16,7 +16,6 @@ from typing import Any
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import (
     ACLS,
-    CAUSES,
     KEY_VALUES,
     LATEST_METADATA_VERSION,
     LOG_HASH,
@@ -53,16 +52,8 @@ class Levels(Checker):
         """After registrations of builds that do not know the latest level."""
         self.older = 0
         """Registrations of builds that do not know the latest level."""
-        self._caused: set[int] = set()
-        """Brokers whose last record says a cause."""
-        self._caused_hosts: set[str] = set()
-        """Hosts whose mapping says one."""
         self._owned: set[int] = set()
         """Open clients that belong to a principal."""
-        self.caused = self.put_in_words = 0
-        """Records that say one; and brokers and hosts whose cause was taken back for a lower
-        level.
-        """
         self._known: dict[int, int] = {}
         """Broker id -> the highest level that its registration says it knows."""
         ledger.golden.listeners.append(self._committed)
@@ -76,12 +67,8 @@ class Levels(Checker):
                 self._progress(message, offset)
             elif kind == RecordType.REGISTER_BROKER:
                 self._registered(message, offset)
-                self._caused.discard(message.broker_id)
             elif kind == RecordType.UNREGISTER_BROKER:
                 self._known.pop(message.broker_id, None)
-                self._caused.discard(message.broker_id)
-            elif kind == RecordType.BROKER_REGISTRATION_CHANGE:
-                self._explained(self._caused, message.broker_id, message, offset)
             elif kind in NEEDED:
                 if NEEDED[kind] > self._level:
                     raise CheckFailedError(
@@ -97,19 +84,6 @@ class Levels(Checker):
                 f"a progress record with a log hash or a sketch is committed at {offset}, at level"
                 f" {self._level} of metadata.version"
             )
-
-    def _explained(self, there: set[Any], key: Any, message: Any, offset: int) -> None:
-        """A record that may say a cause."""
-        if not message.cause:
-            self.put_in_words += key in there
-            there.discard(key)
-            return
-        if self._level < CAUSES:
-            raise CheckFailedError(
-                f"a cause is committed at {offset}, at level {self._level} of metadata.version"
-            )
-        there.add(key)
-        self.caused += 1
 
     def _registered(self, message: Any, offset: int) -> None:
         highest = max(
@@ -150,10 +124,6 @@ class Levels(Checker):
             for kind, needed in NEEDED.items()
             if needed > level and self._there[kind]
         )
-        if level < CAUSES and self._caused:
-            left.append(f"causes of brokers {sorted(self._caused)}")
-        if level < CAUSES and self._caused_hosts:
-            left.append(f"causes of hosts {sorted(self._caused_hosts)}")
         if level < ACLS and self._owned:
             left.append(f"owners of clients {sorted(self._owned)}")
         if left:
@@ -169,9 +139,6 @@ class Levels(Checker):
             there.add("voters")
         elif kind == RecordType.HOSTNAME:
             (there.add if message.HasField("broker_id") else there.discard)(message.hostname)
-            self._explained(self._caused_hosts, message.hostname, message, offset)
-            if not message.HasField("broker_id"):
-                self._caused_hosts.discard(message.hostname)
         elif kind == RecordType.EXPORT_CURSOR:
             (there.add if message.HasField("end_offset") else there.discard)(message.name)
         elif kind == RecordType.KEY_VALUE:

@@ -32,7 +32,7 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
-from raftlog.metadata.causes import Cause, cause_of
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import has_left
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.versions import heartbeats_in_force
@@ -298,7 +298,7 @@ class Lifecycles(Checker):
             elif record.type == RecordType.UNREGISTER_BROKER:
                 self._left.pop(message.broker_id, None)
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE and message.fenced:
-                if cause_of(message.cause, message.reason) == Cause.PROCESS_GONE:
+                if message.cause == Cause.PROCESS_GONE:
                     self._gone(message.broker_id, message.broker_epoch)
                 if has_left(message.fenced, message.in_controlled_shutdown):
                     self._left[message.broker_id] = logged.header.epoch, self._ledger.world.now()

@@ -36,48 +36,6 @@ MUTANTS = (
         "levels that are lowered",
     ),
     Mutant(
-        "causes-below-level",
-        "broker changes and host mappings have a cause at any metadata.version",
-        (
-            Edit(
-                "raftlog.metadata.versions:supports_causes",
-                ">= CAUSES",
-                ">= MIN_METADATA_VERSION",
-            ),
-        ),
-        OPERATED,
-        "levels that are lowered",
-        known=1,
-    ),
-    Mutant(
-        "downgrade-leaves-causes",
-        "metadata.version is lowered although brokers have causes that programs of that level do"
-        " not know",
-        (
-            Edit(
-                "controller.decisions.quorum.features:_told_in_words",
-                "*(without_cause(broker) for broker in brokers if said_cause(broker)),",
-                "",
-            ),
-        ),
-        OPERATED,
-        "levels that are lowered",
-    ),
-    Mutant(
-        "downgrade-leaves-mapping-causes",
-        "metadata.version is lowered although host mappings have causes that programs of that level"
-        " do not know",
-        (
-            Edit(
-                "controller.decisions.quorum.features:_told_in_words",
-                "*(mapping_without_cause(mapping) for mapping in mappings if said_cause(mapping)),",
-                "",
-            ),
-        ),
-        OPERATED,
-        "levels that are lowered",
-    ),
-    Mutant(
         "raised-beside-old-brokers",
         "metadata.version is raised although a registered broker does not know it",
         (

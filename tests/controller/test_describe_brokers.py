@@ -4,8 +4,6 @@ import pytest
 from deciding import Cell
 
 from controller.rules import fencing
-from controller.settings import ControllerSettings
-from raftlog.metadata.versions import CAUSES
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -54,12 +52,9 @@ def test_all_brokers_with_what_the_controller_alone_knows() -> None:
     assert list(body.held_back_by) == [1]
 
 
-@pytest.mark.parametrize("level", [CAUSES - 1, CAUSES])
-def test_the_cause_is_told_at_each_level_whatever_the_words_are(
-    level: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cause_is_told_whatever_the_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fencing, "_WORDS", dict.fromkeys(fencing._WORDS, "registered"))
-    cell = Cell(brokers=2, settings=ControllerSettings(bootstrap_metadata_version=level))
+    cell = Cell(brokers=2)
     cell.silence(2)
     told = [broker.cause for broker in cell.send(rpc.DescribeBrokersRequest()).brokers]
     assert told == [pb.CAUGHT_UP, pb.SESSION_TIMED_OUT]

@@ -295,7 +295,9 @@ def test_what_is_no_host_is_not_altered(host: str, fields: dict[str, int]) -> No
 @pytest.mark.parametrize("host", ["", *NO_HOSTS], ids=repr)
 def test_a_mapping_of_before_is_deleted_whatever_its_name_is(host: str) -> None:
     cell = Cell(brokers=0)
-    old = record(pb.HostnameRecord(hostname=host, broker_id=4, reason="registered"))
+    old = record(
+        pb.HostnameRecord(hostname=host, broker_id=4, reason="registered", cause=pb.BY_REGISTRATION)
+    )
     cell.propose(Write([old]))
     assert mapped(cell) == {host: 4}
     offset = cell.pending.offset

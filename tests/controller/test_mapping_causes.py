@@ -1,74 +1,133 @@
-"""Why a host is mapped is read of the cause and not of the words: in logs of before, in those of
-now, reworded or not.
-"""
+"""Why a host is mapped is read of the cause and not of the words."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import old_mappings
 import pytest
-from old_mappings import (
-    KNOWN_LEVEL,
-    OLD_LEVEL,
-    Controller,
-    Story,
-    alter,
-    decided,
-    images,
-    old,
-    old_batches,
-    snapshot_of,
-    unpacked,
-)
-from test_features import update
+from msgspec import structs
+from test_broker_ids import ADOPT_S, Ids, at
 
-from controller.decisions.quorum.features import SAFE_DOWNGRADE
-from controller.rules import mappings
-from controller.rules.mappings import mapping_without_cause
-from controller.settings import ControllerSettings
+from controller.decisions.brokers import hostnames
+from controller.decisions.brokers.hostnames import COLLECT_INTERVAL_S, is_stale
 from raftlog.errors import CorruptLogError
-from raftlog.metadata.causes import (
-    OLD_HOSTNAME_TEXT_OF,
-    OLD_HOSTNAME_TEXTS,
-    HostnameCause,
-    hostname_cause_of,
-)
-from raftlog.metadata.entities import (
-    CausedHostname,
-    Hostname,
-    format_hash,
-    mapping_with_cause,
-    said_cause,
-)
+from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
-from raftlog.metadata.records import RecordType, UnknownRecordError, record
-from raftlog.metadata.snapshot import load
-from raftlog.metadata.versions import CAUSES
+from raftlog.metadata.records import Record, RecordType, UnknownRecordError, record
+from raftlog.metadata.snapshot import header_of, load, pieces
+from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
-BY_REGISTRATION, BY_HAND = HostnameCause.BY_REGISTRATION, HostnameCause.BY_HAND
+
+def reword(monkeypatch: pytest.MonkeyPatch) -> dict[HostnameCause, str]:
+    """Each cause in the words of another one."""
+    texts = [*hostnames._WORDS.values()]
+    words = dict(zip(hostnames._WORDS, [*texts[1:], texts[0]], strict=True))
+    monkeypatch.setattr(hostnames, "_WORDS", words)
+    return words
 
 
-@pytest.fixture
-def _reworded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cause in the words that another one had before."""
-    texts = [*OLD_HOSTNAME_TEXTS]
-    words = dict(zip(OLD_HOSTNAME_TEXTS.values(), [*texts[1:], texts[0]], strict=True))
-    monkeypatch.setattr(mappings, "_WORDS", words)
+def alter(hostname: str, broker_id: int | None) -> rpc.AlterHostnamesRequest:
+    return rpc.AlterHostnamesRequest(
+        alterations=[rpc.HostnameAlteration(hostname=hostname, broker_id=broker_id)]
+    )
 
 
-def in_json(image: Image) -> Any:
-    return json.loads(json.dumps(decided(image)))
+class Controller(Ids):
+    """Keeps the records that it writes."""
+
+    def __init__(self, brokers: int = 0, **fields: Any) -> None:
+        self.written: list[Record] = []
+        super().__init__(brokers, **fields)
+
+    def _fold(self, records: list[Record]) -> None:
+        self.written += records
+        super()._fold(records)
+
+    def chosen(self, host: str, port: int = 9092) -> list[Any]:
+        """The id that a broker there would get, and where it is from; or what it is told."""
+        decision = self.decide(self.wanted(host, port))
+        if decision.error is not None:
+            return [host, int(decision.error.code)]
+        maps = [one.message.hostname for one in decision.records if one.type == RecordType.HOSTNAME]
+        return [host, decision.body.broker_id, int(decision.body.id_source), maps]
 
 
-def told_by(story: Story) -> dict[str, Any]:
-    return {
-        str(image.offset): in_json(image)
-        for image in (story.kept_at, story.taken_at, story.missing_at)
+class Story(Controller):
+    """Mappings by registrations and by hand, before and behind a registration; one of either that
+    is deleted, and one that is stale.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        for broker_id in (1, 2, 3, 4, 5):
+            self.on(broker_id, f"h{broker_id}")
+        self.create_on((1, 2, 3, 4, 5))
+        self.send(alter("before", 3))
+        self.silence(3, 4)
+        self.on(3, "h3b", incarnation="3b")
+        self.on(4, "h4b", incarnation="4b")
+        for host, meant in (
+            ("h1", 1),
+            ("spare", 2),
+            ("unused", 77),
+            ("wrong", 78),
+            ("wrong", None),
+            ("behind", 4),
+        ):
+            self.send(alter(host, meant))
+        self.kept_at = self.pending.snapshot()
+        self.wait(COLLECT_INTERVAL_S)
+        self.send(alter("late", 3))
+        self.lose(2)
+        self.taken_at = self.pending.snapshot()
+        self.lose(5)
+        self.missing_at = self.pending.snapshot()
+
+
+def decided(image: Image) -> dict[str, Any]:
+    """What a controller decides that takes over at the image: what is stale, what an alteration
+    changes, and who gets which id.
+    """
+    at_ = Controller(image=image, epoch=9, bootstrap=False)
+    told: dict[str, Any] = {
+        "mapped": [
+            [one.name, one.broker_id, one.offset] for _, one in sorted(image.hostnames.items())
+        ],
+        "stale": [name for name, one in sorted(image.hostnames.items()) if is_stale(image, one)],
+        "altered": [
+            [name, len(at_.decide(alter(name, one.broker_id)).records)]
+            for name, one in sorted(image.hostnames.items())
+        ],
+        "registered": [
+            [broker_id, len(at_.decide(again(broker_id, host)).records)]
+            for broker_id, host in ((1, "h1"), (2, "h2"), (2, "spare"), (3, "h3b"), (4, "behind"))
+        ],
     }
+    at_.wait(ADOPT_S + COLLECT_INTERVAL_S)
+    told["kept"] = sorted(at_.pending.snapshot().hostnames)
+    told["chosen"] = [
+        at_.chosen(host)
+        for host in ("h1", "h2", "h3", "h3b", "spare", "unused", "behind", "late", "new")
+    ]
+    return told
+
+
+def again(broker_id: int, host: str) -> rpc.RegisterBrokerRequest:
+    """A registration of another process that has the id."""
+    return rpc.RegisterBrokerRequest(
+        broker_id=broker_id,
+        cluster_id="test-cluster",
+        incarnation_id=f"again-{broker_id}",
+        listeners=at(host),
+        registration_version=1,
+        previous_broker_epoch=-1,
+    )
+
+
+def snapshot_of(image: Image) -> bytes:
+    return b"".join(pieces(image, header_of(image, cluster_id="c", generations=())))
 
 
 def folded(*messages: pb.HostnameRecord) -> ImageBuilder:
@@ -85,117 +144,29 @@ def test_the_enum_is_that_of_the_records() -> None:
     assert named == {cause.name: cause.value for cause in HostnameCause}
 
 
-def test_the_table_has_each_text_that_an_earlier_build_wrote() -> None:
-    bodies = [one.message for data in old_batches() for one in old_mappings.decoded(data)]
-    written = {message.reason for message in bodies if isinstance(message, pb.HostnameRecord)}
-    assert set(OLD_HOSTNAME_TEXTS) == written
-    assert set(OLD_HOSTNAME_TEXT_OF) == set(HostnameCause) - {HostnameCause.UNSPECIFIED}
-    assert (
-        hostname_cause_of(0, "Registered") == hostname_cause_of(0, "") == HostnameCause.UNSPECIFIED
-    )
-    assert hostname_cause_of(BY_HAND, "registered") == BY_HAND
+def decided_in(story: Story) -> list[dict[str, Any]]:
+    return [decided(image) for image in (story.kept_at, story.taken_at, story.missing_at)]
 
 
-def test_the_words_are_still_those_of_before() -> None:
-    """Rewording them is allowed: the test is to be changed then, and the table is not."""
-    assert mappings._WORDS == OLD_HOSTNAME_TEXT_OF
+def test_other_words_change_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = decided_in(Story())
+    words = reword(monkeypatch)
+    story = Story()
+    messages = [one.message for one in story.written if one.type == RecordType.HOSTNAME]
+    assert {(one.cause, one.reason) for one in messages} == {*words.items()}
+    assert decided_in(story) == expected
 
 
-def test_a_log_of_before_is_the_same_state_and_decides_the_same() -> None:
-    found = images(old_batches())
-    assert [format_hash(image.state_hash) for image in found] == old()["state_hashes"]
-    assert {type(one) for image in found for one in image.hostnames.values()} == {Hostname}
-    ends = {str(image.offset): image for image in found}
-    assert {offset: in_json(ends[offset]) for offset in old()["decided"]} == old()["decided"]
-
-
-def test_a_snapshot_of_before_is_loaded_and_written_as_it_was() -> None:
-    data = unpacked(old()["snapshot"])
-    _, image = load([data])
-    assert in_json(image) == old()["decided"][str(image.offset)]
-    assert snapshot_of(image) == data
-
-
-@pytest.mark.usefixtures("_reworded")
-def test_below_the_level_this_build_writes_the_bytes_of_the_one_before_however_it_would_word_them() -> (
-    None
-):
-    assert Story(OLD_LEVEL).batches == old_batches()
-
-
-@pytest.mark.usefixtures("_reworded")
-def test_at_the_level_other_words_change_no_decision() -> None:
-    story = Story(CAUSES)
-    records = [
-        one
-        for data in story.batches
-        for one in old_mappings.decoded(data)
-        if one.type == RecordType.HOSTNAME
-    ]
-    said = {(one.message.cause, one.message.reason) for one in records}
-    assert said == {(int(cause), words) for cause, words in mappings._WORDS.items()}
-    assert told_by(story) == old()["decided"]
-
-
-@pytest.mark.usefixtures("_reworded")
-def test_a_snapshot_keeps_the_cause() -> None:
-    for image in (Story(CAUSES).kept_at, Story(CAUSES).missing_at):
+def test_a_snapshot_keeps_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    reword(monkeypatch)
+    for image in (Story().kept_at, Story().missing_at):
         _, loaded = load([snapshot_of(image)])
         assert loaded.state_hash == image.state_hash
         assert dict(loaded.hostnames.items()) == dict(image.hostnames.items())
-        assert {said_cause(one) for one in loaded.hostnames.values()} == {BY_REGISTRATION, BY_HAND}
-        assert in_json(loaded) == old()["decided"][str(image.offset)]
-
-
-@pytest.mark.usefixtures("_reworded")
-@pytest.mark.parametrize("at", ["kept_at", "missing_at"])
-def test_a_lowered_level_takes_the_causes_back_and_leaves_each_mapping_at_its_offset(
-    at: str,
-) -> None:
-    """[a mapping by hand that is older than a registration would be newer than it]"""
-    image, plain = getattr(Story(CAUSES), at), getattr(Story(OLD_LEVEL), at)
-    lowered = Controller(image=image, epoch=2, bootstrap=False)
-    decision = lowered.propose(
-        lowered.decide(update(("metadata.version", OLD_LEVEL), kind=SAFE_DOWNGRADE))
-    )
-    assert decision.error is None, decision.error
-    assert sum(one.type == RecordType.HOSTNAME for one in decision.records) == len(plain.hostnames)
-    after = lowered.pending.snapshot()
-    assert dict(after.hostnames.items()) == dict(plain.hostnames.items())
-    assert {type(one) for one in after.hostnames.values()} == {Hostname}
-    assert in_json(after) == old()["decided"][str(image.offset)]
-
-
-def test_what_is_mapped_again_without_a_cause_is_another_mapping_unless_that_takes_a_cause_back() -> (
-    None
-):
-    caused = pb.HostnameRecord(hostname="h", broker_id=4, reason="a", cause=pb.BY_HAND)
-    plain = pb.HostnameRecord(hostname="h", broker_id=4, reason="set by hand")
-    assert folded(caused, plain).hostnames["h"] == Hostname("h", 0, 4, 0, "set by hand")
-    other = pb.HostnameRecord(hostname="h", broker_id=5, reason="set by hand")
-    assert folded(caused, other).hostnames["h"] == Hostname("h", 0, 5, 1, "set by hand")
-    assert folded(caused, caused).hostnames["h"] == CausedHostname("h", 0, 4, 1, "a", BY_HAND)
-    assert (
-        folded(plain, plain).hostnames["h"].offset
-        == folded(plain, caused).hostnames["h"].offset
-        == 1
-    )
-    assert folded(caused, plain, plain).hostnames["h"].offset == 2
-    gone = pb.HostnameRecord(hostname="h")
-    assert folded(caused, gone, plain).hostnames["h"].offset == 2
-
-
-def test_words_that_no_build_wrote_are_kept_and_count_as_by_hand() -> None:
-    odd = Hostname("h", 0, 4, 7, "a test")
-    assert odd.cause == HostnameCause.UNSPECIFIED
-    assert mapping_without_cause(odd).message.reason == "a test"
-    cell = Controller(settings=ControllerSettings(bootstrap_metadata_version=KNOWN_LEVEL))
-    cell.on(1, "h1")
-    cell.create_on((1,))
-    cell._fold([record(pb.HostnameRecord(hostname="elsewhere", broker_id=1, reason="a test"))])
-    cell.commit()
-    cell.lose(1)
-    assert cell.chosen("elsewhere")[:2] == ["elsewhere", 1]
+        assert {one.cause for one in loaded.hostnames.values()} == {
+            HostnameCause.BY_REGISTRATION,
+            HostnameCause.BY_HAND,
+        }
 
 
 def test_the_same_by_hand_is_written_once_whatever_its_words_are() -> None:
@@ -220,22 +191,10 @@ def test_a_cause_that_this_build_does_not_know_stops_it(broker_id: int | None) -
         folded(pb.HostnameRecord(hostname="h", broker_id=4), change)
 
 
-@pytest.mark.parametrize("said", [0, 99])
-def test_a_snapshot_with_a_cause_that_is_none_is_corrupt(said: int) -> None:
-    """A cause of 0 is not the canonical form of none."""
+def test_a_snapshot_with_an_unknown_cause_is_corrupt() -> None:
     draft = folded(pb.HostnameRecord(hostname="h", broker_id=4))
-    mapping = draft.hostnames["h"]
-    draft.hostnames["h"] = CausedHostname(mapping.name, 0, 4, mapping.offset, "", said)
+    mapping, unknown = draft.hostnames["h"], 99
+    draft.hostnames["h"] = structs.replace(mapping, cause=unknown)
     draft.replace("hostname", (), mapping, draft.hostnames["h"])
     with pytest.raises(CorruptLogError):
         load([snapshot_of(draft.snapshot())])
-
-
-def test_a_mapping_without_a_cause_has_the_bytes_of_before() -> None:
-    mapping = folded(pb.HostnameRecord(hostname="h", broker_id=4, reason="registered")).hostnames[
-        "h"
-    ]
-    caused = mapping_with_cause(mapping, BY_HAND)
-    assert (type(caused), caused.cause) == (CausedHostname, BY_HAND)
-    assert mapping_with_cause(caused, 0) == mapping
-    assert (type(mapping), mapping.cause) == (Hostname, BY_REGISTRATION)

@@ -6,7 +6,7 @@ And histories of records that fit.
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 
@@ -106,6 +106,7 @@ class NaiveState:
             "registration_version": 1,
             "process": {"boot_id": "b", "directory_id": "d", "lock_device": 1, "lock_inode": n},
             "reason": "registered",
+            "cause": pb.REGISTERED,
         }
         return pb.RegisterBrokerRecord(
             broker_id=broker_id,
@@ -129,6 +130,8 @@ class NaiveState:
         message = pb.BrokerRegistrationChangeRecord(
             broker_id=n % 4, broker_epoch=broker["epoch"], reason=f"why{n % 3}"
         )
+        broker["cause"] = n % 11
+        message.cause = cast("Any", broker["cause"])
         if n & 4:
             message.fenced = broker["fenced"] = bool(n & 8)
         if n & 16:
@@ -238,7 +241,12 @@ class NaiveState:
             return self.hostnames.pop(name, None) and pb.HostnameRecord(
                 hostname=name, reason="gone"
             )
-        fields: dict[str, Any] = {"broker_id": n % 4, "version": 0, "reason": f"why{n % 2}"}
+        fields: dict[str, Any] = {
+            "broker_id": n % 4,
+            "version": 0,
+            "reason": f"why{n % 2}",
+            "cause": pb.HostnameCause.values()[n % 4],
+        }
         self.hostnames[name] = {"name": name, "offset": offset, **fields}
         return pb.HostnameRecord(hostname=name, **fields)
 

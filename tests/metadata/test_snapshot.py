@@ -106,7 +106,9 @@ def everything() -> Image:
         sequence=1,
         all_below_done=1,
     )
-    mapping = pb.HostnameRecord(hostname="h", broker_id=4, reason="registered")
+    mapping = pb.HostnameRecord(
+        hostname="h", broker_id=4, reason="registered", cause=pb.BY_REGISTRATION
+    )
     builder.apply_batch([record(mapping)], base_offset=12, epoch=7, timestamp_ms=99)
     cursor = pb.ExportCursorRecord(name="nightly", end_offset=9, target="there")
     builder.apply_batch([record(cursor)], base_offset=13, epoch=7, timestamp_ms=99)

@@ -301,20 +301,23 @@ def test_first_records_of_a_new_cluster_are_no_incident() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "shown"),
+    ("reason", "cause", "shown"),
     [
-        ("session timed out", [(7, "trouble", "broker 5 was fenced: session timed out")]),
-        ("controlled shutdown", []),
-        ("told by a later build", [(7, "trouble", "broker 5 was fenced: told by a later build")]),
+        ("session timed out", 4, [(7, "trouble", "broker 5 was fenced: session timed out")]),
+        ("controlled shutdown", 9, []),
+        (
+            "told by a later build",
+            99,
+            [(7, "trouble", "broker 5 was fenced: told by a later build")],
+        ),
     ],
 )
 def test_fenced_broker_is_an_incident_unless_it_stopped_in_order(
-    reason: str, shown: list[tuple[int, str, str]]
+    reason: str, cause: int, shown: list[tuple[int, str, str]]
 ) -> None:
     """[a broker was killed, and the page told of no incident]"""
     record = records_pb2.BrokerRegistrationChangeRecord(broker_id=5, fenced=True, reason=reason)
-    if "later" in reason:
-        record.cause = 99  # type: ignore[assignment]
+    record.cause = cause  # type: ignore[assignment]
     body = record.SerializeToString()
     chunk = _chunk(0, (RecordType.BROKER_REGISTRATION_CHANGE, body), principal="")
     rows = RecentChanges().read([chunk], 1, Image())

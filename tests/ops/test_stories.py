@@ -47,7 +47,7 @@ def leader(at: int, epoch: int, leader_id: int, before: int) -> Changed:
 
 
 def broker(*, fenced: bool, reason: str, cause: int = 0, epoch: int = 9) -> dict[str, Any]:
-    return {"id": 5, "epoch": epoch, "fenced": fenced, "reason": reason, "said_cause": cause}
+    return {"id": 5, "epoch": epoch, "fenced": fenced, "reason": reason, "cause": cause}
 
 
 def fence(at: int, reason: str, cause: int = 0) -> Changed:

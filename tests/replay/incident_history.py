@@ -149,7 +149,11 @@ def _controlled_restart(log: IncidentHistory) -> None:
     log.at(25 * 60)
     epoch = log.draft.brokers[2].epoch
     leave = pb.BrokerRegistrationChangeRecord(
-        broker_id=2, broker_epoch=epoch, in_controlled_shutdown=True, reason="controlled shutdown"
+        broker_id=2,
+        broker_epoch=epoch,
+        in_controlled_shutdown=True,
+        reason="controlled shutdown",
+        cause=pb.CONTROLLED_SHUTDOWN,
     )
     log.append(leave, *log._removals(2))
     log.wait(25 * 60 + 4)
@@ -160,6 +164,7 @@ def _controlled_restart(log: IncidentHistory) -> None:
             fenced=True,
             in_controlled_shutdown=True,
             reason="controlled shutdown",
+            cause=pb.CONTROLLED_SHUTDOWN,
         )
     )
     log.at(25 * 60 + 40)
@@ -187,6 +192,7 @@ def _broker_dies_while_the_controller_moves(log: IncidentHistory) -> None:
         fenced=True,
         in_controlled_shutdown=False,
         reason="session timed out",
+        cause=pb.SESSION_TIMED_OUT,
     )
     alone = [
         pb.PartitionChangeRecord(topic_id=old.topic_id, partition_id=old.index, leader=-1)

@@ -32,7 +32,7 @@ class OutageStory(LogHistory):
         self.append(
             pb.BrokerRegistrationChangeRecord(
                 broker_id=broker_id, broker_epoch=epoch, fenced=True, in_controlled_shutdown=True,
-                reason="controlled shutdown",
+                reason="controlled shutdown", cause=pb.CONTROLLED_SHUTDOWN,
             )
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from log_history import LogHistory
 
 from controller.decisions.quorum.downgrade import left_behind
 from raftlog.metadata.acls import AclResourceType
-from raftlog.metadata.versions import CAUSES, LATEST_METADATA_VERSION
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.description import QuorumDescription
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -31,21 +31,6 @@ def client(log: LogHistory, principal: str = "") -> int:
 def voters(log: LogHistory, endpoint: str) -> int:
     entry = pb.VoterEntry(voter_id=1, voter_directory_id="d", endpoint=endpoint)
     return log.append(pb.VotersRecord(voters=[entry]), control=True)
-
-
-def caused(log: LogHistory) -> int:
-    broker = log.draft.brokers[1]
-    change = pb.BrokerRegistrationChangeRecord(
-        broker_id=1, broker_epoch=broker.epoch, reason="", cause=pb.CAUGHT_UP
-    )
-    return log.append(change)
-
-
-def without_cause(log: LogHistory) -> int:
-    epoch = log.draft.brokers[1].epoch
-    return log.append(
-        pb.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=epoch, reason="x")
-    )
 
 
 def hostname(log: LogHistory, broker_id: int | None, **named: Any) -> int:
@@ -80,12 +65,6 @@ THINGS: dict[str, tuple[int, Puts, Puts | None]] = {
         3, lambda log: hostname(log, 1, reason="set by hand"), lambda log: hostname(log, None)
     ),
     "export cursors": (4, lambda log: cursor(log, 1), lambda log: cursor(log, None)),
-    "brokers with a cause": (6, caused, without_cause),
-    "hostnames with a cause": (
-        6,
-        lambda log: hostname(log, 1, reason="", cause=pb.BY_HAND),
-        lambda log: hostname(log, 1, reason="set by hand"),
-    ),
     "access control entries": (
         7, entry, lambda log: log.append(pb.RemoveAccessControlEntryRecord(id=b"e" * 16))
     ),
@@ -135,8 +114,7 @@ def test_what_the_lower_level_cannot_read_is_found_while_it_is_there(
     at = put(log)
     lower(log, level)
     lower(log, LATEST_METADATA_VERSION)
-    # The batch that lowers it takes causes back; the controller has no words about these.
-    assert bool(objections(log, level - 1)) == (level != CAUSES)
+    assert objections(log, level - 1)
     assert objections(log, level) == []
     found = [(lower(log, level - 1), at)]
     lower(log, LATEST_METADATA_VERSION)

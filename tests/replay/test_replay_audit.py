@@ -20,7 +20,6 @@ from spark_runs import Replay
 from unentitled import write_without_rights
 
 from controller.rules.elections import MAX_REMOVALS
-from raftlog.metadata.entities import said_cause
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.audit.check import audit
@@ -440,21 +439,35 @@ def lao_too_early(log: AuditedLog) -> Found:
 
 @offence
 def two_ids(log: AuditedLog) -> Found:
-    mapped = pb.HostnameRecord(hostname="db.example", broker_id=1, reason="set by hand")
-    other = pb.HostnameRecord(hostname="DB.example.", broker_id=2, reason="set by hand")
+    mapped = pb.HostnameRecord(
+        hostname="db.example", broker_id=1, reason="set by hand", cause=pb.BY_HAND
+    )
+    other = pb.HostnameRecord(
+        hostname="DB.example.", broker_id=2, reason="set by hand", cause=pb.BY_HAND
+    )
     log.append(mapped)
     spelled = log.append(other)
     batched = log.append(
-        pb.HostnameRecord(hostname="web.example", broker_id=1, reason="set by hand"),
-        pb.HostnameRecord(hostname="web.example", broker_id=2, reason="set by hand"),
+        pb.HostnameRecord(
+            hostname="web.example", broker_id=1, reason="set by hand", cause=pb.BY_HAND
+        ),
+        pb.HostnameRecord(
+            hostname="web.example", broker_id=2, reason="set by hand", cause=pb.BY_HAND
+        ),
     )
     return [("HOSTNAME_OF_TWO_IDS", spelled, 2), ("HOSTNAME_OF_TWO_IDS", batched + 1, 2)]
 
 
 @offence
 def of_another(log: AuditedLog) -> Found:
-    alone = log.append(pb.HostnameRecord(hostname="mine.example", broker_id=1, reason="registered"))
-    mapped = pb.HostnameRecord(hostname="yours.example", broker_id=3, reason="registered")
+    alone = log.append(
+        pb.HostnameRecord(
+            hostname="mine.example", broker_id=1, reason="registered", cause=pb.BY_REGISTRATION
+        )
+    )
+    mapped = pb.HostnameRecord(
+        hostname="yours.example", broker_id=3, reason="registered", cause=pb.BY_REGISTRATION
+    )
     removals = log._removals(4)
     together = log.append(log.registration(4), *removals, mapped) + 1 + len(removals)
     log.set_fenced(4, fenced=False)
@@ -670,7 +683,12 @@ def _clients(log: AuditedLog) -> None:
 def _hosts(log: AuditedLog) -> None:
     for broker_id in (1, 2, None, 3):
         log.append(
-            pb.HostnameRecord(hostname="shared.example", broker_id=broker_id, reason="set by hand")
+            pb.HostnameRecord(
+                hostname="shared.example",
+                broker_id=broker_id,
+                reason="set by hand",
+                cause=pb.BY_HAND,
+            )
         )
     # The cause counts, not the words; and who takes a cause back maps nothing.
     for cause in (pb.BY_HAND, pb.HOSTNAME_CAUSE_UNSPECIFIED):
@@ -773,10 +791,6 @@ def lowered(log: AuditedLog) -> Found:
         log.append(pb.RemoveAccessControlEntryRecord(id=id_))
     for client_id in image.clients:
         log.append(pb.CloseClientRecord(client_id=client_id, reason="closed"))
-    for name, mapping in image.hostnames.items():
-        if said_cause(mapping):
-            broker_id, reason = mapping.broker_id, mapping.reason
-            log.append(pb.HostnameRecord(hostname=name, broker_id=broker_id, reason=reason))
     level(log, 3)
     hosts = level(log, 2)
     level(log, 3)

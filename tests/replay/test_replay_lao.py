@@ -126,6 +126,7 @@ def leaves_in_order(log: Story, known: dict[str, Any]) -> None:
             fenced=True,
             in_controlled_shutdown=True,
             reason="controlled shutdown",
+            cause=pb.CONTROLLED_SHUTDOWN,
         )
     )
     log.wait(4_000)
@@ -308,6 +309,7 @@ class Alone(Story):
                 fenced=True,
                 in_controlled_shutdown=True,
                 reason="controlled shutdown",
+                cause=pb.CONTROLLED_SHUTDOWN,
             )
         )
 

@@ -143,7 +143,9 @@ def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
             pb.ConfigRecord(resource_type=32, resource_name="g", name="a", value="1"), principal=by
         ),
         log.append(
-            pb.HostnameRecord(hostname=f"{by[5:]}.example", broker_id=1, reason="set by hand"),
+            pb.HostnameRecord(
+                hostname=f"{by[5:]}.example", broker_id=1, reason="set by hand", cause=pb.BY_HAND
+            ),
             principal=by,
         ),
         log.append(pb.ExportCursorRecord(name=by[5:], end_offset=1), principal=by),
@@ -165,7 +167,9 @@ def partly_allowed(log: AuditedLog, name: str, by: str) -> list[int]:
     gone = pb.UnregisterBrokerRecord(broker_id=5, broker_epoch=log.epoch_of(5))
     removals = log._removals(5)
     offsets.append(log.append(*removals, gone, principal=by) + len(removals))
-    mapped = pb.HostnameRecord(hostname=f"{by[5:]}-5.example", broker_id=5, reason="registered")
+    mapped = pb.HostnameRecord(
+        hostname=f"{by[5:]}-5.example", broker_id=5, reason="registered", cause=pb.BY_REGISTRATION
+    )
     log.append(log.registration(5), mapped, principal=by)
     log.append(log.standing(5, fenced=False), principal=by)
     log.append(log.standing(4, fenced=True), *log._removals(4), principal=by)

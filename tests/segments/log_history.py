@@ -167,8 +167,12 @@ class LogHistory:
             return []
         name = f"host-{broker_id // 2}"
         if name in self.draft.hostnames and self.rng.random() < 0.2:
-            return [pb.HostnameRecord(hostname=name, reason="stale")]
-        return [pb.HostnameRecord(hostname=name, broker_id=broker_id, reason="registered")]
+            return [pb.HostnameRecord(hostname=name, reason="stale", cause=pb.STALE)]
+        return [
+            pb.HostnameRecord(
+                hostname=name, broker_id=broker_id, reason="registered", cause=pb.BY_REGISTRATION
+            )
+        ]
 
     def _held(self) -> Iterator[Partition]:
         for name in sorted(self.topics):
@@ -217,6 +221,7 @@ class LogHistory:
             broker_epoch=epoch,
             fenced=fenced,
             reason="session timed out" if fenced else "caught up",
+            cause=pb.SESSION_TIMED_OUT if fenced else pb.CAUGHT_UP,
         )
         self.append(change, *(self._removals(broker_id) if fenced else self._elections(broker_id)))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
-from controller.rules.mappings import mapping_change
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.hosts import host_error
@@ -18,14 +17,22 @@ from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import Hostname
 from raftlog.metadata.hostnames import MAPPING_VERSION, host_of, hostname_key
 from raftlog.metadata.image import Image, ImageView
-from raftlog.metadata.records import Record
+from raftlog.metadata.records import Record, record
 from raftlog.metadata.versions import supports_hostnames
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 COLLECT_INTERVAL_S = 60.0
 COLLECT_MAX = 100
 """Mappings that one run of the collection deletes at the most."""
+
+_WORDS = {
+    HostnameCause.BY_REGISTRATION: "registered",
+    HostnameCause.BY_HAND: "set by hand",
+    HostnameCause.STALE: "its broker has registered from another host since",
+}
+"""The causes in words, for people."""
 
 
 def check_supported(view: ImageView) -> None:
@@ -48,7 +55,19 @@ def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
     old = view.hostnames.get(name)
     if old is not None and (old.broker_id, old.cause) == (broker_id, HostnameCause.BY_REGISTRATION):
         return []
-    return [mapping_change(view, name, broker_id, HostnameCause.BY_REGISTRATION)]
+    return [mapping_change(name, broker_id, HostnameCause.BY_REGISTRATION)]
+
+
+def mapping_change(name: str, broker_id: int | None, cause: HostnameCause) -> Record:
+    """Map a host, or delete its mapping (None), with why."""
+    change = pb.HostnameRecord(
+        hostname=name,
+        version=MAPPING_VERSION,
+        broker_id=broker_id,
+        reason=_WORDS.get(cause, ""),
+        cause=cast("Any", int(cause)),
+    )
+    return record(change)
 
 
 def list_hostnames(state: ControllerState, now: float) -> Reply:
@@ -148,7 +167,7 @@ class HostnameCollector:
             name for name in sorted(image.hostnames) if is_stale(image, image.hostnames[name])
         ][:COLLECT_MAX]
         return (
-            Write([mapping_change(image, name, None, HostnameCause.STALE) for name in stale])
+            Write([mapping_change(name, None, HostnameCause.STALE) for name in stale])
             if stale
             else None
         )
@@ -202,12 +221,12 @@ def _alteration(
             one.broker_id,
             HostnameCause.BY_HAND,
         )
-        return None if same else mapping_change(view, name, one.broker_id, HostnameCause.BY_HAND)
+        return None if same else mapping_change(name, one.broker_id, HostnameCause.BY_HAND)
     if old is None:
         raise refuse(
             ErrorCode.RESOURCE_NOT_FOUND, f"host {name} is not mapped", f"{field}.hostname"
         )
-    return mapping_change(view, name, None, HostnameCause.BY_HAND)
+    return mapping_change(name, None, HostnameCause.BY_HAND)
 
 
 def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:

@@ -295,7 +295,7 @@ def _register_again(
         records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))
     if records and old.cause in UNVOUCHED:
         # What the amendment would make forgotten: LAO has not vouched for it.
-        records.append(registration_change(state.log.pending, old, old.cause))
+        records.append(registration_change(old, old.cause))
     effects = () if old.has_left else (RegisteredAgain(old.id, old.epoch, old.fenced),)
     return write_or_reply(records, _response(state, request, old.epoch, choice), *effects)
 

@@ -12,13 +12,10 @@ from controller.decision import Decision, Defer, Reply, refuse, write_or_reply
 from controller.decisions.quorum.downgrade import left_behind, warnings
 from controller.decisions.quorum.membership import Look
 from controller.effects import AllLeasesStopped, FeatureLevelsUpdated
-from controller.rules.fencing import without_cause
-from controller.rules.mappings import mapping_without_cause
 from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off, obstacles
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
-from raftlog.metadata.entities import said_cause
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
 from raftlog.quorum.description import QuorumDescription, ReplicaDescription
@@ -79,7 +76,6 @@ def update_features(
             state, image, update, node_id, look(now) if look is not None else None
         ):
             raise _invalid(reason, field)
-        records += _told_in_words(image, update.name, level)
         records.append(record(pb.FeatureLevelRecord(name=update.name, feature_level=level)))
     asked = {update.name: update.max_version_level for update in request.updates}
     for name, reason in obstacles(image, asked) if records else ():
@@ -94,20 +90,6 @@ def update_features(
         return Defer(leases_end_at, (AllLeasesStopped(),))
     effects = (FeatureLevelsUpdated(),) if heartbeats_off(state) else ()
     return write_or_reply(records, body, *effects)
-
-
-def _told_in_words(image: Image, name: str, level: int) -> list[Record]:
-    """Below the level that knows causes no entity has one: programs of before would have another
-    state hash.
-    """
-    if name != versions.METADATA_VERSION or level >= versions.CAUSES:
-        return []
-    brokers = (image.brokers[broker_id] for broker_id in sorted(image.brokers))
-    mappings = (image.hostnames[name] for name in sorted(image.hostnames))
-    return [
-        *(without_cause(broker) for broker in brokers if said_cause(broker)),
-        *(mapping_without_cause(mapping) for mapping in mappings if said_cause(mapping)),
-    ]
 
 
 def _ends_strict_reads(image: Image, asked: Mapping[str, int]) -> bool:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.records import RecordType
-from raftlog.metadata.versions import ACLS, CAUSES, METADATA_VERSION
+from raftlog.metadata.versions import ACLS, METADATA_VERSION
 from replay.audit import rules
 from replay.kernels.entries import ENTRIES
 from replay.kernels.facts import Facts, Row
@@ -146,8 +146,6 @@ def _left(facts: Facts, lowering: _Lowering) -> Iterator[_Left]:
         yield _of("open clients", clients)
     if level < _HOSTNAMES and (names := _hostnames(facts, offset)):
         yield _of("mapped hostnames", names)
-    if level < CAUSES:
-        yield from _causes(facts, lowering.row["batch_last_offset"] + 1)
     entries = _standing(facts.of(*ENTRIES), offset, (RecordType.ACCESS_CONTROL_ENTRY,))
     of_keys = {
         id_: row
@@ -166,19 +164,6 @@ def _left(facts: Facts, lowering: _Lowering) -> Iterator[_Left]:
         "://" in each["endpoint"] for row in voters for each in row["voters"] or ()
     ):
         yield _Left("voters with several listeners", voters[0]["offset"])
-
-
-def _causes(facts: Facts, end: int) -> Iterator[_Left]:
-    """The batch that lowers the level takes them back."""
-    brokers = {
-        str(span.broker_id): span.begins
-        for span in facts.brokers
-        if span.begins < end <= span.ends and span.cause
-    }
-    if brokers:
-        yield _of("brokers with a cause", brokers)
-    if names := {name: row for name, row in _hostnames(facts, end).items() if row["cause"]}:
-        yield _of("hostnames with a cause", names)
 
 
 def _hostnames(facts: Facts, end: int) -> dict[str, Row]:

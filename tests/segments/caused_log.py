@@ -1,16 +1,7 @@
-"""A log in which brokers come and go for every cause: as a build of before the causes wrote it and
-read it, and as this one does.
-
-``old_texts.json`` was made by the code at 58f7ecc (metadata.version 5), from the very story below:
-the log, its state hashes, two snapshots, who counted for LAO, and what the replay made of it.
-"""
+"""A log in which brokers come and go for every cause."""
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
-from pathlib import Path
 from typing import Any
 
 from log_history import LogHistory
@@ -23,49 +14,15 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, parse, record
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-OLD: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
-OLD_LEVEL = 5
-
-
-def unpacked(text: str) -> bytes:
-    return zlib.decompress(base64.b64decode(text))
-
-
-class OldLog:
-    """The log of the build before, as the source of an export."""
-
-    cluster_id, generation, start_offset = LogHistory(brokers=0).cluster_id, 0, 0
-    connections = 1
-
-    def __init__(self) -> None:
-        self.data = unpacked(OLD["log"])
-        self.end_offset = self.high_watermark = int(OLD["end_offset"])
-
-    @property
-    def batches(self) -> list[bytes]:
-        found: list[bytes] = []
-        at = 0
-        while at < len(self.data):
-            size = batch.size_at(self.data, at)
-            assert size is not None
-            found.append(self.data[at : at + size])
-            at += size
-        return found
-
-    def read(self, offset: int, max_bytes: int) -> bytes:
-        ends = [
-            (header.base_offset, data) for data in self.batches for header in batch.headers(data)
-        ]
-        return b"".join(data for base, data in ends if base >= offset)
 
 
 class Story(LogHistory):
-    """The same story, told by this build."""
+    """Fences, shutdowns, a double roll and a re-registration, of five brokers."""
 
-    def __init__(self, level: int) -> None:
-        super().__init__(5, brokers=5, metadata_version=level)
+    def __init__(self) -> None:
+        super().__init__(5, brokers=5, metadata_version=LATEST_METADATA_VERSION)
         self._heartbeats(1)
         self.create_topic("a", 3)
         self.progress()
@@ -97,10 +54,6 @@ class Story(LogHistory):
             registration_version=1,
         )
         return self.append(first, *self._removals(broker_id), *self._mapping(broker_id))
-
-    def least_applied(self, broker_id: int, epoch: int) -> int:
-        """As when the log of before was written."""
-        return max(epoch, self.reached)
 
     def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
         assert not fenced
@@ -185,7 +138,7 @@ class Story(LogHistory):
             fenced=broker.fenced,
             registration_version=1,
         )
-        self.append(amended, registration_change(self.draft, broker, broker.cause).message)
+        self.append(amended, registration_change(broker, broker.cause).message)
 
     def _end(self) -> None:
         self._heartbeats(1)
@@ -243,7 +196,7 @@ def _counting(tracker: LaoTracker) -> tuple[list[int], list[int]]:
 
 
 def reported(image: Image) -> list[Any]:
-    """A controller claims at the image, and heartbeats come into force: what reports of before that
+    """A controller claims at the image, and heartbeats come into force: what earlier reports
     count for, and LAO; then behind it.
     """
     at = image.offset + 1
