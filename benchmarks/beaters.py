@@ -22,7 +22,8 @@ import uvloop
 
 from benchmarks.stats import latency_ms
 from broker.settings import SUPPORTED_FEATURES
-from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import require_success
 from raftlog.errors import ApiError
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -80,7 +81,7 @@ class Beater:
             )
             sent = time.monotonic()
             try:
-                reply = checked(
+                reply = require_success(
                     await self._client.send(
                         pb.ControllerRequest(broker_heartbeat=request), INTERVAL_S
                     )

@@ -22,7 +22,8 @@ from typing import Any
 
 from benchmarks.load import LOADS, Load, Writes
 from benchmarks.nodes import Quorum
-from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import require_success
 from raftlog.transport.grpc_transport import GrpcTransport
 
 WRITES = 300
@@ -63,7 +64,7 @@ async def _run(load: Load, address: str, pids: list[int]) -> int:
 
     async def loop(count: int) -> None:
         for _ in range(count):
-            checked(await client.send(writes.next(), 30.0))
+            require_success(await client.send(writes.next(), 30.0))
 
     async def all_of(count: int) -> None:
         await asyncio.gather(*(loop(count) for _ in range(load.in_flight)))

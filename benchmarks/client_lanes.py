@@ -18,7 +18,8 @@ import uvloop
 from benchmarks.load import LOADS, Load, Writes
 from benchmarks.nodes import Quorum
 from benchmarks.stats import cpu_s
-from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import require_success
 from raftlog.transport.api import Conversation
 from raftlog.transport.grpc_transport import GrpcTransport
 
@@ -44,7 +45,7 @@ async def slice_of(
 
     async def loop(client: ControllerClient) -> None:
         while (sent := clock()) < end:
-            checked(await client.send(made.next(), 30.0))
+            require_success(await client.send(made.next(), 30.0))
             side.writes += load.batch
             side.taken_s.append(clock() - sent)
 

@@ -20,7 +20,8 @@ import uvloop
 from benchmarks.load import LOADS, Writes
 from benchmarks.nodes import Quorum
 from benchmarks.stats import cpu_s
-from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import require_success
 from raftlog.transport.grpc_transport import GrpcTransport
 
 SLICE_S = 0.3
@@ -45,7 +46,7 @@ class Measured:
     async def write(self, count: int = 1) -> None:
         """Writes, one after the other."""
         for _ in range(count):
-            checked(await self.client.send(self.writes.next(), 30.0))
+            require_success(await self.client.send(self.writes.next(), 30.0))
 
     async def measure(self) -> None:
         """Write for ``SLICE_S`` seconds, and add up what it took."""

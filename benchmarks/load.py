@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from benchmarks.stats import busy_s, cpu_s, latency_ms
-from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import require_success
 from raftlog.config_writes.messages import Change, ConfigWrite
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
@@ -87,7 +88,7 @@ async def measure(
     warm_s: float = 2.0,
     tls: TlsConfig | None = None,
     writes: Requests | None = None,
-    check: Check = checked,
+    check: Check = require_success,
     at_begin: Callable[[], None] = lambda: None,
     at_end: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:

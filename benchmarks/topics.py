@@ -18,7 +18,7 @@ from benchmarks.load import Load, Requests, measure
 from benchmarks.nodes import Quorum
 from benchmarks.stats import latency_ms
 from raftlog.client.controller_client import ControllerClient
-from raftlog.client.refused import check_items
+from raftlog.client.requests import check_items
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.common.v1 import common_pb2

@@ -19,27 +19,17 @@ if TYPE_CHECKING:
 
     from raftlog import errors, recipes, tracing
     from raftlog.client.async_client import AsyncClient
-    from raftlog.client.changes import Change
     from raftlog.client.client import Client, connect
     from raftlog.client.conditions import ABSENT, UNCONDITIONAL, Unconditional
-    from raftlog.client.enums import (
-        AclOperation,
-        AclPermission,
-        AclResourceType,
-        BrokerState,
-        ConfigSource,
-        PatternType,
-        ReadMode,
-        ResourceType,
-    )
+    from raftlog.client.consumer import Record
+    from raftlog.client.enums import BrokerState, ConfigSource, ReadMode
     from raftlog.client.export_cursors import ExportCursor
     from raftlog.client.hostnames import Hostname
     from raftlog.client.key_values import Delete, Expect, KeyValue, Put
     from raftlog.client.leases import LeaseInfo
     from raftlog.client.options import ClientOptions
-    from raftlog.client.partition_queue import RecordMetadata
     from raftlog.client.partitions import Election, Elections, PartitionState, Reassignment
-    from raftlog.client.records import Record
+    from raftlog.client.producer import RecordMetadata
     from raftlog.client.values import (
         Acl,
         AclFilter,
@@ -58,15 +48,16 @@ if TYPE_CHECKING:
         Visibility,
         Voter,
     )
-    from raftlog.client.watch import CompactedError
+    from raftlog.client.watch import Change, CompactedError
+    from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
+    from raftlog.metadata.config_keys import ResourceType
     from raftlog.outcome import Acks, LogOffset, Token, WriteResult
 
     __version__: str
 
 _FROM = {
     "raftlog.client.async_client": ("AsyncClient",),
-    "raftlog.client.watch": ("CompactedError",),
-    "raftlog.client.changes": ("Change",),
+    "raftlog.client.watch": ("Change", "CompactedError"),
     "raftlog.client.client": ("Client", "connect"),
     "raftlog.client.enums": (
         "AclOperation",
@@ -85,8 +76,8 @@ _FROM = {
     "raftlog.client.hostnames": ("Hostname",),
     "raftlog.client.options": ("ClientOptions",),
     "raftlog.client.partitions": ("Election", "Elections", "PartitionState", "Reassignment"),
-    "raftlog.client.partition_queue": ("RecordMetadata",),
-    "raftlog.client.records": ("Record",),
+    "raftlog.client.producer": ("RecordMetadata",),
+    "raftlog.client.consumer": ("Record",),
     "raftlog.client.values": (
         "Acl",
         "AclFilter",

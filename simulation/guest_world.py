@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
-from raftlog.client.surroundings import SURROUNDINGS, Surroundings
+from raftlog.client.async_client import SURROUNDINGS, Surroundings
 from simulation import faults_links
 from simulation.fault_schedule import AGAIN_AND_AGAIN
 from simulation.faults_links import both, duration_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from raftlog.client.leader_isrs import ask_leader
+from raftlog.client.leaders import ask_leader
 from raftlog.errors import ApiError, ErrorCode
 from simulation.checks.api import CheckFailedError
 

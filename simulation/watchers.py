@@ -8,12 +8,23 @@ Now and then one ends, as a program does, and goes on behind its last token. Wha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from raftlog.client.watch import CompactedError, Token, Watch
-from raftlog.client.watch_streams import WatchStreams
+from typing_extensions import override
+
+from raftlog.client.watch import (
+    LINK_TIMEOUT_S,
+    SILENT,
+    CompactedError,
+    Watch,
+    WatchCall,
+    WatchStreams,
+)
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.transport.api import Transport
+from raftlog.outcome import Token
+from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
+from raftlog.wire.broker.v1 import broker_pb2 as pb
 from simulation.checks.api import CheckFailedError
 from simulation.swarm.identities import CALLERS
 from simulation.swarm.wanted import PREFIX, wanted_by, watchers_on
@@ -88,12 +99,12 @@ class Watchers:
 def _on(world: World, host: str) -> list[Watcher]:
     """The watchers on a host."""
     transport, names = world.network.transport_for(host), watchers_on(host)
-    streams = WatchStreams(transport) if len(names) > 1 else None
+    streams = WatchStreams(transport) if len(names) > 1 else OwnCalls(transport)
     return [Watcher(world, host, name, transport, streams) for name in names]
 
 
 class Watcher:
-    """One client. ``streams``: those that it shares; None: it has none."""
+    """One client. ``streams``: how it asks brokers."""
 
     def __init__(
         self,
@@ -101,7 +112,7 @@ class Watcher:
         host: str,
         name: str,
         transport: Transport,
-        streams: WatchStreams | None,
+        streams: WatchStreams,
     ) -> None:
         self._world, self.host, self.name = world, host, name
         self._wanted = wanted_by(host)
@@ -166,3 +177,53 @@ class Watcher:
     def _count(self, outcome: str) -> None:
         counts = self._world.outcome.operations
         counts[f"watch {outcome}"] = counts.get(f"watch {outcome}", 0) + 1
+
+
+class OwnCalls(WatchStreams):
+    """A gRPC call for each watch, which ends with its link: the calls of generated stubs."""
+
+    @override
+    def begin(
+        self, watch: Watch, address: str, request: pb.WatchRequest, silence_s: float
+    ) -> WatchCall:
+        return _OwnCall(self._transport, watch, address, request, silence_s)
+
+
+class _OwnCall:
+    def __init__(
+        self,
+        transport: Transport,
+        watch: Watch,
+        address: str,
+        request: pb.WatchRequest,
+        silence_s: float,
+    ) -> None:
+        self._watch, self._request, self._silence_s = watch, request, silence_s
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(LINK_TIMEOUT_S, self._lost)
+        self._dialer = transport.dial(address, Conversation.WATCH, self)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._dialer.close()
+
+    def opened(self, link: Link) -> None:
+        try:
+            link.send(self._request)
+        except LinkClosedError as error:
+            self._lost(str(error))
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        self._timer.cancel()
+        self._timer = self._loop.call_later(self._silence_s, self._lost)
+        for message in messages:
+            self._watch.told(self, message)
+
+    def attempt_failed(self, reason: str, error: ApiError | None) -> None:
+        self._watch.lost(self, reason, error)
+
+    def closed(self, link: Link, reason: str) -> None:
+        self._lost(reason)
+
+    def _lost(self, reason: str = SILENT) -> None:
+        self._watch.lost(self, reason)

@@ -76,7 +76,7 @@ CLIENT: Stages = {
     ),
     "resolve": (
         "raftlog.transport.rpc_client:RpcClient.received",
-        "raftlog.client.routed_call:RoutedCall.set_result",
+        "raftlog.client.router:RoutedCall.set_result",
     ),
 }
 

@@ -24,7 +24,7 @@ import structlog
 
 from broker.metadata.view import View
 from broker.settings import FollowerSettings
-from raftlog.client.endpoint_selector import Endpoints, EndpointSelector
+from raftlog.client.endpoints import Endpoints, EndpointSelector
 from raftlog.client.log_reader import SnapshotFetch
 from raftlog.client.router import PATIENCE_MAX_S, PATIENCE_MIN_S
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, RaftlogError, StorageError

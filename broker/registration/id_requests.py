@@ -16,7 +16,8 @@ from broker.registration.identity import Ask, IdSeeker
 from broker.registration.lifecycle import Exit
 from broker.registration.registration_request import registration_request
 from broker.settings import BrokerSettings
-from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import require_success
 from raftlog.deadline import NEVER
 from raftlog.errors import ApiError
 from raftlog.metadata.entities import Process
@@ -95,7 +96,7 @@ async def _ask(
         response = await client.send(request, ASK_TIMEOUT_S)
         if response.HasField("awaited_id"):
             remaining_s = response.awaited_id.remaining_ms / 1000
-        reply = checked(response).register_broker
+        reply = require_success(response).register_broker
     except ApiError as error:
         # Once for each new reason: who waits for a session to end asks every second.
         if str(error) != seeker.last_error:

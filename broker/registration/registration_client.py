@@ -13,7 +13,8 @@ from broker.metadata.view import View
 from broker.registration.lifecycle import Exit, Heartbeat, Lifecycle, Register
 from broker.registration.registration_request import registration_request
 from broker.settings import BrokerSettings
-from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import require_success
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Process
@@ -116,7 +117,7 @@ class RegistrationClient:
             future.exception()  # Looked at: nobody is left to whom it matters.
             return
         try:
-            answered(checked(future.result()))
+            answered(require_success(future.result()))
             self._last_error = ""
         except ApiError as error:
             self._note(error)

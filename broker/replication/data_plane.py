@@ -28,7 +28,8 @@ from broker.replication.notes import Notes
 from broker.replication.settings import ReplicationSettings
 from broker.replication.space import SpaceReserve
 from broker.replication.tracer import ReplicasTracer
-from raftlog.client.controller_client import ControllerClient, checked
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import require_success
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.image import Image
@@ -406,7 +407,7 @@ class DataPlane:
             future.exception()  # Looked at: nobody is left to whom it matters.
             return
         try:
-            response = checked(future.result())
+            response = require_success(future.result())
         except ApiError as error:
             log.info("the controller did not take an ISR change", error=str(error))
             self.step(ev.AlterPartitionFailed(error.code, error.outcome_unknown))

@@ -11,7 +11,7 @@ from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.requests import RequestServer
 from broker.service.watches import Watches
-from raftlog.client.endpoint_selector import KnownEndpoints
+from raftlog.client.endpoints import KnownEndpoints
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Voters
 from raftlog.metadata.image import Image

@@ -30,7 +30,7 @@ from broker.service.wiring import make_data_plane, make_request_server
 from broker.settings import BrokerSettings
 from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.client.controller_client import ControllerClient
-from raftlog.client.endpoint_selector import KnownEndpoints
+from raftlog.client.endpoints import KnownEndpoints
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image

@@ -15,8 +15,8 @@ from controller.decider import Decider
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.disk.space import FINE
 from controller.service.status import log_stall
-from raftlog.client.controller_client import ControllerClient, checked
-from raftlog.client.requests import controller_request
+from raftlog.client.controller_client import ControllerClient
+from raftlog.client.requests import controller_request, require_success
 from raftlog.endpoint import endpoint_on, parse_endpoints
 from raftlog.errors import ApiError, ConfigError, FatalError
 from raftlog.metadata.entities import Broker
@@ -333,7 +333,7 @@ class Joining:
         self._receive(link, [request])
         async with asyncio.timeout(ASK_TIMEOUT_S):
             response = await link.response
-        checked(response)
+        require_success(response)
 
     async def _ask_leader(self, wanted: Wish, seen: QuorumDescription) -> None:
         own = self._node.quorum

@@ -18,8 +18,8 @@ from raftlog.client.consumer import (
     METADATA_MAX_AGE_MS,
     Consumer,
     ConsumerSettings,
+    Record,
 )
-from raftlog.client.data_records import ConsumedRecord
 from raftlog.metadata.entity_words import text_and_base64
 from raftlog.plural import counted
 from raftlog.printable import printable
@@ -132,7 +132,7 @@ def _why_nothing_comes(consumer: Consumer, topic: str, failing_s: float) -> tupl
     return f"{counted(len(failing), 'partition')} cannot be read: {said}{more}", Exit.UNREACHABLE
 
 
-def _print(record: ConsumedRecord, as_json: bool) -> None:
+def _print(record: Record, as_json: bool) -> None:
     if as_json:
         print_json_line(_document(record))
     elif sys.stdout.isatty():
@@ -143,7 +143,7 @@ def _print(record: ConsumedRecord, as_json: bool) -> None:
         typer.echo(record.value or b"")
 
 
-def _document(record: ConsumedRecord) -> dict[str, Any]:
+def _document(record: Record) -> dict[str, Any]:
     key, key_base64 = text_and_base64(record.key)
     value, value_base64 = text_and_base64(record.value)
     return {

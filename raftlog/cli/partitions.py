@@ -26,7 +26,7 @@ from raftlog.plural import counted
 
 if TYPE_CHECKING:
     from raftlog.cli.session import Session
-    from raftlog.client.leader_isrs import LeaderAnswer, PartitionKey
+    from raftlog.client.leaders import LeaderAnswer, PartitionKey
     from raftlog.metadata.image import Image
     from raftlog.ops.isr_compare import Compared
 
@@ -123,7 +123,7 @@ async def _leaders(
     """Every broker that clients are told of, asked for the partitions of these topics, or for
     all.
     """
-    from raftlog.client.leader_isrs import ask_leaders
+    from raftlog.client.leaders import ask_leaders
     from raftlog.wire.broker.v1 import broker_pb2
 
     client = session.brokers(bootstrap)
@@ -201,7 +201,7 @@ async def _until_settled(
     """Look until nothing is left of the differences seen first, or the moment is over: the last
     look, and which have lasted.
     """
-    from raftlog.client.leader_isrs import ask_leaders
+    from raftlog.client.leaders import ask_leaders
     from raftlog.client.log_reader import CommittedImage
     from raftlog.ops.isr_compare import compare, marks
 

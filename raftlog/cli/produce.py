@@ -16,8 +16,13 @@ from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json, Timeou
 from raftlog.cli.output import print_error, print_json_line
 from raftlog.cli.session import Session, run
 from raftlog.cli.standard_input import standard_input
-from raftlog.client.partition_queue import RecordMetadata
-from raftlog.client.producer import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ProducerSettings
+from raftlog.client.producer import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    ProducerSettings,
+    RecordMetadata,
+)
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.plural import counted
 

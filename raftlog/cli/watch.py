@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,8 @@ from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import BootstrapServer, JsonLines
 
 if TYPE_CHECKING:
-    from raftlog.client.watch import Change, Token, Watch
+    from raftlog.client.watch import Change, Watch
+    from raftlog.outcome import Token
 
 _START_TIMEOUT_S = 10.0
 
@@ -117,13 +119,12 @@ def watch(
 
 
 def _token(text: str) -> Token:
-    from raftlog.client.watch import Token
-    from raftlog.errors import ApiError
+    from raftlog.outcome import Token
 
     try:
         return Token.parse(text)
-    except ApiError as error:
-        raise typer.BadParameter(error.message, param_hint="--since") from error
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--since") from error
 
 
 async def _show(
@@ -167,8 +168,12 @@ def line(change: Change) -> str:
     from raftlog.metadata.authors import author
     from raftlog.metadata.differences import field_changes, raw, words
 
-    fields = field_changes(change.before, change.after)
-    what = words(raw(change.before), raw(change.after), fields, change.kind).replace("\n", "; ")
+    before, after = (
+        None if value is None else json.dumps(value) for value in (change.before, change.after)
+    )
+    what = words(raw(before), raw(after), field_changes(before, after), change.kind).replace(
+        "\n", "; "
+    )
     if change.initial:
         what = what.replace("created: ", "is ", 1)
     by = f" by {author(change.principal)}" if change.principal else ""
@@ -176,18 +181,16 @@ def line(change: Change) -> str:
 
 
 def _document(change: Change) -> dict[str, object]:
-    from json import loads
-
     return {
         "token": str(change.token),
         "offset": change.offset,
-        "epoch": change.epoch,
+        "epoch": change.token.epoch,
         "timestamp_ms": change.timestamp_ms,
         "principal": change.principal or None,
         "kind": change.kind,
         "key": change.key,
         "path": change.path,
         "initial": change.initial,
-        "before": None if change.before is None else loads(change.before),
-        "after": None if change.after is None else loads(change.after),
+        "before": change.before,
+        "after": change.after,
     }

@@ -7,38 +7,48 @@ import contextlib
 import os
 import random
 from collections.abc import AsyncGenerator, Callable
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 from typing_extensions import Unpack
 
 from raftlog.client.acls import AsyncAcls
 from raftlog.client.admission import require_tls
 from raftlog.client.arguments import Headers, bytes_of, checked, headers_of
-from raftlog.client.changes import AsyncChanges, Since
 from raftlog.client.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.client.configs import AsyncConfigs
+from raftlog.client.consumer import AsyncRecords
 from raftlog.client.core import Core
 from raftlog.client.export_cursors import AsyncExportCursors
 from raftlog.client.hostnames import AsyncHostnames
 from raftlog.client.key_values import AsyncKeyValues
 from raftlog.client.leases import AsyncLeases
 from raftlog.client.options import Addresses, ClientOptions, Options
-from raftlog.client.partition_queue import RecordMetadata
 from raftlog.client.partitions import AsyncPartitions
-from raftlog.client.records import AsyncRecords
-from raftlog.client.surroundings import SURROUNDINGS
+from raftlog.client.producer import RecordMetadata
 from raftlog.client.topics import AsyncTopics
+from raftlog.client.watch import AsyncChanges
 from raftlog.client.wire import token_from_wire, token_to_wire
-from raftlog.errors import (
-    ApiError,
-    ClientClosedError,
-    RaftlogError,
-    SaslAuthenticationFailedError,
-)
+from raftlog.errors import ApiError, ClientClosedError, RaftlogError, SaslAuthenticationFailedError
 from raftlog.outcome import Token
 from raftlog.transport.api import Transport
 from raftlog.transport.grpc_transport import GrpcTransport
+
+
+class Surroundings(Protocol):
+    """The process in which clients are made."""
+
+    bootstrap: str
+    """Brokers of a client that names none."""
+
+    def admit(self, client: AsyncClient) -> tuple[Callable[[], Transport], random.Random]:
+        """Return the connections of a new client, and its random numbers."""
+
+
+SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("raftlog_surroundings", default=None)
+"""None: the real network."""
+
 
 LET_IN_TIMEOUT_S = 5.0
 """A broker that says nothing for so long may yet say something to the first call."""
@@ -160,7 +170,7 @@ class AsyncClient:
     def watch(
         self,
         *selectors: str,
-        since: Since | None = None,
+        since: Token | str | None = None,
         initial: bool = False,
         tip: bool = False,
         idle_timeout_s: float | None = None,
@@ -175,9 +185,12 @@ class AsyncClient:
 
         With ``async with`` it has begun before the first line inside.
         """
-        return AsyncChanges(
-            self._opened(), selectors, since, idle_timeout_s, initial=initial, tip=tip
-        )
+        if initial and since is not None:
+            raise ValueError("initial and since exclude each other")
+        core = self._opened()
+        token = None if since is None else _token(since, "since")
+        watch = core.watch(selectors, since=token, initial=initial, tip=tip)
+        return AsyncChanges(core, watch, idle_timeout_s)
 
     @checked
     async def see(self, token: Token | str) -> None:
@@ -185,11 +198,7 @@ class AsyncClient:
         ``token``: or its text. Raises InconsistentGenerationError if this client has seen another
         log.
         """
-        try:
-            token = Token.parse(str(token))
-        except ValueError as error:
-            raise ValueError(f"token: {error}") from None
-        self._opened().brokers.see(token_to_wire(token))
+        self._opened().brokers.see(token_to_wire(_token(token, "token")))
 
     async def forget(self) -> None:
         """Begin anew, as after InconsistentGenerationError: the cluster was restored or recovered,
@@ -260,6 +269,13 @@ class AsyncClient:
                 " raftlog.Client, which works from several threads"
             )
         return self._core
+
+
+def _token(given: Token | str, argument: str) -> Token:
+    try:
+        return Token.parse(str(given))
+    except ValueError as error:
+        raise ValueError(f"{argument}: {error}") from None
 
 
 async def _until_closed(core: Core) -> AsyncGenerator[None]:

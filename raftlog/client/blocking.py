@@ -4,22 +4,237 @@ awaitable.
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import contextlib
 import functools
+import os
+import threading
+import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
-from raftlog.client.loop_thread import LoopThread
 from raftlog.client.streams import AsyncStream, OneReader
-from raftlog.errors import ClientClosedError
+from raftlog.errors import ApiError, ClientClosedError, ErrorCode, RaftlogError
+
+T = TypeVar("T")
+Close = Callable[[], Coroutine[Any, Any, None]]
+STOP_TIMEOUT_S = 5.0
+"""What the end of a process waits for at most."""
+CALLS_TIMEOUT_S = 1.0
+"""How long calls in progress may take to notice that their client was closed."""
+_MAIN_ENDED = (
+    "the main thread has ended, and a wait without a timeout would keep the process alive for ever:"
+    " join this thread in the main thread"
+)
+
+
+class _Process:
+    """What happens to the process as a whole."""
+
+    forked = False
+    main_ended = False
+    ending = False
+    threads: ClassVar[weakref.WeakSet[LoopThread]] = weakref.WeakSet()
+    watched = False
+
+    @classmethod
+    def watch(cls, thread: LoopThread) -> None:
+        if not cls.watched:
+            cls.watched = True
+            os.register_at_fork(after_in_child=cls._after_fork)
+            atexit.register(cls._at_exit)
+            try:
+                # Before the interpreter joins the other threads, which may wait for us.
+                threading._register_atexit(cls._at_end_of_main)  # type: ignore[attr-defined]
+            except RuntimeError:
+                cls.main_ended = True
+        cls.threads.add(thread)
+
+    @classmethod
+    def _after_fork(cls) -> None:
+        cls.forked = True
+
+    @classmethod
+    def _at_end_of_main(cls) -> None:
+        cls.main_ended = True
+        for thread in list(cls.threads):
+            thread.end_waits()
+
+    @classmethod
+    def _at_exit(cls) -> None:
+        cls.ending = True
+        for thread in list(cls.threads):
+            thread.stop()
+
+
+class LoopThread:
+    """Begins with the first call. Any thread may call, also several at a time.
+
+    The thread is a daemon, and ends with :meth:`stop`, which the end of the interpreter calls as
+    well: only then gRPC is put away while everything that it needs is still there. Before that the
+    interpreter waits for all other threads; so that it does not wait for ever, waits without a
+    timeout end with the main thread.
+    """
+
+    def __init__(self, close: Close) -> None:
+        """``close`` ends what lives on the loop."""
+        self._close = close
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._made_by = os.getpid()
+        self._stopped = False
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._endless: set[Future[Any]] = set()
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    def require_open(self) -> None:
+        """Raises ClientClosedError once it was stopped."""
+        if self._stopped:
+            raise ClientClosedError()
+
+    def call(self, make: Callable[[], Coroutine[Any, Any, T]], *, endless: bool = False) -> T:
+        """Run a coroutine there, and wait for it. ``endless``: it may take for ever, and is
+        cancelled when the main thread ends.
+
+        What interrupts the waiting (Ctrl-C) cancels it. Raises ClientClosedError once stopped.
+        """
+        if threading.current_thread() is self._thread:
+            raise RaftlogError("a call from the client's own thread would wait for itself")
+        future = self._begin_call(make, endless)
+        try:
+            return future.result()
+        except BaseException as error:
+            future.cancel()
+            if endless and _Process.main_ended and isinstance(error, CancelledError):
+                raise RaftlogError(_MAIN_ENDED) from None
+            if _Process.ending and threading.current_thread() is not threading.main_thread():
+                # A daemon thread that the process does not wait for: nobody looks at its errors.
+                threading.Event().wait()
+            if isinstance(error, CancelledError):
+                raise ApiError(
+                    ErrorCode.NETWORK_EXCEPTION, "the client was closed", outcome_unknown=True
+                ) from None
+            raise
+
+    def _begin_call(self, make: Callable[[], Coroutine[Any, Any, T]], endless: bool) -> Future[T]:
+        """Begin a call, on a loop that is begun if need be. Raises RaftlogError."""
+        calls = self._calls
+
+        async def counted() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            calls.add(task)
+            try:
+                return await make()
+            finally:
+                calls.discard(task)
+
+        if self._made_by != os.getpid():
+            raise RaftlogError(
+                "this client belongs to the process that this one was forked from, and connections"
+                " do not survive a fork: make a client in each process, after the fork"
+            )
+        with self._lock:
+            # Under the lock: nothing is scheduled behind the end of the loop, where it would wait
+            # for ever.
+            self.require_open()
+            if self._loop is None:
+                self._begin()
+            if endless and _Process.main_ended:
+                raise RaftlogError(_MAIN_ENDED)
+            assert self._loop is not None
+            future = asyncio.run_coroutine_threadsafe(counted(), self._loop)
+            if endless:
+                self._endless.add(future)
+                future.add_done_callback(self._endless.discard)
+        return future
+
+    def end_waits(self) -> None:
+        """Cancel the calls that may take for ever."""
+        if self._made_by != os.getpid():
+            return
+        with self._lock:
+            endless = list(self._endless)
+        for future in endless:
+            future.cancel()
+
+    def _begin(self) -> None:
+        if _Process.forked:
+            raise RaftlogError(
+                "this process was forked from one in which a client had been used, and gRPC does"
+                " not survive that, even if the client was closed: start processes with the method"
+                " 'spawn' or 'forkserver', or make the first client after the fork"
+            )
+        _Process.watch(self)
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_run, args=(loop,), name="raftlog client", daemon=True)
+        thread.start()
+        self._loop, self._thread = loop, thread
+        # For one that is dropped without being closed.
+        self._finalizer = weakref.finalize(
+            self, _stop, loop, thread, os.getpid(), self._close, self._calls
+        )
+        self._finalizer.atexit = False
+
+    def stop(self) -> None:
+        """End the loop and whatever still runs on it. Idempotent."""
+        if self._made_by != os.getpid():
+            return
+        with self._lock:
+            self._stopped = True
+        # Called by itself: at the end of the process a finalizer may have been switched off.
+        begun = self._finalizer.detach() if self._finalizer is not None else None
+        if begun is not None:
+            _, stop, arguments, _ = begun
+            stop(*arguments)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop(
+    loop: asyncio.AbstractEventLoop,
+    thread: threading.Thread,
+    made_by: int,
+    close: Close,
+    calls: set[asyncio.Task[Any]],
+) -> None:
+    if made_by != os.getpid() or thread is threading.current_thread() or loop.is_closed():
+        return
+    asyncio.run_coroutine_threadsafe(_end(loop, close, calls), loop)
+    thread.join(STOP_TIMEOUT_S + 1)
+
+
+async def _end(
+    loop: asyncio.AbstractEventLoop, close: Close, calls: set[asyncio.Task[Any]]
+) -> None:
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await close()
+            if calls:
+                await asyncio.wait(set(calls), timeout=CALLS_TIMEOUT_S)
+    finally:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        loop.call_soon(loop.stop)
+
 
 A = TypeVar("A")
 C = TypeVar("C", bound=AbstractAsyncContextManager[Any, None])
 P = ParamSpec("P")
 S = TypeVar("S", bound=AsyncStream[Any])
-T = TypeVar("T")
 
 
 class Blocking(Generic[A]):

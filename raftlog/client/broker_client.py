@@ -7,10 +7,9 @@ import random
 
 from google.protobuf.message import Message
 
-from raftlog.client.controller_client import DEFAULT_TIMEOUT_S, checked
-from raftlog.client.endpoint_selector import Endpoints, known_endpoints
-from raftlog.client.refused import check_items
-from raftlog.client.requests import broker_request, controller_request
+from raftlog.client.controller_client import DEFAULT_TIMEOUT_S
+from raftlog.client.endpoints import Endpoints, known_endpoints
+from raftlog.client.requests import broker_request, check_items, controller_request, require_success
 from raftlog.client.round_robin import RoundRobin
 from raftlog.client.router import Protocol, Refusal, Router
 from raftlog.client.session import Session
@@ -26,13 +25,6 @@ LEARN_FIRST_S, LEARN_AGAIN_S, LEARN_EVERY_S = 1.0, 10.0, 300.0
 """Time to the first question for the brokers, after one that failed, and after one that did not."""
 _BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="~")
 """Asks for the topics behind the last name that there can be."""
-
-
-def checked_answer(response: broker_pb2.BrokerResponse) -> broker_pb2.BrokerResponse:
-    """A broker's response, unless it holds an error: then that is raised as ApiError."""
-    if response.HasField("error"):
-        raise error_from_wire(response.error)
-    return response
 
 
 class BrokerClient:
@@ -201,7 +193,7 @@ class BrokerClient:
         request.read.timeout_ms = _ms(timeout_s)
         if self._token is not None:
             request.read.at_least.CopyFrom(self._token)
-        response = checked_answer(await self.send(request, timeout_s, idempotent=True))
+        response = require_success(await self.send(request, timeout_s, idempotent=True))
         if response.HasField("token"):
             self._saw(response.token)
         self._learn_from(response)
@@ -218,7 +210,7 @@ class BrokerClient:
             request = broker_request(_BROKERS_ALONE, cluster_id=self._cluster_id)
             try:
                 self._learn_from(
-                    checked_answer(await self.send(request, timeout_s, idempotent=True))
+                    require_success(await self.send(request, timeout_s, idempotent=True))
                 )
             except ApiError as error:
                 if error.retriable:
@@ -252,10 +244,10 @@ class BrokerClient:
             write = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
         if not write.timeout_ms:
             write.timeout_ms = _ms(timeout_s)
-        response = checked_answer(
+        response = require_success(
             await self.send(broker_request(write, cluster_id=self._cluster_id), timeout_s)
         )
-        result = checked(response.write)
+        result = require_success(response.write)
         if result.HasField("write"):
             self._saw(result.write.token)
         return check_items(result) if raise_refused else result

@@ -9,30 +9,29 @@ from typing import Literal, Self
 from typing_extensions import Unpack
 
 from raftlog.client.acls import AsyncAcls
-from raftlog.client.async_client import AsyncClient
+from raftlog.client.async_client import SURROUNDINGS, AsyncClient
 from raftlog.client.blocking import (
     Attribute,
     Blocking,
     BlockingContext,
     BlockingStream,
+    LoopThread,
     blocking,
     on_loop,
     waiting,
 )
-from raftlog.client.changes import AsyncChanges, Change, Since
 from raftlog.client.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
 from raftlog.client.configs import AsyncConfigs
+from raftlog.client.consumer import POLL_TIMEOUT_S, AsyncRecords, Record
 from raftlog.client.enums import AcksLike
 from raftlog.client.export_cursors import AsyncExportCursors
 from raftlog.client.hostnames import AsyncHostnames
 from raftlog.client.key_values import AsyncKeyValues
 from raftlog.client.leases import AsyncLease, AsyncLeases
-from raftlog.client.loop_thread import LoopThread
 from raftlog.client.options import Addresses, ClientOptions
 from raftlog.client.partitions import AsyncPartitions
-from raftlog.client.records import POLL_TIMEOUT_S, AsyncRecords, Record
-from raftlog.client.surroundings import SURROUNDINGS
 from raftlog.client.topics import AsyncTopics
+from raftlog.client.watch import AsyncChanges, Change
 from raftlog.errors import RaftlogError
 from raftlog.outcome import LogOffset, Token
 
@@ -283,7 +282,7 @@ class Client(Blocking[AsyncClient]):
     def watch(
         self,
         *selectors: str,
-        since: Since | None = None,
+        since: Token | str | None = None,
         initial: bool = False,
         tip: bool = False,
         idle_timeout_s: float | None = None,

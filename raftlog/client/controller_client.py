@@ -7,15 +7,13 @@ import random
 
 from google.protobuf.message import Message
 
-from raftlog.client.endpoint_selector import Endpoints
-from raftlog.client.refused import check_items
-from raftlog.client.requests import controller_request, joined
+from raftlog.client.endpoints import Endpoints
+from raftlog.client.requests import check_items, controller_request, joined, require_success
 from raftlog.client.router import Protocol, Refusal, Router
 from raftlog.client.session import Session
 from raftlog.config_writes.messages import ConfigWrite
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Transport
-from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -111,7 +109,7 @@ class ControllerClient:
             request = controller_request(
                 body, acks=acks, client=client, cluster_id=self._cluster_id
             )
-        response = checked(await self.send(request, timeout_s))
+        response = require_success(await self.send(request, timeout_s))
         return check_items(response) if raise_refused else response
 
     def session(self, name: str = "") -> Session:
@@ -121,17 +119,6 @@ class ControllerClient:
     def close(self) -> None:
         """End all calls and links. Idempotent."""
         self._router.close()
-
-
-def checked(response: controller_pb2.ControllerResponse) -> controller_pb2.ControllerResponse:
-    """The response, unless it holds an error: then that is raised as ApiError."""
-    if response.HasField("error"):
-        raise error_from_wire(
-            response.error,
-            leader_id=response.leader_id,
-            leader_endpoint=response.leader_endpoint,
-        )
-    return response
 
 
 def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal | None:

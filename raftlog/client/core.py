@@ -13,17 +13,14 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from raftlog.client.broker_client import BrokerClient, checked_answer
+from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import Consumer, ConsumerSettings
-from raftlog.client.endpoint_selector import KnownEndpoints
+from raftlog.client.endpoints import KnownEndpoints
 from raftlog.client.options import Options, positive
 from raftlog.client.producer import Producer, ProducerSettings
-from raftlog.client.refused import RefusedItemsError
-from raftlog.client.requests import broker_request
+from raftlog.client.requests import RefusedItemsError, broker_request, pause_after, require_success
 from raftlog.client.session import NoSessionError, happens
-from raftlog.client.throttling import pause_after
-from raftlog.client.watch import Token, Watch
-from raftlog.client.watch_streams import WatchStreams
+from raftlog.client.watch import Watch, WatchStreams
 from raftlog.client.wire import acks_to_wire, mode_to_wire, write_result
 from raftlog.errors import (
     AcksNotReachedError,
@@ -35,7 +32,7 @@ from raftlog.errors import (
     UnknownOutcomeError,
 )
 from raftlog.logger import get_logger
-from raftlog.outcome import WriteResult
+from raftlog.outcome import Token, WriteResult
 from raftlog.transport.api import Transport, TransportLimits
 from raftlog.transport.dialing import Backoff
 from raftlog.wire.broker.v1 import broker_pb2
@@ -141,7 +138,7 @@ class Core:
 
         async def ask(left_s: float) -> broker_pb2.ApiVersionsResponse:
             answer = await self.brokers.send(request, left_s, idempotent=True)
-            return checked_answer(answer).api_versions
+            return require_success(answer).api_versions
 
         return await self._until_answered(ask, timeout_s)
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from raftlog import batch
-from raftlog.client.endpoint_selector import EndpointSelector
+from raftlog.client.endpoints import EndpointSelector
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, RaftlogError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image

@@ -179,7 +179,7 @@ class AsyncPartitions(Namespace):
 
         Raises UnknownTopicOrPartitionError, and the error of a leader that does not answer.
         """
-        from raftlog.client.leader_isrs import ask_leaders
+        from raftlog.client.leaders import ask_leaders
 
         core = self._core
         response = await core.read(broker_pb2.MetadataRequest(topics=[topic]), "latest", timeout_s)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from raftlog.client.failures import with_reasons
+from raftlog.client.endpoints import with_reasons
 from raftlog.client.router import ANSWER_MARGIN_S, Protocol, greet
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.transport.api import Link, Transport

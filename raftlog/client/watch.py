@@ -1,37 +1,45 @@
-"""Watching the metadata: the changes from a point on, in order, each once, whatever broker tells
-them.
+"""The changes of the metadata: from a point on, in order, each once, whatever broker sends them.
 
 A watch is one call to one broker. When that broker is lost, is fenced or has no room, the watch
-goes on at another one, behind the last token that it was given.
+continues at another one, behind the last token that it received. The watches of one client share a
+stream to each broker that any of them asks; a stream lives as long as its link.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import NamedTuple, Self
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from raftlog.client.endpoint_selector import Endpoints, EndpointSelector
-from raftlog.client.watch_calls import Calls, OwnCalls, WatchCall
+from typing_extensions import override
+
+from raftlog.client.endpoints import Endpoints, EndpointSelector
+from raftlog.client.streams import AsyncStream
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.transport.api import Transport
+from raftlog.outcome import Token
+from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
+if TYPE_CHECKING:
+    from raftlog.client.core import Core
+
+LINK_TIMEOUT_S = 2.0
+"""A broker that gives no link, or no first response, in this time is passed over."""
+SILENT = "does not answer"
 START_TIMEOUT_S = 30.0
 PROGRESS_MS = 5_000
 SILENT_INTERVALS = 3
-"""A broker that has said nothing for so many intervals is given up."""
+"""A broker that has sent nothing for so many intervals is given up."""
 BUFFERED_MAX = 10_000
 """Changes that wait for a slow reader; with more the call ends, and begins again when half of them
 are read.
 """
-_TOKEN = re.compile(r"[0-9]{1,18}-[0-9]{1,9}-[0-9]{1,18}(-[0-9]{1,9})?")
 _ELSEWHERE = frozenset(
     {
         ErrorCode.BROKER_FENCED,
@@ -45,32 +53,11 @@ _ELSEWHERE = frozenset(
 )
 
 
-class Token(NamedTuple):
-    """A place in the order of all changes; as text to be kept, ``str`` and ``Token.parse``."""
-
-    generation: int
-    epoch: int
-    offset: int
-    part: int = 0
-
-    def __str__(self) -> str:
-        tail = f"-{self.part}" if self.part else ""
-        return f"{self.generation}-{self.epoch}-{self.offset}{tail}"
-
-    @classmethod
-    def parse(cls, text: str) -> Token:
-        """A token of ``str``. Raises ApiError INVALID_REQUEST."""
-        if _TOKEN.fullmatch(text) is None:
-            message = f"{text[:80]!r} is no token: GENERATION-EPOCH-OFFSET, as a watch says it"
-            raise ApiError(ErrorCode.INVALID_REQUEST, message, field="since")
-        return cls(*map(int, text.split("-")))
-
-
 class CompactedError(ApiError):
     """No broker keeps the changes behind the token any more.
 
     ``oldest``: the image to begin with, which a watch with ``initial`` shows, and the oldest token
-    that the last broker asked could have gone on from.
+    that the last broker asked could have continued from.
     """
 
     def __init__(self, message: str, oldest: Token) -> None:
@@ -80,32 +67,170 @@ class CompactedError(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One entity that one record has changed. ``before`` and ``after`` are JSON, None: not there.
+    """One entity that one record has changed.
 
-    ``token``: a watch since this one goes on behind the change. ``initial``: it was there when the
-    watch began, and ``offset`` is the image's; its token lies behind the whole list.
+    ``before`` and ``after`` are None where the entity does not exist. ``initial``: it existed when
+    the watch began, and ``offset`` is the image's; its token lies behind the whole list.
     """
 
     kind: str
+    """topic, partition, config, broker, feature, acl …"""
     key: str
     path: str
-    before: str | None
-    after: str | None
+    """What selects just this entity: "configs/topic/orders/retention.ms"."""
+    before: Any
+    """As the JSON of the entity has it: of a config its value, of others their fields."""
+    after: Any
     offset: int
-    epoch: int
     timestamp_ms: int
     principal: str
     initial: bool
     token: Token
+    """A watch since this one continues behind the change."""
+
+
+# --- calls to brokers ----------------------------------------------------------------------------
+
+
+class WatchCall(Protocol):
+    """One request to one broker. Once it is closed or lost, nothing more comes of it."""
+
+    def close(self) -> None:
+        """Give it up. Idempotent."""
+
+
+class WatchStreams:
+    """The streams that the watches of one client share, one for each broker that is asked."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._open: dict[str, _Stream] = {}
+
+    def begin(
+        self, watch: Watch, address: str, request: pb.WatchRequest, silence_s: float
+    ) -> WatchCall:
+        """Ask a broker; the watch hears of it later, never before this returns. ``silence_s``: how
+        long a broker that has answered may be silent.
+        """
+        stream = self._open.get(address)
+        if stream is None or stream.over:
+            stream = self._open[address] = _Stream(self._transport, address)
+        return stream.begin(watch, request, silence_s)
+
+
+class _Call:
+    """One watch on a stream."""
+
+    def __init__(
+        self, stream: _Stream, watch_id: int, watch: Watch, request: pb.WatchRequest
+    ) -> None:
+        self._stream, self.watch_id, self.watch = stream, watch_id, watch
+        self.request = pb.WatchManyRequest(watch_id=watch_id, begin=request)
+        self.timer = asyncio.get_running_loop().call_later(
+            LINK_TIMEOUT_S, lambda: watch.lost(self, SILENT)
+        )
+
+    def close(self) -> None:
+        """See :class:`WatchCall`."""
+        self._stream.end(self)
+
+
+class _Stream:
+    """One link to one broker, and the watches on it."""
+
+    def __init__(self, transport: Transport, address: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, _Call] = {}
+        self._last_id = 0
+        self._link: Link | None = None
+        self.over = False
+        """Nothing more comes of it."""
+        self._silence_s, self._heard_at = 0.0, self._loop.time()
+        self._silence: asyncio.TimerHandle | None = None
+        self._dialer: Dialer = transport.dial(address, Conversation.WATCH_MANY, self)
+
+    def begin(self, watch: Watch, request: pb.WatchRequest, silence_s: float) -> _Call:
+        """Add a watch."""
+        self._last_id += 1
+        call = self._calls[self._last_id] = _Call(self, self._last_id, watch, request)
+        # A broker that lives sends something for every watch now and then.
+        self._silence_s = max(self._silence_s, silence_s)
+        self._send(call.request)
+        return call
+
+    def end(self, call: _Call) -> None:
+        """Remove a watch. Idempotent."""
+        call.timer.cancel()
+        if self._calls.pop(call.watch_id, None) is None:
+            return
+        if self._calls:
+            self._send(pb.WatchManyRequest(watch_id=call.watch_id, end=pb.EndWatch()))
+        else:
+            self._close()
+
+    def _send(self, request: pb.WatchManyRequest) -> None:
+        if self._link is not None:
+            with suppress(LinkClosedError):  # ``closed`` follows.
+                self._link.send(request)
+
+    def opened(self, link: Link) -> None:
+        """Ask for all watches that have been added so far."""
+        self._link = link
+        self._heard_at = self._loop.time()
+        self._check_silence()
+        for call in self._calls.values():
+            self._send(call.request)
+
+    def received(self, link: Link, messages: Sequence[pb.WatchManyResponse]) -> None:
+        """Deliver responses, each for one watch or for several."""
+        self._heard_at = self._loop.time()
+        for message in messages:
+            for watch_id in message.watch_ids:
+                # The broker answers watches a little longer that were ended here.
+                if (call := self._calls.get(watch_id)) is not None:
+                    call.timer.cancel()
+                    call.watch.told(call, message.response)
+
+    def attempt_failed(self, reason: str, error: ApiError | None) -> None:
+        """There is no link, or the broker does not let this client in."""
+        self._lost(reason, error)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """The link is lost."""
+        self._lost(reason, None)
+
+    def _check_silence(self) -> None:
+        # A point in time: a span that is left may be too short to move the clock at all.
+        due = self._heard_at + self._silence_s
+        if self._loop.time() < due:
+            self._silence = self._loop.call_at(due, self._check_silence)
+        else:
+            self._lost(SILENT, None)
+
+    def _lost(self, reason: str, error: ApiError | None) -> None:
+        self._close()
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.timer.cancel()
+            call.watch.lost(call, reason, error)
+
+    def _close(self) -> None:
+        self.over, self._link = True, None
+        if self._silence is not None:
+            self._silence.cancel()
+        self._dialer.close()
+
+
+# --- one watch -----------------------------------------------------------------------------------
 
 
 class Watch:
     """An asynchronous iterator over changes, which ends by an error or by ``close``.
 
     Must be made on the event loop. ``since`` and ``initial`` exclude each other; with neither it
-    begins with what comes. ``tip``: changes as soon as a broker has applied them, and not only when
-    every broker can show them. The initial list is held until it is complete, so that a broker that
-    is lost in the middle of it is not noticed.
+    begins with the next change. ``tip``: changes as soon as a broker has applied them, and not only
+    when every broker can show them. The initial list is held until it is complete, so that a broker
+    that is lost in the middle of it is not noticed.
     """
 
     def __init__(
@@ -121,23 +246,23 @@ class Watch:
         cluster_id: str = "",
         start_timeout_s: float = START_TIMEOUT_S,
         progress_ms: int = PROGRESS_MS,
-        calls: Calls | None = None,
+        calls: WatchStreams | None = None,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``start_timeout_s``: for the first response; later on it is patient without end:
-        ``waiting`` is told why no broker serves it then, and the empty string when one does again.
-        ``calls``: how it asks brokers; None: by calls of its own.
+        """``start_timeout_s``: for the first response; later on it waits without end: ``waiting``
+        gets the reason then, and the empty string when a broker serves it again. ``calls``: how it
+        asks brokers; None: on streams of its own.
         """
         self._loop = asyncio.get_running_loop()
-        self._calls = calls or OwnCalls(transport)
+        self._calls = calls or WatchStreams(transport)
         # Anywhere: programs have the same list, and the first broker in it would carry them all. A
         # short watch would also begin at the same dead broker each time.
         self._endpoints = EndpointSelector(endpoints, rng, shuffled=True)
         self._selectors, self._cluster_id = tuple(selectors), cluster_id
         self._mode = pb.LATEST if tip else pb.REPEATABLE
         self._initial, self._since = initial, since
-        self._told = since
-        """The last token that was read by the user of this."""
+        self._read_to = since
+        """The token of the last change that the user of this has read."""
         self._progress_ms = progress_ms
         self._start_by = self._loop.time() + start_timeout_s
         self._ready: deque[Change] = deque()
@@ -152,18 +277,18 @@ class Watch:
         self._failures: dict[str, str] = {}
         self._waiting, self._told_why = waiting, ""
         self._refusal: ApiError | None = None
-        """What the last broker said that would not take it."""
+        """The error of the last broker that refused it."""
         self._started = self._closed = self._full = False
         self.failovers = 0
-        """How often it went on at another broker."""
+        """How often it continued at another broker."""
         self._attempt()
 
     @property
     def token(self) -> Token | None:
-        """Where a watch would go on behind what was read so far; None: nothing is known yet, or the
-        initial list is not read to its end.
+        """Where a watch would continue behind what was read so far; None: nothing is known yet, or
+        the initial list is not read to its end.
         """
-        return self._since if not self._ready else self._told
+        return self._since if not self._ready else self._read_to
 
     @property
     def endpoint(self) -> str:
@@ -185,7 +310,7 @@ class Watch:
             await self._until_news()
         change = self._ready.popleft()
         if not (change.initial and self._ready and self._ready[0].initial):
-            self._told = change.token
+            self._read_to = change.token
         if self._full and len(self._ready) <= BUFFERED_MAX // 2:
             self._full = False
             self._attempt()
@@ -201,15 +326,14 @@ class Watch:
                 raise ApiError(ErrorCode.NETWORK_EXCEPTION, message)
             await self._until_news()
 
+    async def _until_news(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -217,8 +341,6 @@ class Watch:
         self._closed = True
         self._hang_up()
         self._news.set()
-
-    # --- calls -----------------------------------------------------------------------------------
 
     def _attempt(self) -> None:
         self._pause = None
@@ -235,15 +357,18 @@ class Watch:
             progress_interval_ms=self._progress_ms,
             initial=self._initial and self._since is None,
         )
-        if self._since is not None:
-            request.since.CopyFrom(pb.WatchToken(**self._since._asdict()))
+        if (since := self._since) is not None:
+            generation, epoch, offset, part = astuple(since)
+            request.since.CopyFrom(
+                pb.WatchToken(generation=generation, epoch=epoch, offset=offset, part=part)
+            )
         silence_s = SILENT_INTERVALS * self._progress_ms / 1000
         self._call_answered = False
         self._call = self._calls.begin(self, self._endpoints.target, request, silence_s)
 
     def _not_started(self) -> ApiError:
-        """Why nobody has taken the watch: what the last one said that refused it, or what became of
-        each.
+        """Why no broker has taken the watch: the error of the last one that refused it, or what
+        became of each.
         """
         refused = self._refusal
         if refused is not None:
@@ -268,7 +393,7 @@ class Watch:
         self._pause = self._loop.call_later(pause_s, self._attempt)
 
     def lost(self, call: WatchCall, reason: str, error: ApiError | None = None) -> None:
-        """The broker is gone, or says nothing, or does not let this client in (``error``).
+        """The broker is gone, or silent, or does not let this client in (``error``).
 
         A watch that has begun waits until one does.
         """
@@ -286,7 +411,7 @@ class Watch:
             self._go_elsewhere(self._endpoints.unreachable(self._loop.time()))
 
     def told(self, call: WatchCall, response: pb.WatchResponse) -> None:
-        """A broker tells something."""
+        """Process a broker's response."""
         if call is not self._call:
             return
         if response.HasField("error"):
@@ -307,8 +432,8 @@ class Watch:
             self._failures.clear()
             self._refusal = None
             self._tell_why("")
-            if self._told is None and not self._initial:
-                self._told = self._since
+            if self._read_to is None and not self._initial:
+                self._read_to = self._since
         if len(self._ready) > BUFFERED_MAX:
             self._full = True
             self._hang_up()
@@ -340,10 +465,6 @@ class Watch:
         self._hang_up()
         self._news.set()
 
-    async def _until_news(self) -> None:
-        self._news.clear()
-        await self._news.wait()
-
 
 def _token(token: pb.WatchToken) -> Token:
     return Token(token.generation, token.epoch, token.offset, token.part)
@@ -354,12 +475,53 @@ def _change(change: pb.WatchChange, generation: int) -> Change:
         change.kind,
         change.key,
         change.path,
-        change.before if change.HasField("before") else None,
-        change.after if change.HasField("after") else None,
+        json.loads(change.before) if change.HasField("before") else None,
+        json.loads(change.after) if change.HasField("after") else None,
         change.offset,
-        change.epoch,
         change.timestamp_ms,
         change.principal,
         change.initial,
         Token(generation, change.epoch, change.offset, change.part),
     )
+
+
+class AsyncChanges(AsyncStream[Change]):
+    """What :meth:`AsyncClient.watch` returns, for ``async with`` and ``async for``."""
+
+    what = "watch"
+
+    def __init__(self, core: Core, watch: Watch, idle_timeout_s: float | None) -> None:
+        super().__init__(core, watch)
+        self._core, self._watch, self.idle_timeout_s = core, watch, idle_timeout_s
+
+    @property
+    def token(self) -> Token | None:
+        """Where a watch would continue behind what was read so far; None: not known yet."""
+        return self._watch.token
+
+    async def started(self) -> None:
+        """Wait until a broker has said where the watch begins. Raises ApiError."""
+        with self._core.until_closed():
+            await self._watch.started()
+
+    @override
+    async def _next(self) -> Change:
+        """Raises CompactedError, whose ``oldest`` says with what to begin anew."""
+        if not self.closed:
+            await self.started()
+        try:
+            async with asyncio.timeout(self.idle_timeout_s):
+                return await anext(self._watch)
+        except TimeoutError:
+            await self.close()
+            raise StopAsyncIteration from None
+
+    @override
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        try:
+            await self.started()
+        except BaseException:
+            await self.close()
+            raise
+        return self

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from raftlog.client.leader_isrs import LeaderAnswer, PartitionKey
+from raftlog.client.leaders import LeaderAnswer, PartitionKey
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.wire.data.v1 import data_pb2 as pb

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from raftlog.client.leader_isrs import LeaderAnswer, PartitionKey, ask_leaders
+from raftlog.client.leaders import LeaderAnswer, PartitionKey, ask_leaders
 from raftlog.transport.api import Transport
 
 NO_LEADER = -1

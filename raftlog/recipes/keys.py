@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from raftlog.client.async_client import AsyncClient
-from raftlog.client.changes import AsyncChanges
+from raftlog.client.watch import AsyncChanges
 from raftlog.errors import ClientClosedError
 
 

@@ -31,7 +31,7 @@ class HostSurroundings:
         self.bootstrap = ",".join(broker.endpoint for broker in world.members)
 
     def admit(self, client: AsyncClient) -> tuple[Callable[[], Transport], random.Random]:
-        """See :class:`raftlog.client.surroundings.Surroundings`."""
+        """See :class:`raftlog.client.async_client.Surroundings`."""
         self._clients += 1
         self._story.record(client, self._host)
         rng = self._world.rng(f"client {self._clients} of {self._host}")

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from raftlog.client.surroundings import SURROUNDINGS
+from raftlog.client.async_client import SURROUNDINGS
 from raftlog.testing.fault_rates import DEFAULT_FAULTS, checked
 from raftlog.testing.simulated_cluster import MAIN, HostSurroundings, SimulatedCluster
 from raftlog.testing.story import Story

@@ -17,10 +17,10 @@ from typing import Any
 import raftlog
 from raftlog.client.async_client import AsyncClient
 from raftlog.client.client import Client
-from raftlog.client.enums import ResourceType
 from raftlog.client.log_reader import CommittedImage, LogReader
 from raftlog.client.values import AclFilter
 from raftlog.errors import ApiError, RaftlogError, ResourceNotFoundError
+from raftlog.metadata.config_keys import ResourceType
 from raftlog.metadata.image import Image
 from raftlog.transport.grpc_transport import GrpcTransport
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from raftlog.client.data_records import ConsumedRecord
+from raftlog.client.consumer import Record
 from simulation.chaos.clients import History
 from simulation.checks.api import Checker, CheckFailedError, Operation, World
 from simulation.checks.exactly_once import ExactlyOnce
@@ -52,7 +52,7 @@ def judge(
     history: History,
     log: Sequence[bytes],
     node_logs: dict[str, tuple[int, Sequence[bytes]]],
-    consumed: Iterable[ConsumedRecord],
+    consumed: Iterable[Record],
 ) -> Verdict:
     """``log``: the committed chunks from offset 0 on.
 
@@ -162,9 +162,7 @@ def _logs_match(
         verdict.seen[f"log of {name} up to"] = mine.end
 
 
-def _records(
-    produced: Iterable[Operation], consumed: Iterable[ConsumedRecord], verdict: Verdict
-) -> None:
+def _records(produced: Iterable[Operation], consumed: Iterable[Record], verdict: Verdict) -> None:
     """Acknowledged records are where they were said to be, once; refused ones, and such as nobody
     has sent, nowhere (I26).
     """

@@ -20,8 +20,7 @@ from pathlib import Path
 from raftlog import batch
 from raftlog.cli.data_directory import require_node
 from raftlog.cli.log_sources import DirectoryLog, chunks
-from raftlog.client.consumer import EARLIEST, Consumer
-from raftlog.client.data_records import ConsumedRecord
+from raftlog.client.consumer import EARLIEST, Consumer, Record
 from raftlog.client.log_reader import LogReader
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.errors import RaftlogError
@@ -177,15 +176,13 @@ async def _committed(cluster: ChaosCluster, clients: Clients) -> list[bytes]:
         reader.close()
 
 
-async def _consume(
-    cluster: ChaosCluster, clients: Clients, history: History
-) -> list[ConsumedRecord]:
+async def _consume(cluster: ChaosCluster, clients: Clients, history: History) -> list[Record]:
     """All records from the beginning, up to each partition's high watermark as it stands when
     nothing is written any more.
     """
     transport = clients.world.transport_for("consumer")
     consumer = Consumer(transport, [node.endpoint for node in cluster.brokers], rng=random.Random())
-    found: list[ConsumedRecord] = []
+    found: list[Record] = []
     acknowledged = [operation for operation in history.produced if operation.outcome == "ok"]
     ends_of = {f"{TOPIC}-{index}": 0 for index in range(PARTITIONS)}
     for operation in acknowledged:

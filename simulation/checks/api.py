@@ -17,9 +17,10 @@ from broker.partition.events import Effect as DataEffect
 from broker.partition.events import Event as DataEvent
 from broker.service.service import BrokerService
 from controller.service.service import ControllerService
-from raftlog.client.data_records import ConsumedRecord
-from raftlog.client.watch import Change, Token
+from raftlog.client.consumer import Record
+from raftlog.client.watch import Change
 from raftlog.errors import ApiError
+from raftlog.outcome import Token
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import Effect, Event
 from raftlog.recipes import AsyncLock
@@ -254,7 +255,7 @@ class Checker:
     def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
         """A broker's disk is gone, or damaged for good: what it held counts no more."""
 
-    def consumed(self, client: str, topic_id: bytes, record: ConsumedRecord) -> None:
+    def consumed(self, client: str, topic_id: bytes, record: Record) -> None:
         """A consumer was given a record."""
 
     def consumer_out_of_range(self, client: str) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from raftlog import batch
-from raftlog.client.data_records import ConsumedRecord, records_from
+from raftlog.client.consumer import Record, records_from
 from raftlog.storage.partition_api import PartitionKey
 from simulation.checks.api import Checker, CheckFailedError, Operation
 from simulation.checks.committed_data import Committed, CommittedData
@@ -108,7 +108,7 @@ class DataClients(Checker):
     # --- consumers -------------------------------------------------------------------------------
 
     @override
-    def consumed(self, client: str, topic_id: bytes, record: ConsumedRecord) -> None:
+    def consumed(self, client: str, topic_id: bytes, record: Record) -> None:
         key = topic_id, record.partition
         committed = self._committed.partitions[key]
         if committed.gone or record.leader_epoch < committed.floor_epoch:

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.json import decode
 from typing_extensions import override
 
 from broker.watch.listing import listing
-from raftlog.client.watch import Change, Token
+from raftlog.client.watch import Change
 from raftlog.errors import ErrorCode
 from raftlog.metadata.changes import ChangeRecorder
 from raftlog.metadata.entity_words import to_json
@@ -32,6 +33,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.ordered_changes import WHOLE, Position, ordered_changes
 from raftlog.metadata.records import Record
 from raftlog.metadata.selectors import parse_selectors, path_of
+from raftlog.outcome import Token
 from raftlog.wire.broker.v1 import broker_pb2
 from simulation.checks.acl_history import (
     CLUSTER,
@@ -52,8 +54,8 @@ from simulation.checks.node_log import Logged
 from simulation.swarm.identities import CALLERS
 from simulation.swarm.wanted import is_watcher, wanted_by
 
-Said = tuple[str, str | None, str | None]
-"""A change: the path of its entity, and its JSON before and after; None: not there."""
+Said = tuple[str, object, object]
+"""A change: the path of its entity, and its values before and after; None: not there."""
 
 
 class _True(NamedTuple):
@@ -73,7 +75,7 @@ class _Stream:
         """Up to here nothing is missing; None: it is still to be told where it begins."""
         self.next = 0
         """Of the true changes: the first that may come."""
-        self.listed: dict[str, str | None] = {}
+        self.listed: dict[str, object] = {}
 
 
 class Watches(Checker):
@@ -115,7 +117,7 @@ class Watches(Checker):
         for one in ordered_changes(self._draft, logged.data):
             value = one.after if one.after is not None else one.before
             before, after = (
-                None if each is None else to_json(each) for each in (one.before, one.after)
+                None if each is None else decode(to_json(each)) for each in (one.before, one.after)
             )
             said = (path_of(one.kind, one.key, value), before, after)
             self._changes.append(_True(one.position, said))
@@ -265,7 +267,9 @@ class Watches(Checker):
         image = self._golden.images[stream.position.offset]
         selection = parse_selectors(wanted_by(host).selectors)
         there = {
-            one.path: to_json(one.value) for one in listing(image, selection) if one is not None
+            one.path: decode(to_json(one.value))
+            for one in listing(image, selection)
+            if one is not None
         }
         if not stream.listed.items() <= there.items():
             raise CheckFailedError(

@@ -77,7 +77,7 @@ MUTANTS = (
         "a call with an unknown outcome is sent again",
         (
             Edit(
-                "raftlog.client.routed_call:RoutedCall.set_exception",
+                "raftlog.client.router:RoutedCall.set_exception",
                 "(self.idempotent or not error.outcome_unknown)",
                 "True",
             ),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from fake_quorum import CLUSTER, Cluster, on_cluster
 
 from broker.service.service import BrokerService
 from broker.settings import WatchSettings
-from raftlog.client.watch import Token
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
@@ -87,11 +85,3 @@ def test_one_connection_never_takes_the_last_place() -> None:
         assert late.responses[-1].error.error_code == 0
 
     on_cluster(test)
-
-
-def test_tokens_are_text() -> None:
-    for token in (Token(0, 1, 2), Token(3, 20, 10**12, 7)):
-        assert Token.parse(str(token)) == token
-    for text in ("", "1", "1-2", "1-2-3-4-5", "a-b-c", "1-2--3", "-1-2-3", "1-2-3\n"):
-        with pytest.raises(ApiError, match="is no token"):
-            Token.parse(text)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from data_cluster import TOPIC, DataCluster, Load, on_cluster
 
-from raftlog.client.leader_isrs import LeaderAnswer, ask_leader, ask_leaders
+from raftlog.client.leaders import LeaderAnswer, ask_leader, ask_leaders
 from raftlog.client.log_reader import CommittedImage, LogReader
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.image import Image

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from command_lines import Raftlog
 
-from raftlog.client import leader_isrs, log_reader
-from raftlog.client.leader_isrs import LeaderAnswer
+from raftlog.client import leaders, log_reader
+from raftlog.client.leaders import LeaderAnswer
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -71,7 +71,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
         async def read(self: object) -> Image:
             return committed
 
-        monkeypatch.setattr(leader_isrs, "ask_leaders", ask)
+        monkeypatch.setattr(leaders, "ask_leaders", ask)
         monkeypatch.setattr(log_reader.CommittedImage, "read", read)
         return looks
 

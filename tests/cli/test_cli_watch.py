@@ -14,8 +14,9 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.cli.watch import line
-from raftlog.client.watch import Change, Token
+from raftlog.client.watch import Change
 from raftlog.local.cluster import LocalCluster
+from raftlog.outcome import Token
 
 PATIENCE_S = 60
 
@@ -119,7 +120,7 @@ def test_follow_reads_a_running_cluster_alone(raftlog: Raftlog) -> None:
 
 def test_a_line_says_who() -> None:
     change = Change(
-        "broker", "4", "brokers/4", '{"fenced":false}', '{"fenced":true}', 7, 1, 61_000,
+        "broker", "4", "brokers/4", {"fenced": False}, {"fenced": True}, 7, 61_000,
         "User:ann", False, Token(0, 1, 7),
     )  # fmt: skip
     assert line(change) == "      7 00:01:01 brokers/4 fenced: false → true by User:ann"

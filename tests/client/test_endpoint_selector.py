@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from raftlog.client.endpoint_selector import (
+from raftlog.client.endpoints import (
     NAMED_MAX,
     UNREACHABLE_FOR_S,
     EndpointSelector,

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from raftlog import errors
-from raftlog.client.refused import RefusedItemsError
+from raftlog.client.requests import RefusedItemsError
 from raftlog.errors import ApiError, ErrorCode, ItemsRefusedError, UnknownOutcomeError
 from raftlog.wire.controller.v1 import controller_pb2
 

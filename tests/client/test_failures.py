@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.client.failures import with_reasons
+from raftlog.client.endpoints import with_reasons
 
 
 def test_each_reason_is_said_once() -> None:

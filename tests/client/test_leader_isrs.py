@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from client_world import World, refuses, silent, simulate
 
-from raftlog.client.leader_isrs import REQUEST_PARTITIONS_MAX, LeaderAnswer, ask_leader, ask_leaders
+from raftlog.client.leaders import REQUEST_PARTITIONS_MAX, LeaderAnswer, ask_leader, ask_leaders
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2 as pb

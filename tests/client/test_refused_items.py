@@ -9,7 +9,7 @@ import pytest
 from client_world import World, simulate
 from google.protobuf.descriptor import FieldDescriptor
 
-from raftlog.client.refused import RefusedItemsError, check_items
+from raftlog.client.requests import RefusedItemsError, check_items
 from raftlog.errors import ErrorCode
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2

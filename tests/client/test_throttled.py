@@ -10,7 +10,7 @@ from client_world import World, create, simulate
 from data_world import TOPIC, DataWorld, simulate_data
 from test_session import Controller, executed
 
-from raftlog.client.throttling import THROTTLE_MAX_S, pause_after
+from raftlog.client.requests import THROTTLE_MAX_S, pause_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb

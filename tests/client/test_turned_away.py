@@ -146,6 +146,13 @@ async def test_the_next_call_tries_anew(round_robin: bool) -> None:
     brokers.close()
 
 
+def watched(**response: Any) -> broker_pb2.WatchManyResponse:
+    """To the only watch of a stream."""
+    return broker_pb2.WatchManyResponse(
+        watch_ids=[1], response=broker_pb2.WatchResponse(**response)
+    )
+
+
 async def test_a_watch_that_nobody_takes_says_why() -> None:
     """[A program with too many watches was told that no broker answers.]"""
     network: Any = Network()
@@ -158,7 +165,7 @@ async def test_a_watch_that_nobody_takes_says_why() -> None:
         while True:
             dialled = await network.until_dialled("a:1")
             link = Answering(dialled)
-            dialled.handler.received(link, [broker_pb2.WatchResponse(error=full)])
+            dialled.handler.received(link, [watched(error=full)])
 
     refusing = asyncio.create_task(refuse())
     with pytest.raises(ThrottlingQuotaExceededError, match="5 of 5 watches are open"):
@@ -194,7 +201,7 @@ async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> No
     watch = Watch(network, ["b:1"], rng=random.Random(1), waiting=told.append)
     dialled = network.at("b:1")
     token = broker_pb2.WatchToken(epoch=1, offset=7)
-    dialled.handler.received(Answering(dialled), [broker_pb2.WatchResponse(token=token)])
+    dialled.handler.received(Answering(dialled), [watched(token=token)])
     await asyncio.wait_for(watch.started(), 1)
     dialled.turn_away()
     again = await network.until_dialled("b:1")
@@ -203,7 +210,7 @@ async def test_a_watch_that_has_begun_waits_and_one_that_has_not_is_told() -> No
     third = await network.until_dialled("b:1")
     assert third is not again
     assert told == ["the token has expired"]
-    third.handler.received(Answering(third), [broker_pb2.WatchResponse(token=token)])
+    third.handler.received(Answering(third), [watched(token=token)])
     third.handler.attempt_failed("UNAVAILABLE: Connection refused", None)
     assert told[1:] == ["", "no broker of b:1 (UNAVAILABLE: Connection refused) has answered"]
     watch.close()
@@ -217,11 +224,11 @@ async def test_watch_that_waits_says_what_is_wrong_now_and_with_all_of_them() ->
         error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED, error_message="5 of 5 watches are open"
     )
     refusing = next(one for one in network.dialled if not one.closed)
-    refusing.handler.received(Answering(refusing), [broker_pb2.WatchResponse(error=fenced)])
+    refusing.handler.received(Answering(refusing), [watched(error=fenced)])
     other = {"a:1": "b:1", "b:1": "a:1"}[refusing.address]
     serving = await network.until_dialled(other)
     token = broker_pb2.WatchToken(epoch=1, offset=7)
-    serving.handler.received(Answering(serving), [broker_pb2.WatchResponse(token=token)])
+    serving.handler.received(Answering(serving), [watched(token=token)])
     await asyncio.wait_for(watch.started(), 1)
     serving.handler.attempt_failed("UNAVAILABLE: Connection refused", None)
     assert told == []

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 from cluster_kit import PATIENCE_S, Ran, raftlog, says, until
 
-from raftlog.client.leader_isrs import ask_leaders
+from raftlog.client.leaders import ask_leaders
 from raftlog.client.log_reader import CommittedImage, LogReader
 from raftlog.local.cluster import LocalCluster
 from raftlog.ops.isr_compare import Compared, compare

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raftlog.client.leader_isrs import LeaderAnswer
+from raftlog.client.leaders import LeaderAnswer
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record

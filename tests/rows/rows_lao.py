@@ -36,7 +36,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "applied_offset = view.applied", "applied_offset = view.high_watermark - 1", _SERVICE),
     breaks("LAO-5", "The client's identity is left out", "broker.service.requests:RequestServer._forward",
            "write.CopyFrom(request.write)", 'write.CopyFrom(request.write); write.ClearField("client")', _SERVICE),
-    breaks("LAO-5", "A forwarded write of unknown outcome is sent again", "raftlog.client.routed_call:RoutedCall.set_exception",
+    breaks("LAO-5", "A forwarded write of unknown outcome is sent again", "raftlog.client.router:RoutedCall.set_exception",
            "and (self.idempotent or not error.outcome_unknown)", "", "client/test_controller_client.py", _SERVICE),
     breaks("LAO-6", "Repeatable reads show the tip", "broker.metadata.read_gate:ReadGate._find",
            "at_lao = view.repeatable", "at_lao = view.tip", _GATE),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog import batch
-from raftlog.client.data_records import ConsumedRecord
+from raftlog.client.consumer import Record
 from raftlog.metadata.records import record
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -40,7 +40,7 @@ class Told:
 
     def __init__(self) -> None:
         self.history = History()
-        self.consumed: list[ConsumedRecord] = []
+        self.consumed: list[Record] = []
         self._clock = 0.0
 
     def _now(self) -> float:
@@ -85,7 +85,7 @@ class Told:
         )
 
     def consume(self, value: str, offset: int) -> None:
-        self.consumed.append(ConsumedRecord("t", 0, offset, 1, 1, None, value.encode(), ()))
+        self.consumed.append(Record("t", 0, offset, 1, 1, None, value.encode(), ()))
 
     def violations(self, log: list[bytes], node_log: list[bytes] | None = None) -> list[str]:
         logs: dict[str, tuple[int, Sequence[bytes]]] = {

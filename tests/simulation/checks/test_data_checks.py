@@ -5,7 +5,7 @@ from checks_harness import fencing
 from data_harness import KEY, DataTrace, chunk
 
 from broker.partition import events as ev
-from raftlog.client.data_records import ConsumedRecord
+from raftlog.client.consumer import Record
 from raftlog.errors import ErrorCode
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2
@@ -21,7 +21,7 @@ def refused(why: str) -> pytest.RaisesExc[CheckFailedError]:
 def consumed(
     trace: DataTrace, offset: int, value: str, epoch: int = 0, client: str = "consumer"
 ) -> None:
-    record = ConsumedRecord("t", 0, offset, epoch, 1, None, value.encode(), ())
+    record = Record("t", 0, offset, epoch, 1, None, value.encode(), ())
     trace.tell("consumed", client, KEY[0], record)
 
 

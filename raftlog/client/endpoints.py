@@ -5,12 +5,27 @@ known ones when lost. Pure.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from raftlog.errors import ConfigError
 from raftlog.limits.hosts import endpoints_error
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.dialing import Backoff
+from raftlog.words import named
+
+
+def with_reasons(failures: Mapping[str, str]) -> str:
+    """``a:1 and b:1 (Connection refused), c:1``: of address -> why, each reason once [that of three
+    controllers filled a screen, three times for each broker].
+    """
+    by: dict[str, list[str]] = defaultdict(list)
+    for address, reason in failures.items():
+        by[reason].append(address)
+    return ", ".join(
+        named(addresses) + (f" ({reason})" if reason else "") for reason, addresses in by.items()
+    )
+
 
 UNREACHABLE_FOR_S = 0.5
 """A server that could not be reached is passed over for this long, hints to it too: others notice a
