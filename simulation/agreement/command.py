@@ -72,9 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "--mutants",
         nargs="*",
         metavar="NAME",
-        help=(
-            "instead: the simulator's mutants, all or these; prints the tables of docs/agreement.md"
-        ),
+        help=("instead: the simulator's mutants, all or these; prints tables in Markdown"),
     )
     return parser
 

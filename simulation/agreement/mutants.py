@@ -94,7 +94,7 @@ def _states(spark: SparkSession, run: ExportedRun) -> list[str]:
 
 
 def as_markdown(sights: Sequence[Sight]) -> str:
-    """The tables of docs/agreement.md: the mutants that were seen, and why the others were not."""
+    """Return Markdown tables of the mutants that were seen, and of why the others were not."""
     lines = ["| Mutant | What it breaks | Seen by (runs) | Seen |", "|---|---|---|---|"]
     for sight in sights:
         if sight.seen:
