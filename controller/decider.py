@@ -37,8 +37,8 @@ from controller.decisions.clients.clients import (
     open_client,
 )
 from controller.decisions.clients.export_cursors import alter_export_cursors, list_export_cursors
-from controller.decisions.clients.key_values import alter_key_values
-from controller.decisions.clients.leases import (
+from controller.decisions.clients.key_values import (
+    alter_key_values,
     grant_lease,
     keep_lease_alive,
     list_leases,
@@ -47,18 +47,15 @@ from controller.decisions.clients.leases import (
 from controller.decisions.configs import alter_configs, plain_writes
 from controller.decisions.partitions.alter_partition import alter_partitions
 from controller.decisions.partitions.leader_elections import elect_leaders
-from controller.decisions.partitions.partitions import create_partitions
 from controller.decisions.partitions.reassignment import alter_reassignments, list_reassignments
-from controller.decisions.partitions.topics import create_topics, delete_topics
+from controller.decisions.partitions.topics import create_partitions, create_topics, delete_topics
 from controller.decisions.quorum.features import update_features
 from controller.decisions.quorum.membership import Look, Membership, controller_ids
 from controller.decisions.quorum.transfer import decide_transfer
 from controller.due_work import DueWork
-from controller.state.apply import apply
-from controller.state.double_roll import ask_for_the_silent, heartbeats_off
-from controller.state.epoch_floor import RETRY_S
+from controller.state.batched_changes import RETRY_S
 from controller.state.epoch_log import LaoReport
-from controller.state.state import ControllerState
+from controller.state.state import ControllerState, apply, ask_for_the_silent, heartbeats_off
 from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
@@ -379,7 +376,7 @@ class Decider:
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
         """There is evidence that the process of a registration has ended: see
-        :mod:`controller.state.gone`.
+        :mod:`controller.state.liveness`.
         """
         self.due.touched += 1
         if self._registration(broker_id, broker_epoch) is not None and not heartbeats_off(

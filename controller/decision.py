@@ -1,17 +1,173 @@
-"""The six possible outcomes of a decision, each a plain value.
+"""The six possible outcomes of a decision and their effects on soft state, each a plain value.
 
-Deciding writes nothing; what a request reports may change soft state.
+Deciding writes nothing; what a request reports may change soft state, which is not in the log.
+
+An effect is applied once the records of its decision are in the pending image, or at once if the
+decision has no records. If a decision cannot be proposed, its effects are dropped with it, so that
+soft state never runs ahead of the log. ``apply`` of ``controller/state/state.py`` says what each
+effect does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
-from controller.effects import Effect
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import ClientResult
+from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record
 from raftlog.wire.common.v1 import common_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+
+class Registered(NamedTuple):
+    """A process has registered this broker id, under a new broker epoch: what was known under an
+    earlier epoch is void.
+    """
+
+    broker_id: int
+    broker_epoch: int
+
+
+class RegisteredAgain(NamedTuple):
+    """The registered process has repeated its registration request."""
+
+    broker_id: int
+    broker_epoch: int
+    fenced: bool
+
+
+class Unregistered(NamedTuple):
+    """A broker was unregistered."""
+
+    broker_id: int
+
+
+class Fenced(NamedTuple):
+    """A broker was fenced for this cause.
+
+    ``record_count``: how many records the batch that fences it has.
+    """
+
+    broker_id: int
+    cause: Cause
+    record_count: int = 1
+
+
+class Unfenced(NamedTuple):
+    """A broker was unfenced."""
+
+    broker_id: int
+
+
+class ShutdownBegun(NamedTuple):
+    """A broker in controlled shutdown has lost leaderships.
+
+    ``last_offset``: the offset of the record that moved the last of them; None: it still has some.
+    """
+
+    broker_id: int
+    last_offset: int | None
+
+
+class Left(NamedTuple):
+    """A broker has completed its controlled shutdown.
+
+    Its session is over, so a successor can register at once.
+    """
+
+    broker_id: int
+
+
+class LeaseGranted(NamedTuple):
+    """A broker has a read lease that begins now."""
+
+    broker_id: int
+
+
+class LeaseStopped(NamedTuple):
+    """The read lease of a broker is no longer renewed."""
+
+    broker_id: int
+
+
+class AllLeasesStopped(NamedTuple):
+    """No read lease is renewed any longer."""
+
+
+class FeatureLevelsUpdated(NamedTuple):
+    """Feature levels were changed while heartbeats were not in force.
+
+    Heartbeats may be in force now.
+    """
+
+
+class IsrsLeft(NamedTuple):
+    """A fenced broker was removed from the ISRs of the first ``done`` partitions of ``keys``, the
+    partitions that it held.
+    """
+
+    broker_id: int
+    keys: Sequence[PartitionKey]
+    done: int
+
+
+class LeaderEpochsRaised(NamedTuple):
+    """The leader epochs of ``partition_count`` more partitions were raised into the range of this
+    log generation.
+    """
+
+    partition_count: int
+
+
+class ProgressRecorded(NamedTuple):
+    """The progress of LAO was written to the log, as a PROGRESS record."""
+
+    message: pb.ProgressRecord
+
+
+class LeaseBegun(NamedTuple):
+    """A lease of the key-value store was granted, and lives its time from now on."""
+
+    lease_id: int
+    ttl_ms: int
+
+
+class LeaseKeptAlive(NamedTuple):
+    """A lease lives its whole time again, from now on."""
+
+    lease_id: int
+    ttl_ms: int
+
+
+class LeaseEnded(NamedTuple):
+    """A lease was revoked, or has expired."""
+
+    lease_id: int
+
+
+Effect = (
+    Registered
+    | RegisteredAgain
+    | Unregistered
+    | Fenced
+    | Unfenced
+    | ShutdownBegun
+    | Left
+    | LeaseGranted
+    | LeaseStopped
+    | AllLeasesStopped
+    | FeatureLevelsUpdated
+    | IsrsLeft
+    | LeaderEpochsRaised
+    | ProgressRecorded
+    | LeaseBegun
+    | LeaseKeptAlive
+    | LeaseEnded
+)
+
 
 MAX_BATCH_BYTES = 8 << 20
 """The most bytes that one request may write.

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import math
 
-from controller.decision import Write
+from controller.decision import ProgressRecorded, Write
 from controller.decisions.acls import may_do_everything
-from controller.decisions.brokers.fencing_by_time import fence_gone, fence_silent, fence_stuck
-from controller.decisions.brokers.heartbeats import may_unfence, on_probation, unfence_decision
+from controller.decisions.brokers.heartbeats import (
+    fence_gone,
+    fence_silent,
+    fence_stuck,
+    may_unfence,
+    on_probation,
+    unfence_decision,
+)
 from controller.decisions.brokers.hostnames import HostnameCollector
 from controller.decisions.clients.clients import ClientExpiry
-from controller.decisions.clients.leases import expire_lease
-from controller.decisions.partitions.balance import LeaderBalance
+from controller.decisions.clients.key_values import expire_lease
+from controller.decisions.partitions.leader_elections import LeaderBalance
 from controller.decisions.quorum.membership import Membership
-from controller.effects import ProgressRecorded
 from controller.state.state import ControllerState
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker

@@ -39,7 +39,7 @@ FLOORS: dict[str, str] = {
     "replica and client": "raftlog.replica raftlog.client",
     "decisions": (
         """
-        controller.settings controller.effects controller.decision controller.rules controller.visibility controller.state
+        controller.settings controller.decision controller.rules controller.visibility controller.state
         controller.disk
         controller.decisions.configs controller.decisions.quorum controller.decisions.brokers controller.decisions.partitions
         controller.decisions.clients controller.decisions.acls controller.due_work controller.decider

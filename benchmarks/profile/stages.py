@@ -39,9 +39,9 @@ NODE: Stages = {
         "raftlog.metadata.fold:ImageBuilder.apply_chunk",
     ),
     "encode": (
-        "controller.state.chunk:ChunkBuilder.add",
-        "controller.state.chunk:ChunkBuilder.add_configs",
-        "controller.state.chunk:ChunkBuilder.cut",
+        "controller.state.epoch_log:ChunkBuilder.add",
+        "controller.state.epoch_log:ChunkBuilder.add_configs",
+        "controller.state.epoch_log:ChunkBuilder.cut",
     ),
     "round": (
         "raftlog.replica.replica:Replica._step",

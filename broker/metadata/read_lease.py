@@ -1,4 +1,4 @@
-"""The broker's side of the lease for strict reads (``controller.visibility.read_leases`` has the
+"""The broker's side of the lease for strict reads (``controller.state.leases`` has the
 other). Pure.
 
 It runs from when the heartbeat that got it was *sent*, by this broker's clock: the reply may be

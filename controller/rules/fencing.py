@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from controller.rules.elections import MAX_REMOVALS, elections_on_join, removals
+from controller.rules.partition_change import MAX_REMOVALS, elections_on_join, removals
 from raftlog.metadata.causes import UNVOUCHED, Cause
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import ImageView

@@ -20,8 +20,8 @@ import msgspec
 
 from controller.decision import Duplicate, Refusal, Reply, TransferLeadership, Write
 from controller.service.intake import SLACK, Deadlines, Intake, Waiting
-from controller.state.id_waits import AwaitedIdError
-from controller.visibility.lao_view import LaoView
+from controller.state.liveness import AwaitedIdError
+from controller.visibility.lao import LaoView
 from raftlog import resource_limits as limits
 from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode

@@ -23,7 +23,7 @@ from controller.service.replies import Answerable, Answers, Parked, Parking
 from controller.service.transfer import LeadershipTransfer
 from controller.settings import ControllerSettings
 from controller.state.epoch_log import EpochLog
-from controller.state.id_waits import AwaitedIdError
+from controller.state.liveness import AwaitedIdError
 from controller.state.state import ControllerState
 from raftlog import resource_limits as limits
 from raftlog import tracing

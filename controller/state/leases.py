@@ -1,15 +1,31 @@
-"""Leases of the key-value store: how long each still lives, unless it is kept alive.
+"""Leases: those of the key-value store, and the read leases of brokers for strict reads.
 
-Soft state of one controller epoch; ``now`` is a monotonic clock in seconds. The log says which
-leases there are; nothing in it renews one, so a new controller gives each its whole time again: a
-lease expires late, never early [it counts on from what the log knows: the lease was kept alive a
-moment ago by the controller before, and expires at once].
+Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
 
-Why: docs/decisions/027-key-values-and-leases.md
+Leases of the key-value store: how long each still lives, unless it is kept alive.
+
+Leases for strict reads: until when a broker may be answering them, and so must not be fenced.
+
+A broker counts its lease from when it *sent* the heartbeat that asked for it; the reply left only
+after a confirmed read-index round begun after the heartbeat arrived. So nobody else was elected
+before the heartbeat was sent, and whoever is elected later waits a whole session timeout before it
+fences anybody [a deposed controller that answers heartbeats extends leases that the new one knows
+nothing of]. A lease is shorter than the session timeout by a margin for clocks that run at
+different speeds: it has ended everywhere when a session timeout has passed here since it was
+decided.
+
+Nobody is fenced, replaced or unregistered while a lease may be in force: for a lost session that is
+so by itself, as every lease begins with a contact; a process that is proven gone, or that says that
+it stops, reads no more; all else asks :meth:`ReadLeases.ends_at`, and stops renewals until then. So
+does what lets programs take over that know nothing of leases: lowering ``metadata.version``. A
+broker that is fenced in the log therefore holds none, and leases never hold LAO back.
+
+Why: docs/decisions/027-key-values-and-leases.md, docs/decisions/011-read-leases.md
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from sortedcontainers import SortedList
@@ -67,3 +83,77 @@ class LeaseTracker:
     def extend_all(self, gap_s: float) -> None:
         """The loop stood still for so long: what keeps leases alive may wait in its own queue."""
         self._extended_s += gap_s
+
+
+TIME_TO_FENCE_S = 1.0
+"""How long after its last lease a broker gets no other, so that whoever wants it fenced comes to
+it.
+"""
+LEASE_SHARE = 0.75
+"""Of the session timeout. Safe as long as no clock runs more than a third faster than another."""
+
+
+class ReadLeases:
+    """Soft state of one controller epoch; ``now`` is a monotonic clock in seconds."""
+
+    def __init__(self, session_timeout_s: float, now: float) -> None:
+        """``now``: of the claim.
+
+        Leases of earlier epochs are not known here; they began before it.
+        """
+        self._registered: set[int] = set()
+        self._session_s = session_timeout_s
+        self._claimed_at = now
+        self._granted_at: dict[int, float] = {}
+        self._withheld_until: dict[int, float] = {}
+        self._all_withheld_until = now
+
+    @property
+    def length_ms(self) -> int:
+        """Of each lease."""
+        return int(self._session_s * LEASE_SHARE * 1000)
+
+    def registered(self, broker_id: int) -> None:
+        """A process has registered with this controller: it holds no lease of an earlier one.
+
+        A lease is of one registration [so a broker of a new cluster that is killed need not be
+        waited for, as one is whose registration this controller has found in the log].
+        """
+        self._registered.add(broker_id)
+
+    def granted(self, broker_id: int, now: float) -> None:
+        """A lease was decided, whether its reply arrives or not."""
+        self._granted_at[broker_id] = now
+
+    def ends_at(self, broker_id: int) -> float:
+        """From when on the present incarnation of a broker certainly holds no lease, unless it gets
+        another.
+        """
+        if broker_id in self._registered:
+            return self._granted_at.get(broker_id, -math.inf) + self._session_s
+        return (
+            max(self._granted_at.get(broker_id, self._claimed_at), self._claimed_at)
+            + self._session_s
+        )
+
+    def stop(self, broker_id: int) -> None:
+        """Renew nothing until the broker holds no lease and may be fenced, and a moment longer."""
+        self._withheld_until[broker_id] = self.ends_at(broker_id) + TIME_TO_FENCE_S
+
+    def all_end_at(self) -> float:
+        """From when on certainly nobody holds a lease, unless somebody gets another. O(brokers)."""
+        return max(self._granted_at.values(), default=self._claimed_at) + self._session_s
+
+    def stop_all(self) -> None:
+        """As ``stop``, for everybody."""
+        self._all_withheld_until = self.all_end_at() + TIME_TO_FENCE_S
+
+    def is_withheld(self, broker_id: int, now: float) -> bool:
+        """Whether renewals are stopped."""
+        return now < max(self._withheld_until.get(broker_id, now), self._all_withheld_until)
+
+    def forget(self, broker_id: int) -> None:
+        """The broker is fenced, or is another process."""
+        self._registered.discard(broker_id)
+        self._granted_at.pop(broker_id, None)
+        self._withheld_until.pop(broker_id, None)

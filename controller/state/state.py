@@ -1,27 +1,61 @@
-"""What decisions look at: the log of the epoch, and the soft state that dies with the epoch."""
+"""What decisions look at: the log of the epoch, and the soft state that ends with the epoch; and
+``apply``, the only place where a decision changes soft state.
+
+The double roll of KIP-343 is the feature level ``broker.heartbeat.version``. Level 0: every
+registered broker counts as active from its registration on, legacy ones (registration version 0)
+too. None is fenced for silence, and brokers that know heartbeats neither send them nor fence
+themselves: all builds behave alike, so that brokers can be replaced, and rolled back, one by one. A
+broker that fetches the log or registers counts as heard, so that a second process under the id of a
+live broker is still refused. Level 1: heartbeats are in force. It is raised when every registered
+broker knows them, and can be lowered again. As LAO is made of what brokers report, ``lao.version``
+1 needs level 1; at level 0 LAO is unknown.
+
+Why: docs/decisions/018-feature-levels.md
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from controller.decision import (
+    AllLeasesStopped,
+    Effect,
+    FeatureLevelsUpdated,
+    Fenced,
+    IsrsLeft,
+    LeaderEpochsRaised,
+    LeaseBegun,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseKeptAlive,
+    LeaseStopped,
+    Left,
+    ProgressRecorded,
+    Registered,
+    RegisteredAgain,
+    ShutdownBegun,
+    Unfenced,
+    Unregistered,
+)
 from controller.settings import ControllerSettings
-from controller.state.absent_ids import AbsentIds
-from controller.state.epoch_floor import EpochFloor
+from controller.state.batched_changes import EpochFloor, IsrRemovals
 from controller.state.epoch_log import LogView
-from controller.state.gone import Gone
-from controller.state.id_waits import IdWaits
-from controller.state.isr_removals import IsrRemovals
-from controller.state.lag_watch import LagWatch
-from controller.state.leases import LeaseTracker
-from controller.state.sessions import SessionTracker
-from controller.visibility.progress import ProgressPolicy
-from controller.visibility.read_leases import ReadLeases
-from controller.visibility.sketches import VisibilitySketches
-from controller.visibility.stall import LaoStall
+from controller.state.leases import LeaseTracker, ReadLeases
+from controller.state.liveness import AbsentIds, Gone, IdWaits, LagWatch, SessionTracker
+from controller.visibility.progress import LaoStall, ProgressPolicy, VisibilitySketches
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata import versions
+from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker
+from raftlog.metadata.image import Image
+from raftlog.metadata.versions import (
+    BROKER_HEARTBEAT_VERSION,
+    LAO_VERSION,
+    METADATA_VERSION,
+    heartbeats_in_force,
+)
 from raftlog.security.authorization import Authorization
 from raftlog.security.configured import authorization_of
 
@@ -179,3 +213,203 @@ class ControllerState:
         self.read_leases.forget(broker_id)
         self.drop_wishes(broker_id)
         self.isr_removals.forget(broker_id)
+
+
+LEGACY_REGISTRATION = 0
+"""The registration version of a broker that does not heartbeat (KIP-343's BrokerInfo below version
+5).
+"""
+KNOWS_HEARTBEATS = 1
+"""The registration version by which a broker says that it does."""
+
+
+def heartbeats_off(state: ControllerState) -> bool:
+    """Whether brokers count as active without heartbeats."""
+    # Each fetch of a broker asks. No config write changes a level: none has to be folded for it.
+    return not heartbeats_in_force(state.log.pending_but_configs.features)
+
+
+def why_without_heartbeats(
+    registration_version: int, features: Iterable[tuple[str, int, int]]
+) -> str:
+    """Why a broker cannot heartbeat, for people; empty if it can.
+
+    The registration version says it, as in KIP-343.
+    """
+    if registration_version < KNOWS_HEARTBEATS:
+        return (
+            f"has a legacy registration (version {registration_version}), which does not heartbeat"
+        )
+    for name, low, high in features:
+        if name == BROKER_HEARTBEAT_VERSION and not low <= 1 <= high:
+            return f"knows {BROKER_HEARTBEAT_VERSION} from {low} to {high}, not 1"
+    return ""
+
+
+def obstacles(image: Image, updates: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """(feature named in the request, what stands against it) of levels that rest on each other, or
+    on what brokers do.
+    """
+    after = {**{name: image.features[name] for name in image.features}, **updates}
+    yield from _dependencies(after, updates)
+    before = heartbeats_in_force(image.features)
+    if before and not heartbeats_in_force(after) and BROKER_HEARTBEAT_VERSION not in updates:
+        yield (
+            next(iter(updates)),
+            (
+                f"this would end the brokers' heartbeats: name {BROKER_HEARTBEAT_VERSION}=0 in the"
+                " same request if that is meant"
+            ),
+        )
+    if heartbeats_in_force(after) and (not before or updates.get(BROKER_HEARTBEAT_VERSION)):
+        cause = (
+            BROKER_HEARTBEAT_VERSION if BROKER_HEARTBEAT_VERSION in updates else next(iter(updates))
+        )
+        for broker_id in sorted(image.brokers):
+            broker = image.brokers[broker_id]
+            why = why_without_heartbeats(broker.registration_version, broker.features)
+            if why:
+                yield cause, f"broker {broker_id} {why}"
+
+
+def begin_heartbeats(state: ControllerState, now: float) -> None:
+    """If heartbeats are in force from here on, every broker that counts as active has a whole
+    session to send its first.
+    """
+    if heartbeats_off(state):
+        return
+    state.sessions_given_at = now
+    for broker_id, broker in sorted(state.log.pending.snapshot().brokers.items()):
+        if not broker.fenced:
+            state.sessions.touch(broker_id, broker.epoch, now)
+
+
+def ask_for_the_silent(state: ControllerState) -> None:
+    """At the claim without heartbeats in force: the fenced brokers that never say anything more are
+    to be unfenced, as an earlier controller had to.
+    """
+    if not heartbeats_off(state):
+        return
+    for broker_id, broker in sorted(state.log.pending.snapshot().brokers.items()):
+        if (
+            broker.registration_version == LEGACY_REGISTRATION
+            and broker.fenced
+            and not broker.has_left
+        ):
+            state.ask_unfence(broker_id)
+
+
+def _dependencies(
+    after: Mapping[str, int], updates: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    level, lao = after.get(BROKER_HEARTBEAT_VERSION, 0), after.get(LAO_VERSION, 0)
+    if not versions.supports_heartbeat_levels(after):
+        if level:
+            named = (
+                BROKER_HEARTBEAT_VERSION
+                if updates.get(BROKER_HEARTBEAT_VERSION)
+                else METADATA_VERSION
+            )
+            yield named, f"{BROKER_HEARTBEAT_VERSION} {level} needs metadata.version 3"
+    elif lao and not level and BROKER_HEARTBEAT_VERSION in updates:
+        yield (
+            BROKER_HEARTBEAT_VERSION,
+            (
+                f"{LAO_VERSION} {lao} rests on the brokers' heartbeats: lower it to 0 in the same"
+                " request"
+            ),
+        )
+    elif lao and not level and updates.get(LAO_VERSION):
+        yield (
+            LAO_VERSION,
+            (
+                f"{LAO_VERSION} {lao} rests on the brokers' heartbeats: raise"
+                f" {BROKER_HEARTBEAT_VERSION} to 1 in the same request"
+            ),
+        )
+
+
+def apply(state: ControllerState, effect: Effect, now: float) -> None:
+    """Apply one effect. The records of its decision must be in ``state.log.pending`` already."""
+    match effect:
+        case LeaseGranted(broker_id):
+            state.read_leases.granted(broker_id, now)
+        case LeaseStopped(broker_id):
+            state.read_leases.stop(broker_id)
+        case AllLeasesStopped():
+            state.read_leases.stop_all()
+        case Registered(broker_id, broker_epoch):
+            _registered(state, broker_id, broker_epoch, now)
+        case RegisteredAgain(broker_id, broker_epoch, fenced):
+            state.sessions.touch(broker_id, broker_epoch, now)
+            if fenced and heartbeats_off(state):
+                state.ask_unfence(broker_id)
+        case Unregistered(broker_id):
+            state.forget(broker_id)
+            state.lag_watch.forget(broker_id)
+            state.changed_at.pop(broker_id, None)
+        case Fenced():
+            _fenced(state, effect, now)
+        case Unfenced(broker_id):
+            state.no_unfence(broker_id)
+            state.lag_watch.unfenced(broker_id, now)
+            state.changed(broker_id, now)
+        case ShutdownBegun(broker_id, last_offset):
+            if last_offset is not None:
+                state.shutdown_offsets[broker_id] = last_offset
+            state.changed(broker_id, now)
+        case Left(broker_id):
+            state.forget(broker_id)
+            state.changed(broker_id, now)
+        case FeatureLevelsUpdated():
+            begin_heartbeats(state, now)
+        case IsrsLeft(broker_id, keys, done):
+            state.isr_removals.advance(broker_id, keys, done)
+        case LeaderEpochsRaised(partition_count):
+            state.epoch_floor.raised(partition_count)
+        case LeaseBegun(lease_id, ttl_ms) | LeaseKeptAlive(lease_id, ttl_ms):
+            state.leases.keep(lease_id, ttl_ms, now)
+        case LeaseEnded(lease_id):
+            state.leases.end(lease_id)
+        case ProgressRecorded(message):
+            state.progress.proposed(message, now)
+            state.progress.observed_end = state.log.end_offset
+
+
+def _registered(state: ControllerState, broker_id: int, broker_epoch: int, now: float) -> None:
+    state.forget(broker_id)
+    state.read_leases.registered(broker_id)
+    state.lag_watch.forget(broker_id)
+    state.changed(broker_id, now)
+    state.sessions.touch(broker_id, broker_epoch, now)
+    state.absent_ids.present(broker_id)
+    if heartbeats_off(state):
+        state.ask_unfence(broker_id)
+
+
+def _fenced(state: ControllerState, effect: Fenced, now: float) -> None:
+    broker_id = effect.broker_id
+    match effect.cause:
+        case Cause.SESSION_TIMED_OUT:
+            state.forget(broker_id)
+        case Cause.LOG_TAKEN_BACK:
+            state.forget(broker_id)
+            if heartbeats_off(state):
+                # The broker may never send another message.
+                state.ask_unfence(broker_id)
+        case Cause.PROCESS_GONE:
+            # The session continues: a refused connection is evidence, not proof. No other broker
+            # gets the id any sooner.
+            state.gone.fenced(broker_id, now)
+            state.drop_wishes(broker_id)
+        case Cause.METADATA_LAG:
+            # A broker that lags still heartbeats: its session continues, and no other broker gets
+            # its id meanwhile.
+            state.drop_wishes(broker_id)
+            state.read_leases.forget(broker_id)
+            state.lag_watch.fenced(broker_id, now)
+        case _:
+            # The broker asked for it, and still heartbeats.
+            pass
+    state.changed(broker_id, now)
+    state.isr_removals.fenced(broker_id, effect.record_count)

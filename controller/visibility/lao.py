@@ -25,20 +25,479 @@ unknown. Everything here is soft state of one controller epoch.
 
 ``registrations.py`` keeps who is a member and how far each is; ``lao_view.py`` is what others may
 ask. Here is what changes LAO: the log of the epoch, and the reports of brokers.
+
+How far brokers are, in order: whoever is behind, and how far the last one is.
+
+Brokers move together, from one offset to the next. So they are kept by offset: most moves are a
+few steps in two sets, however many brokers there are.
+
+The registrations that LAO may depend on: which are members, until when, and how far each is.
+
+Keeps the orders true by which the minima are found; the rules are in ``lao.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from controller.visibility.lao_view import LaoView
-from controller.visibility.registrations import Registration
+from sortedcontainers import SortedList
+
 from raftlog.batch import Body
 from raftlog.metadata.causes import UNVOUCHED
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, parse_body
-from raftlog.metadata.versions import heartbeats_in_force
+from raftlog.metadata.versions import (
+    BROKER_HEARTBEAT_VERSION,
+    LAO_VERSION,
+    METADATA_VERSION,
+    heartbeats_in_force,
+)
+
+Position = tuple[int, int, int]
+"""(offset, broker id, broker epoch): how far a broker is known to be."""
+NOWHERE = 1 << 63
+"""In the place of an offset where there is no broker: above each."""
+
+
+class Positions:
+    """A sorted set of positions. Pure; O(log different offsets) a change, and as many steps as
+    there are offsets between.
+    """
+
+    __slots__ = ("_at", "_offsets", "count", "lowest")
+
+    def __init__(self) -> None:
+        self._at: dict[int, set[tuple[int, int]]] = {}
+        """Offset -> who is there, by broker id and epoch."""
+        self._offsets: list[int] = []
+        """The keys of ``_at``, ascending."""
+        self.count = 0
+        """How many there are. An attribute, as the next: each report of a broker asks for both."""
+        self.lowest = NOWHERE
+        """The lowest offset; NOWHERE if there is none."""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Position]:
+        """Ascending."""
+        return self.until(self._offsets[-1]) if self._offsets else iter(())
+
+    def until(self, offset: int) -> Iterator[Position]:
+        """Those at ``offset`` and below, ascending."""
+        for each in self._offsets[: bisect_right(self._offsets, offset)]:
+            for broker_id, epoch in sorted(self._at[each]):
+                yield each, broker_id, epoch
+
+    def add(self, position: Position) -> None:
+        """A broker that is not there."""
+        offset, broker_id, epoch = position
+        there = self._at.get(offset)
+        if there is None:
+            there = self._at[offset] = set()
+            offsets = self._offsets
+            if offsets and offset < offsets[-1]:
+                offsets.insert(bisect_left(offsets, offset), offset)
+            else:
+                offsets.append(offset)
+            self.lowest = offsets[0]
+        there.add((broker_id, epoch))
+        self.count += 1
+
+    def remove(self, position: Position) -> None:
+        """Raises KeyError if it is not there."""
+        offset, broker_id, epoch = position
+        there = self._at[offset]
+        there.remove((broker_id, epoch))
+        self.count -= 1
+        if not there:
+            del self._at[offset]
+            offsets = self._offsets
+            del offsets[bisect_left(offsets, offset)]
+            self.lowest = offsets[0] if offsets else NOWHERE
+
+    def move(self, position: Position, offset: int) -> None:
+        """A broker goes on to where others are, or ahead of all. Raises KeyError if it is not
+        there.
+        """
+        before, broker_id, epoch = position
+        to, there = self._at.get(offset), self._at[before]
+        if to is None or len(there) == 1:
+            self.remove(position)
+            self.add((offset, broker_id, epoch))
+            return
+        broker = (broker_id, epoch)
+        there.remove(broker)
+        to.add(broker)
+
+
+@dataclass(slots=True, eq=False)
+class Registration:
+    """One broker epoch of one broker, and what was reported under it in this controller epoch."""
+
+    broker_id: int
+    epoch: int
+    legacy: bool
+    """It reports no applied offset."""
+    unvouched: bool = False
+    """It was unfenced while heartbeats were not in force, whatever it had applied."""
+    member: bool = False
+    leaves_at: int = -1
+    """End (exclusive) of the batch whose commit ends the membership; -1: unfenced at the log
+    end.
+    """
+    unfenced_from: int = -1
+    """End (exclusive) of the batch that last unfenced it; -1: before the claim.
+
+    Images from there to ``leaves_at`` show it unfenced.
+    """
+    applied: int = -1
+    """The highest offset applied (inclusive) that counts; -1: none reported."""
+    known_lao: int = -1
+    """The highest LAO received (inclusive) that counts; -1: none reported."""
+    parked: tuple[int, int] | None = None
+    """(applied, known LAO), both inclusive, of a report above what is known as committed."""
+
+
+class Registrations:
+    """All registrations of one controller epoch. O(log brokers) a change."""
+
+    def __init__(self) -> None:
+        self.current: dict[int, Registration] = {}
+        """The registrations at the log end, by broker id."""
+        self.by_id_and_epoch: dict[tuple[int, int], Registration] = {}
+        """The current registrations, and former ones that stay members until the batch that ends
+        them is committed.
+        """
+        self.by_applied = Positions()
+        """(applied, broker id, broker epoch) of the members."""
+        self.by_known_lao = Positions()
+        """(known LAO, broker id, broker epoch) of the members."""
+        self._parked: SortedList[Position] = SortedList()
+        """(offset, broker id, broker epoch): counts when the offset is committed (inclusive)."""
+        self._leaving: deque[tuple[int, Registration]] = deque()
+        """(leaves_at, registration), in log order; out of date when leaves_at has changed since."""
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def register(
+        self, broker_id: int, epoch: int, version: int, fenced: bool, *, leaves_at: int
+    ) -> Registration:
+        """A new epoch starts without reports; the same epoch again only amends the registration."""
+        broker = self.current.get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            former, broker = broker, Registration(broker_id, epoch, legacy=version == 0)
+            self.current[broker_id] = self.by_id_and_epoch[broker_id, epoch] = broker
+            if former is not None:
+                self._retire(former, leaves_at)
+        broker.legacy = version == 0
+        self.set_fenced(broker, fenced, leaves_at)
+        return broker
+
+    def unregister(self, broker_id: int, batch_end: int) -> None:
+        """The broker has no registration any more."""
+        self._retire(self.current.pop(broker_id), batch_end)
+
+    def set_fenced(self, broker: Registration, fenced: bool, batch_end: int) -> None:
+        """The batch that ends at ``batch_end`` (exclusive) fences or unfences the broker."""
+        if not fenced:
+            if not broker.member or broker.leaves_at >= 0:
+                broker.unfenced_from = batch_end
+            # An earlier fencing no longer ends the membership: an image above it shows the broker
+            # unfenced.
+            broker.leaves_at = -1
+            if not broker.member:
+                broker.member = True
+                self.by_applied.add((broker.applied, broker.broker_id, broker.epoch))
+                self.by_known_lao.add((broker.known_lao, broker.broker_id, broker.epoch))
+        elif broker.member and broker.leaves_at < 0:
+            broker.leaves_at = batch_end
+            self._leaving.append((batch_end, broker))
+
+    def end_memberships(self, high_watermark: int) -> None:
+        """End each membership whose last batch is below ``high_watermark``, which is exclusive."""
+        while self._leaving and self._leaving[0][0] <= high_watermark:
+            leaves_at, broker = self._leaving.popleft()
+            if broker.leaves_at == leaves_at:
+                self._end_membership(broker)
+
+    def _retire(self, broker: Registration, batch_end: int) -> None:
+        """End a registration that was replaced or unregistered.
+
+        While it is a member, its process may still read and report.
+        """
+        self.set_fenced(broker, True, batch_end)
+        if not broker.member:
+            self._forget(broker)
+
+    def _end_membership(self, broker: Registration) -> None:
+        broker.member, broker.leaves_at = False, -1
+        self.by_applied.remove((broker.applied, broker.broker_id, broker.epoch))
+        self.by_known_lao.remove((broker.known_lao, broker.broker_id, broker.epoch))
+        if self.current.get(broker.broker_id) is not broker:
+            self._forget(broker)
+
+    def _forget(self, broker: Registration) -> None:
+        del self.by_id_and_epoch[broker.broker_id, broker.epoch]
+        if broker.parked is not None:
+            self._parked.remove((max(broker.parked), broker.broker_id, broker.epoch))
+
+    # --- reports ---------------------------------------------------------------------------------
+
+    def set_applied(self, broker: Registration, applied: int) -> None:
+        """So much counts as applied: more than before, or -1."""
+        if broker.member:
+            self.by_applied.move((broker.applied, broker.broker_id, broker.epoch), applied)
+        broker.applied = applied
+
+    def set_known_lao(self, broker: Registration, known_lao: int) -> None:
+        """This LAO counts as received."""
+        if broker.member:
+            self.by_known_lao.move((broker.known_lao, broker.broker_id, broker.epoch), known_lao)
+        broker.known_lao = known_lao
+
+    def park(self, broker: Registration, applied: int, known_lao: int) -> None:
+        """Keep a report until both of its offsets are committed."""
+        if broker.parked is not None:
+            self._parked.remove((max(broker.parked), broker.broker_id, broker.epoch))
+            applied, known_lao = max(applied, broker.parked[0]), max(known_lao, broker.parked[1])
+        broker.parked = (applied, known_lao)
+        self._parked.add((max(applied, known_lao), broker.broker_id, broker.epoch))
+
+    def unpark(self, high_watermark: int) -> Iterator[tuple[Registration, int, int]]:
+        """Take out the reports below ``high_watermark`` (exclusive): whose, and its offsets."""
+        while self._parked and self._parked[0][0] < high_watermark:
+            _, broker_id, broker_epoch = self._parked.pop(0)
+            broker = self.by_id_and_epoch[broker_id, broker_epoch]
+            applied, known_lao = broker.parked or (-1, -1)
+            broker.parked = None
+            yield broker, applied, known_lao
+
+
+WAITING_MAX = 100
+"""The maximum number of broker ids that an answer names."""
+
+
+class LaoView:
+    """LAO of one controller epoch, to read. Offsets are inclusive where nothing else is said; -1:
+    unknown.
+    """
+
+    def __init__(self, epoch: int, epoch_start_offset: int) -> None:
+        """``epoch_start_offset``: the offset of this epoch's LeaderChange record."""
+        self.epoch: Final = epoch
+        self._epoch_start_offset = epoch_start_offset
+        """Inclusive."""
+        self._high_watermark = 0
+        """Exclusive, as known in this epoch; 0: nothing known yet."""
+        self._log_end = 0
+        """Exclusive."""
+        self._highest_lao = -1
+        """The highest LAO of this epoch so far (inclusive).
+
+        It does not move while the minimum cannot rise, or while there is no member.
+        """
+        self._highest_min_known_lao = -1
+        """The highest minimum of ``known_lao`` in this epoch (inclusive): writes up to there may
+        have been answered ``visible``.
+        """
+        self._features: dict[str, int] = {}
+        """The feature levels at the log end."""
+        self._level_is_zero = False
+        """Whether ``lao.version`` is not finalized in them; false for a log without any levels,
+        which has not begun.
+        """
+        self._heartbeats_off = False
+        """Heartbeats are not in force at the log end: brokers join without having applied anything,
+        and LAO is unknown.
+        """
+        self._heartbeats_off_from = epoch_start_offset
+        """The offset at which ``_heartbeats_off`` became true, as far as this epoch knows: of the
+        last record of that batch (inclusive).
+        """
+        self._vouched_from = epoch_start_offset
+        """An offset above every LAO announced before heartbeats last came into force, as far as
+        this epoch knows: an unvouched registration's report counts from there on (inclusive).
+        """
+        self._registrations = Registrations()
+        self.unparked = 0
+        """How many parked reports have counted since the claim: they may make a broker that waits
+        to be unfenced ready.
+        """
+
+    @property
+    def lao(self) -> int:
+        """LAO, inclusive; -1 if unknown.
+
+        Always below the high watermark; a known LAO is never lower than an earlier one.
+        """
+        if self._highest_lao < 0:
+            return -1
+        silent = self._registrations.by_applied.lowest < 0
+        unknown = self._heartbeats_off or silent or self._level_is_zero
+        return -1 if unknown else self._highest_lao
+
+    @property
+    def min_known_lao(self) -> int:
+        """The lowest LAO told to a member; -1 if a member was told none, if there is no member, or
+        if heartbeats are not in force.
+        """
+        by_known_lao = self._registrations.by_known_lao
+        return by_known_lao.lowest if by_known_lao.count and not self._heartbeats_off else -1
+
+    @property
+    def high_watermark(self) -> int:
+        """The high watermark as known in this epoch, exclusive; 0: nothing known yet."""
+        return self._high_watermark
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Ids of the brokers that count, ascending. O(members)."""
+        return sorted({broker_id for _, broker_id, _ in self._registrations.by_applied})
+
+    # --- one broker ------------------------------------------------------------------------------
+
+    def may_join(self, broker_id: int) -> bool:
+        """Whether unfencing this broker now keeps every promise made so far.
+
+        Ask at every report, and propose at once if so.
+
+        The broker must have applied LAO and, because LAO may not be known yet, the first record of
+        this epoch. It must have been told an LAO that covers every write that may have been
+        answered ``visible`` [members were told 5; B was told 3 while it was fenced, joins, and
+        reads from 3]. Without members it must have been told LAO itself. A broker with a legacy
+        registration may always join: it does not report what it has applied, and while it is a
+        member LAO is unknown.
+        """
+        broker = self._registrations.current.get(broker_id)
+        if broker is None:
+            return False
+        if broker.legacy:
+            return True
+        if self._heartbeats_off:
+            # The broker must know that LAO counts for nothing now [B does not know that it was
+            # fenced at 7, reads at LAO 5, and is unfenced again]. A process that registered since
+            # then has never been told an LAO.
+            since = self._heartbeats_off_from
+            return broker.epoch > since or broker.applied >= since
+        if broker.applied < max(self._highest_lao, self._epoch_start_offset):
+            return False
+        # If LAO is not known in this epoch, no broker was told one in it. An LAO of an earlier
+        # epoch counts for nothing at a broker that this epoch unfences.
+        return self._highest_lao < 0 or broker.known_lao >= (
+            self._highest_min_known_lao if self._registrations.by_known_lao else self._highest_lao
+        )
+
+    def unfenced_throughout(self, broker_id: int) -> bool:
+        """Whether *every* image from the high watermark to the log end shows the present
+        registration unfenced.
+
+        Only then may the broker get a read lease: whatever part of the log survives a failover, the
+        broker is a member.
+        """
+        broker = self._registrations.current.get(broker_id)
+        return (
+            broker is not None
+            and broker.member
+            and broker.leaves_at < 0
+            and broker.unfenced_from <= self._high_watermark
+            and self._high_watermark > 0
+        )
+
+    def applied_of(self, broker_id: int) -> int:
+        """What a broker reported as applied in this epoch, under its present registration; -1:
+        nothing yet.
+        """
+        broker = self._registrations.current.get(broker_id)
+        return -1 if broker is None else broker.applied
+
+    def known_lao_of(self, broker_id: int) -> int:
+        """What a broker reported as told in this epoch, under its present registration; -1: nothing
+        yet.
+        """
+        broker = self._registrations.current.get(broker_id)
+        return -1 if broker is None else broker.known_lao
+
+    # --- all brokers -----------------------------------------------------------------------------
+
+    def applied_offsets(self) -> Iterator[tuple[int, int, int]]:
+        """(broker id, broker epoch, applied) of each broker that has reported, member or not,
+        ascending. O(brokers).
+        """
+        current = self._registrations.current
+        for broker_id in sorted(current):
+            broker = current[broker_id]
+            if broker.applied >= 0:
+                yield broker_id, broker.epoch, broker.applied
+
+    def held_back_by(self) -> list[int]:
+        """Members with the lowest applied offset, ascending, if it is below the last committed
+        one.
+        """
+        by_applied = self._registrations.by_applied
+        if not by_applied or by_applied.lowest >= self._high_watermark - 1:
+            return []
+        return sorted({b for _, b, _ in by_applied.until(by_applied.lowest)})
+
+    def waiting_for_applied(self, offset: int) -> list[int]:
+        """Members that have not applied ``offset`` yet: the first 100, ascending."""
+        return _ids(b for _, b, _ in self._registrations.by_applied.until(offset - 1))
+
+    def waiting_for_known_lao(self, offset: int) -> list[int]:
+        """Members that were not told an LAO that covers ``offset`` yet: the first 100,
+        ascending.
+        """
+        return _ids(b for _, b, _ in self._registrations.by_known_lao.until(offset - 1))
+
+    # --- why -------------------------------------------------------------------------------------
+
+    @property
+    def unknown_reason(self) -> str:
+        """Why LAO is unknown, for people; empty if it is known."""
+        if self.lao >= 0:
+            return ""
+        if not self._high_watermark:
+            return f"no record of controller epoch {self.epoch} is committed yet"
+        if self._heartbeats_off:
+            return (
+                f"{BROKER_HEARTBEAT_VERSION} is 0: brokers {self.members[:WAITING_MAX]} do not"
+                " heartbeat"
+            )
+        if self._level_is_zero:
+            return f"{LAO_VERSION} is 0"
+        registrations = self._registrations
+        if not registrations.by_applied:
+            return "no broker is unfenced"
+        silent = list(registrations.by_applied.until(-1))
+        legacy = [
+            broker_id
+            for _, broker_id, epoch in silent
+            if registrations.by_id_and_epoch[broker_id, epoch].legacy
+        ]
+        if legacy:
+            return (
+                f"brokers {_ids(legacy)} have a legacy registration, which reports no applied"
+                " offset"
+            )
+        return (
+            f"brokers {_ids(b for _, b, _ in silent)} have not reported in controller epoch"
+            f" {self.epoch}"
+        )
+
+    def _levels_changed(self) -> None:
+        """``_features`` is another one."""
+        self._level_is_zero = (
+            LAO_VERSION not in self._features and METADATA_VERSION in self._features
+        )
+
+
+def _ids(broker_ids: Iterable[int]) -> list[int]:
+    return sorted(set(broker_ids))[:WAITING_MAX]
+
 
 _MEMBERSHIP_TYPES = frozenset(
     (

@@ -4,6 +4,15 @@ that history has them too.
 What is recorded was known when it was proposed, and LAO never goes back: so from the committed log
 alone it is a true lower bound at the record's offset and ever after, on any node and offline.
 
+How long records take from their commit until all brokers have them, as a small sketch that goes
+into the next progress record: so that the log has the true times at no record more.
+
+Progress records come once a second, so their own times are those of a saw. A sketch has exact
+count, sum and maximum, and buckets that each are 19 % wider than the one below.
+
+How long LAO has been stuck below the high watermark, which brokers hold it back, and when to log
+that. Pure.
+
 Why: docs/decisions/009-lao-membership.md
 """
 
@@ -11,9 +20,100 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from raftlog.metadata.records import Record, RecordType
+from raftlog.metadata.sketch import bucket_of
 from raftlog.wire.records.v1 import records_pb2 as pb
+
+COMMITS_MAX = 4096
+"""Commits that are waited for, each with its own time; above, neighbours share the earlier one's:
+what waits for so many has waited for long.
+"""
+
+
+class Sketch:
+    """Durations since the last one that was recorded."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self.count = self._sum_us = self._max_us = 0
+        self._buckets: dict[int, int] = {}
+
+    def observe(self, seconds: float, count: int) -> None:
+        """So many records took so long."""
+        took_us = max(0, round(seconds * 1e6))
+        bucket = bucket_of(took_us)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + count
+        self.count += count
+        self._sum_us += took_us * count
+        self._max_us = max(self._max_us, took_us)
+
+    def take(self) -> pb.DurationSketch:
+        """What it has come to; it begins anew."""
+        taken = pb.DurationSketch(
+            count=self.count,
+            sum_us=self._sum_us,
+            max_us=self._max_us,
+            buckets=sorted(self._buckets),
+            bucket_counts=[count for _, count in sorted(self._buckets.items())],
+        )
+        self._clear()
+        return taken
+
+
+class _Wait:
+    """The commits that one level has not reached yet."""
+
+    def __init__(self) -> None:
+        self.sketch = Sketch()
+        self._commits: deque[tuple[int, int, float]] = deque()
+        """(end offset, records, when)."""
+
+    def committed(self, end_offset: int, records: int, now: float) -> None:
+        if len(self._commits) >= COMMITS_MAX:
+            _, before, since = self._commits.pop()
+            records, now = records + before, since
+        self._commits.append((end_offset, records, now))
+
+    def reached(self, offset: int, now: float) -> None:
+        commits = self._commits
+        while commits and commits[0][0] <= offset + 1:
+            _, records, since = commits.popleft()
+            self.sketch.observe(now - since, records)
+
+
+class VisibilitySketches:
+    """From commit until every member has applied it (LAO), and until each has been told so. Of one
+    controller epoch, for what is committed in it.
+    """
+
+    def __init__(self) -> None:
+        self._acknowledged, self._told = _Wait(), _Wait()
+        self._end = -1
+
+    def committed(self, high_watermark: int, now: float) -> None:
+        """The high watermark (exclusive) has moved."""
+        if self._end >= 0 and high_watermark > self._end:
+            records = high_watermark - self._end
+            self._acknowledged.committed(high_watermark, records, now)
+            self._told.committed(high_watermark, records, now)
+        self._end = max(self._end, high_watermark)
+
+    def moved(self, lao: int, min_known_lao: int, now: float) -> None:
+        """LAO and the lowest known LAO (inclusive, -1 unknown) are these now."""
+        self._acknowledged.reached(lao, now)
+        self._told.reached(min_known_lao, now)
+
+    def into(self, message: pb.ProgressRecord) -> None:
+        """Put into a progress record, which will be proposed, what came together since the last."""
+        if self._acknowledged.sketch.count:
+            message.acknowledged.CopyFrom(self._acknowledged.sketch.take())
+        if self._told.sketch.count:
+            message.told.CopyFrom(self._told.sketch.take())
+
 
 _QUIET_TYPES = frozenset((RecordType.PROGRESS, RecordType.NO_OP))
 
@@ -90,3 +190,59 @@ class ProgressPolicy:
 
     def _passed_news(self, lao: int) -> bool:
         return bool(self._news) and self._news[0][0] <= lao
+
+
+SAY_AFTER_S = 1.0
+SAY_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A line for the program's log.
+
+    ``by`` is empty when LAO moves again, and when LAO is unknown for a reason other than a broker.
+    """
+
+    by: tuple[int, ...]
+    for_s: float
+    reason: str
+    """Why LAO is unknown; empty if it is known."""
+
+
+class LaoStall:
+    """Watches LAO: one line when it has been stuck for a second, one each half minute after that,
+    one when it moves again.
+    """
+
+    def __init__(self) -> None:
+        self._lao = -1
+        self._since: float | None = None
+        self._said_at: float | None = None
+
+    def held_ms(self, now: float) -> int:
+        """How long LAO has been stuck below the high watermark; 0: it is not stuck."""
+        return 0 if self._since is None else max(0, round((now - self._since) * 1000))
+
+    def look(
+        self, now: float, lao: int, newest: int, by: list[int], reason: str
+    ) -> HeldBack | None:
+        """What to log now, if anything.
+
+        ``newest``: the last committed offset. ``by``: the brokers that hold LAO back. ``reason``:
+        why LAO is unknown; empty if it is known, or if no broker is a member.
+        """
+        stands = lao < newest and bool(by or reason)
+        if not stands or lao != self._lao:
+            since, self._since = self._since, now if stands else None
+            self._lao = lao
+            if self._said_at is None or since is None:
+                return None
+            self._said_at = None
+            return HeldBack((), now - since, "")
+        if self._since is None:
+            self._since = now
+        for_s = now - self._since
+        if for_s < SAY_AFTER_S or (self._said_at is not None and now - self._said_at < SAY_EVERY_S):
+            return None
+        self._said_at = now
+        return HeldBack(tuple(by), for_s, reason)

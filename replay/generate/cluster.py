@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 from controller.decisions.brokers.hostnames import mapping_of
 from controller.decisions.partitions.leader_elections import elect, wants_preferred
-from controller.rules.elections import MAX_REMOVALS, partitions_of, removals
 from controller.rules.fencing import begin_shutdown, fence, take_leave, unfence
 from controller.rules.partition_change import (
+    MAX_REMOVALS,
     NO_LEADER,
     RECOVERED,
     Assignment,
     Brokers,
     Election,
     next_state,
+    partitions_of,
+    removals,
 )
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker, Partition

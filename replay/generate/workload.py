@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.decisions.configs import config_record
-from controller.rules.assignments import new_partition, spread
+from controller.rules.placement import new_partition, spread
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record, record

@@ -67,7 +67,7 @@ MUTANTS = (
         "a replica outside the ISR leads without permission",
         (
             Edit(
-                "controller.rules.elections:removal",
+                "controller.rules.partition_change:removal",
                 "not isr and not on_purpose and unclean_election_enabled(view, partition.topic_id)",
                 "not isr and not on_purpose",
             ),

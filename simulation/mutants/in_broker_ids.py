@@ -118,7 +118,7 @@ MUTANTS = (
         "an id is missing as soon as its broker is down",
         (
             Edit(
-                "controller.state.absent_ids:AbsentIds.absent",
+                "controller.state.liveness:AbsentIds.absent",
                 "max(0.0, self._adopt_after_s - absent_for_s)",
                 "0.0",
             ),

@@ -68,7 +68,7 @@ MUTANTS = (
         "a keep-alive is answered, and the lease ends when it would have without",
         (
             Edit(
-                "controller.decisions.clients.leases:keep_lease_alive",
+                "controller.decisions.clients.key_values:keep_lease_alive",
                 "(LeaseKeptAlive(lease.id, lease.ttl_ms),)",
                 "()",
             ),
@@ -96,7 +96,7 @@ MUTANTS = (
         "a lease ends, and its keys stay",
         (
             Edit(
-                "controller.decisions.clients.leases:_end",
+                "controller.decisions.clients.key_values:_end",
                 "for key in keys[:most]]",
                 "for key in keys[:0]]",
             ),
@@ -166,7 +166,7 @@ MUTANTS = (
         "who held a lease of a log that is over keeps the one alive that has its id now",
         (
             Edit(
-                "controller.decisions.clients.leases:_lease_of",
+                "controller.decisions.clients.key_values:_lease_of",
                 'if request.HasField("generation") and',
                 "if False and",
             ),

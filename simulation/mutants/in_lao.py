@@ -10,9 +10,9 @@ from simulation.mutants.mutant import Mutant
 
 ADVANCE = "controller.visibility.lao:LaoTracker._advance"
 LOWEST = "members.by_applied.lowest"
-MAY_JOIN = "controller.visibility.lao_view:LaoView.may_join"
-LAO = "controller.visibility.lao_view:LaoView.lao"
-SET_FENCED = "controller.visibility.registrations:Registrations.set_fenced"
+MAY_JOIN = "controller.visibility.lao:LaoView.may_join"
+LAO = "controller.visibility.lao:LaoView.lao"
+SET_FENCED = "controller.visibility.lao:Registrations.set_fenced"
 UNKNOWN = "unknown = self._heartbeats_off or silent or self._level_is_zero"
 
 MUTANTS = (

@@ -74,7 +74,9 @@ MUTANTS = (
         "a broker that seems to be gone is fenced although it may hold a lease for strict reads",
         (
             Edit(
-                "controller.state.gone:Gone.due", "if leases.ends_at(broker_id) <= now:", "if True:"
+                "controller.state.liveness:Gone.due",
+                "if leases.ends_at(broker_id) <= now:",
+                "if True:",
             ),
         ),
         REFUSED,
@@ -86,7 +88,7 @@ MUTANTS = (
         "a leave does not end the session",
         (
             Edit(
-                "controller.state.apply:apply",
+                "controller.state.state:apply",
                 "case Left(broker_id):\n            state.forget(broker_id)",
                 "case Left(broker_id):\n            pass",
             ),
@@ -99,7 +101,7 @@ MUTANTS = (
         "silence fences a broker also where heartbeats are not in force",
         (
             Edit(
-                "controller.decisions.brokers.fencing_by_time:fence_silent",
+                "controller.decisions.brokers.heartbeats:fence_silent",
                 " and not heartbeats_off(state)",
                 "",
             ),
@@ -126,7 +128,7 @@ MUTANTS = (
         "without heartbeats, a broker counts again although it does not know that it was fenced",
         (
             Edit(
-                "controller.visibility.lao_view:LaoView.may_join",
+                "controller.visibility.lao:LaoView.may_join",
                 "return broker.epoch > since or broker.applied >= since",
                 "return True",
             ),

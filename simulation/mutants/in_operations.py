@@ -27,7 +27,7 @@ MUTANTS = (
         "metadata.version is lowered although export cursors are set",
         (
             Edit(
-                "controller.decisions.quorum.downgrade:left_behind",
+                "controller.decisions.quorum.features:left_behind",
                 "if level < _EXPORT_CURSORS and len(image.export_cursors):",
                 "if False:",
             ),

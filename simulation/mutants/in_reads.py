@@ -8,7 +8,7 @@ from simulation.mutants.configs import STRICT
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
-ENDS_AT = "controller.visibility.read_leases:ReadLeases.ends_at"
+ENDS_AT = "controller.state.leases:ReadLeases.ends_at"
 
 MUTANTS = (
     Mutant(
@@ -40,7 +40,7 @@ MUTANTS = (
         "a broker that lags is fenced even if it holds a lease",
         (
             Edit(
-                "controller.decisions.brokers.fencing_by_time:fence_stuck",
+                "controller.decisions.brokers.heartbeats:fence_stuck",
                 "if leases.ends_at(stuck) > now:",
                 "if False:",
             ),
@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         "lease-without-margin",
         "a lease is as long as the session, without a margin for clock drift",
-        (Edit("controller.visibility.read_leases:ReadLeases.length_ms", "LEASE_SHARE", "1.0"),),
+        (Edit("controller.state.leases:ReadLeases.length_ms", "LEASE_SHARE", "1.0"),),
         replace(
             STRICT,
             brokers=6,

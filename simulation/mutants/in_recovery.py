@@ -14,7 +14,7 @@ MUTANTS = (
         "after a recovery, partitions keep the leader epochs of the recovered state",
         (
             Edit(
-                "controller.state.epoch_floor:EpochFloor.is_due",
+                "controller.state.batched_changes:EpochFloor.is_due",
                 "return bool(",
                 "return False and bool(",
             ),
@@ -54,7 +54,9 @@ MUTANTS = (
         "after a recovery, brokers stay unfenced as in the recovered state, and lead",
         (
             Edit(
-                "controller.state.epoch_floor:EpochFloor._fence_all", "if not unfenced:", "if True:"
+                "controller.state.batched_changes:EpochFloor._fence_all",
+                "if not unfenced:",
+                "if True:",
             ),
         ),
         RECOVERED,

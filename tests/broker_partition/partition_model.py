@@ -23,8 +23,8 @@ from broker.partition.manager import Partitions
 from broker.partition.settings import PartitionSettings
 from controller.decision import Write
 from controller.decisions.partitions.alter_partition import alter_partitions
-from controller.rules.elections import removals
 from controller.rules.fencing import fence, unfence
+from controller.rules.partition_change import removals
 from controller.settings import ControllerSettings
 from raftlog import batch
 from raftlog.errors import ErrorCode

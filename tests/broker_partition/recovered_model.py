@@ -26,9 +26,9 @@ from partition_model import (
 )
 
 from broker.partition import events as ev
-from controller.effects import LeaderEpochsRaised
-from controller.rules.elections import removals
-from controller.state.epoch_floor import EpochFloor
+from controller.decision import LeaderEpochsRaised
+from controller.rules.partition_change import removals
+from controller.state.batched_changes import EpochFloor
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record

@@ -11,7 +11,7 @@ from recovered_model import RecoveredWorld, run
 from simulation.mutants.edits import Edit, edited
 
 KEY = (TOPIC_ID, 0)
-FLOOR = "controller.state.epoch_floor:EpochFloor"
+FLOOR = "controller.state.batched_changes:EpochFloor"
 BREAKAGES = {
     "leader epochs are raised by one": (
         Edit(

@@ -8,7 +8,7 @@ import pytest
 from deciding import Cell, registration
 
 from controller.settings import ControllerSettings
-from controller.state.id_waits import AwaitedIdError
+from controller.state.liveness import AwaitedIdError
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

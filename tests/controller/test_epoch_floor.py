@@ -11,7 +11,7 @@ from deciding import Cell, registration
 
 from controller.decision import Write
 from controller.settings import ControllerSettings
-from controller.state.epoch_floor import MAX_RAISED, RETRY_S
+from controller.state.batched_changes import MAX_RAISED, RETRY_S
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.leader_epochs import EPOCHS_PER_RECOVERY, MAX_RECOVERIES, first_leader_epoch

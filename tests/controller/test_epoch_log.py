@@ -4,11 +4,9 @@ ends.
 
 from typing import get_type_hints
 
-from controller.state.chunk import MAX_SHARED_RECORDS
-from controller.state.epoch_log import EpochLog, LogView
+from controller.state.epoch_log import MAX_SHARED_RECORDS, EpochLog, LogView
 from controller.state.state import ControllerState
-from controller.visibility.lao import LaoTracker
-from controller.visibility.lao_view import LaoView
+from controller.visibility.lao import LaoTracker, LaoView
 from raftlog import batch
 from raftlog.config_writes.messages import Change, ConfigWrites
 from raftlog.metadata import flat_map

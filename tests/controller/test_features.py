@@ -9,12 +9,12 @@ import pytest
 from deciding import Cell, registration
 
 from controller.decision import Write
-from controller.decisions.quorum.downgrade import left_behind
 from controller.decisions.quorum.features import (
     HEARD_WITHIN_MS,
     SAFE_DOWNGRADE,
     UNSAFE_DOWNGRADE,
     UPGRADE,
+    left_behind,
 )
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deciding import Cell, registration
 from test_double_roll import rolled_back
 
-from controller.state.gone import Gone
+from controller.state.liveness import Gone
 from raftlog.errors import ErrorCode
 
 SESSION_S = 9.0

@@ -10,8 +10,8 @@ import pytest
 from deciding import Cell, Decided, registration
 
 from controller.decisions.brokers import heartbeats
-from controller.rules import elections, fencing
-from controller.state import isr_removals
+from controller.rules import fencing, partition_change
+from controller.state import batched_changes
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -21,7 +21,7 @@ PARTITIONS, LIMIT = 10, 4
 
 @pytest.fixture(autouse=True)
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (elections, fencing, heartbeats, isr_removals):
+    for module in (partition_change, fencing, heartbeats, batched_changes):
         monkeypatch.setattr(module, "MAX_REMOVALS", LIMIT)
 
 

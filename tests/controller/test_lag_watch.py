@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from deciding import Cell
 
-from controller.state.lag_watch import LagWatch
+from controller.state.liveness import LagWatch
 
 LAG_S = 30.0
 

@@ -4,7 +4,7 @@ goes on.
 
 from __future__ import annotations
 
-from controller.visibility.stall import SAY_EVERY_S, HeldBack, LaoStall
+from controller.visibility.progress import SAY_EVERY_S, HeldBack, LaoStall
 
 
 def looks(

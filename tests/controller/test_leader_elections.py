@@ -9,6 +9,7 @@ from deciding import Cell
 from msgspec.structs import replace
 
 from controller.decision import Write
+from controller.decisions.partitions import leader_elections
 from controller.decisions.partitions.leader_elections import wants_preferred
 from controller.rules.partition_change import is_overdue
 from controller.settings import ControllerSettings
@@ -306,10 +307,8 @@ def test_balance_can_be_switched_off() -> None:
 def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from controller.decisions.partitions import balance
-
-    monkeypatch.setattr(balance, "SLICE_PARTITIONS", 4)
-    monkeypatch.setattr(balance, "MAX_ELECTIONS", 3)
+    monkeypatch.setattr(leader_elections, "SLICE_PARTITIONS", 4)
+    monkeypatch.setattr(leader_elections, "MAX_ELECTIONS", 3)
     cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))
     count = 10
     topic = cell.create_on(*[(1, 2, 3)] * count)
@@ -339,8 +338,6 @@ def test_balance_looks_at_a_slice_a_step_and_elects_a_bounded_number_a_batch(
 
 
 def test_a_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    from controller.decisions.partitions import balance
-
     looked: list[int] = []
     real = wants_preferred
 
@@ -348,12 +345,12 @@ def test_a_step_of_the_balance_looks_at_one_slice(monkeypatch: pytest.MonkeyPatc
         looked.append(1)
         return real(brokers, partition)
 
-    monkeypatch.setattr(balance, "SLICE_PARTITIONS", 4)
-    monkeypatch.setattr(balance, "wants_preferred", counted)
+    monkeypatch.setattr(leader_elections, "SLICE_PARTITIONS", 4)
+    monkeypatch.setattr(leader_elections, "wants_preferred", counted)
     cell = Cell(brokers=3, settings=ControllerSettings(leader_imbalance_check_interval_seconds=30))
     cell.create_on(*[(1, 2, 3)] * 10)
     due, image, now, steps = (
-        balance.LeaderBalance(cell.settings, 0.0),
+        leader_elections.LeaderBalance(cell.settings, 0.0),
         cell.pending.snapshot(),
         30.0,
         [],
@@ -370,7 +367,7 @@ def test_what_was_found_is_decided_on_the_newest_state() -> None:
     """Between looking and electing, things happen: what has nothing to do any more is left
     alone.
     """
-    from controller.decisions.partitions.balance import LeaderBalance
+    from controller.decisions.partitions.leader_elections import LeaderBalance
 
     cell = Cell(brokers=3)
     topic = _moved(cell)

@@ -6,8 +6,16 @@ from __future__ import annotations
 
 from deciding import Cell, Decided, registration
 
-from controller.decision import Refusal, Write
-from controller.effects import Fenced, LeaseGranted, Left, Registered, ShutdownBegun, Unfenced
+from controller.decision import (
+    Fenced,
+    LeaseGranted,
+    Left,
+    Refusal,
+    Registered,
+    ShutdownBegun,
+    Unfenced,
+    Write,
+)
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.causes import Cause

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
-from controller.visibility.read_leases import LEASE_SHARE, ReadLeases
+from controller.state.leases import LEASE_SHARE, ReadLeases
 from raftlog.errors import ErrorCode
 from raftlog.quorum.description import QuorumDescription
 from raftlog.voter import Voter

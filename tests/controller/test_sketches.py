@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from controller.visibility.sketches import COMMITS_MAX, VisibilitySketches
+from controller.visibility.progress import COMMITS_MAX, VisibilitySketches
 from raftlog.metadata.sketch import BUCKETS_MAX, bucket_of, percentile_us, upper_us
 from raftlog.wire.records.v1 import records_pb2 as pb
 

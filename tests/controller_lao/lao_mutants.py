@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from lao_model import Answer, Entry, ModelBroker, Report
 
-from controller.visibility.lao import LaoTracker
-from controller.visibility.registrations import Registration, Registrations
+from controller.visibility.lao import LaoTracker, Registration, Registrations
 
 
 class IgnoresTail(LaoTracker):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.visibility.positions import NOWHERE, Positions
+from controller.visibility.lao import NOWHERE, Positions
 
 WHO = st.tuples(st.integers(0, 3), st.integers(0, 2))
 STEPS = st.lists(st.tuples(WHO, st.integers(-1, 6)), max_size=40)

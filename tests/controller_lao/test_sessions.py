@@ -1,4 +1,4 @@
-from controller.state.sessions import SessionTracker
+from controller.state.liveness import SessionTracker
 
 
 def tracker(*broker_ids: int) -> SessionTracker:

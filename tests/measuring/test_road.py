@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.road import Road, roads
 
-MOST_FILES = {"create_topics": 68, "config write": 60, "fetch report": 31}
+MOST_FILES = {"create_topics": 62, "config write": 55, "fetch report": 27}
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from log_history import LogHistory
 
-from controller.decisions.quorum.downgrade import left_behind
+from controller.decisions.quorum.features import left_behind
 from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.description import QuorumDescription

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from spark_runs import Replay
 from unentitled import write_without_rights
 
-from controller.rules.elections import MAX_REMOVALS
+from controller.rules.partition_change import MAX_REMOVALS
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.audit.check import audit

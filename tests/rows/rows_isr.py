@@ -120,7 +120,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("EP-23", "The epoch proposed is the image's", f"{_ISR}.epoch_of",
            "return follower.broker_epoch", "return self._host.broker(member).epoch",
            f"{_SCENES}::test_nothing_acknowledged_is_lost", _TEST),
-    breaks("EP-24", "An unclean leader unasked", "controller.rules.elections:removal",
+    breaks("EP-24", "An unclean leader unasked", "controller.rules.partition_change:removal",
            "and unclean_election_enabled(view, partition.topic_id)", "", _FENCING, "controller/test_leader_elections.py"),
 )
 # fmt: on

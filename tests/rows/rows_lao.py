@@ -5,8 +5,8 @@ from __future__ import annotations
 from row_data import NoEdit, RowEdit, breaks
 
 _TRACKER = "controller.visibility.lao:LaoTracker"
-_LAO_VIEW = "controller.visibility.lao_view:LaoView"
-_REGISTRATIONS = "controller.visibility.registrations:Registrations"
+_LAO_VIEW = "controller.visibility.lao:LaoView"
+_REGISTRATIONS = "controller.visibility.lao:Registrations"
 _VIEW = "broker.metadata.view:View"
 _LAO, _HEARTBEATS = "controller_lao/test_lao.py", "controller/test_heartbeats.py"
 _SERVICE, _BROKER_VIEW, _GATE = (
@@ -83,11 +83,11 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "self._registrations.by_id_and_epoch.get((broker_id, broker_epoch))", "self._registrations.current.get(broker_id)", _LAO),
     breaks("LAO-21", "Told more than is applied, it serves on", "broker.service.fencing:Fencing.why",
            "if self._view.lao_above_applied:", "if False:", _SERVICE),
-    breaks("LAO-22", "Most brokers are fenced for lag", "controller.state.lag_watch:LagWatch.stuck",
+    breaks("LAO-22", "Most brokers are fenced for lag", "controller.state.liveness:LagWatch.stuck",
            "if not lagging or (len(lagging) + out) * 2 > len(brokers) + out:", "if not lagging:", "controller/test_lag_watch.py"),
-    breaks("LAO-22", "Probation does not double", "controller.state.lag_watch:LagWatch.fenced",
+    breaks("LAO-22", "Probation does not double", "controller.state.liveness:LagWatch.fenced",
            "last.length_s * 2", "last.length_s", "controller/test_lag_watch.py"),
-    breaks("LAO-23", "Nobody hears who holds LAO back", "controller.visibility.stall:LaoStall.look",
+    breaks("LAO-23", "Nobody hears who holds LAO back", "controller.visibility.progress:LaoStall.look",
            "stands = lao < newest and", "stands = False and", "controller/test_lao_stall.py"),
     breaks("LAO-24", "A progress record at every move", "controller.visibility.progress:ProgressPolicy.decide",
            "if now < self._due or", "if", "controller_lao/test_progress.py"),
@@ -97,7 +97,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "now < self._ends_at and", "", "broker/test_read_lease.py"),
     breaks("SR-2", "A lease leaves before its round", "controller.service.replies:Parking.release_reads",
            "reads[0].round <= self._confirmed_round and ", "", _PARKING, "controller_service/test_lease_waits.py"),
-    breaks("SR-3", "A lease is as long as a session", "controller.visibility.read_leases:ReadLeases.length_ms",
+    breaks("SR-3", "A lease is as long as a session", "controller.state.leases:ReadLeases.length_ms",
            "LEASE_SHARE", "1.0", _LEASES),
     breaks("SR-4", "A lease before the unfencing is committed", f"{_LAO_VIEW}.unfenced_throughout",
            "and broker.unfenced_from <= self._high_watermark", "", _LAO),
@@ -107,7 +107,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "if not broker.fenced and leases.ends_at(broker.id) > now:", "if False:", _LEASES),
     breaks("SR-6", "The level is lowered under leases", "controller.decisions.quorum.features:update_features",
            "if _ends_strict_reads(image, asked) and leases_end_at > now:", "if False:", _LEASES),
-    breaks("SR-7", "Leases of before are not waited for", "controller.visibility.read_leases:ReadLeases.ends_at",
+    breaks("SR-7", "Leases of before are not waited for", "controller.state.leases:ReadLeases.ends_at",
            "max(self._granted_at.get(broker_id, self._claimed_at), self._claimed_at)", "self._granted_at.get(broker_id, -1e9)", _LEASES),
     breaks("SR-8", "A strict read does not wait for LAO", "broker.metadata.read_gate:ReadGate.admit",
            "offset = max(offset, self._view.applied)", "pass", _GATE),

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from tiers import nightly
 
-from controller.visibility.lao_view import LaoView
+from controller.visibility.lao import LaoView
 from raftlog.quorum import events
 from raftlog.replica import replica
 from raftlog.replica.replica import Replica

@@ -21,10 +21,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from controller.decision import refuse
-from controller.state.absent_ids import Absent
-from controller.state.double_roll import heartbeats_off
-from controller.state.id_waits import AwaitedIdError
-from controller.state.state import ControllerState
+from controller.state.liveness import Absent, AwaitedIdError
+from controller.state.state import ControllerState, heartbeats_off
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import Broker, Hostname

@@ -8,16 +8,28 @@ else has the records.
 
 from __future__ import annotations
 
-from controller.decision import Decision, Defer, Write, refuse, write_or_reply
+from controller.decision import (
+    Decision,
+    Defer,
+    LeaseStopped,
+    Registered,
+    RegisteredAgain,
+    Unregistered,
+    Write,
+    refuse,
+    write_or_reply,
+)
 from controller.decisions.brokers.broker_ids import Choice, choose_broker_id
 from controller.decisions.brokers.hostnames import check_supported, mapping_of
-from controller.effects import LeaseStopped, Registered, RegisteredAgain, Unregistered
-from controller.rules.elections import removals
 from controller.rules.fencing import registration_change
-from controller.state.double_roll import LEGACY_REGISTRATION, heartbeats_off, why_without_heartbeats
-from controller.state.epoch_floor import RETRY_S
-from controller.state.isr_removals import holds_many
-from controller.state.state import ControllerState
+from controller.rules.partition_change import removals
+from controller.state.batched_changes import RETRY_S, holds_many
+from controller.state.state import (
+    LEGACY_REGISTRATION,
+    ControllerState,
+    heartbeats_off,
+    why_without_heartbeats,
+)
 from raftlog.errors import ErrorCode
 from raftlog.metadata.causes import UNVOUCHED
 from raftlog.metadata.entities import Broker, Process

@@ -21,7 +21,6 @@ from controller.decision import (
     wire_error,
     write_or_reply,
 )
-from controller.rules.assignments import wrong_replicas
 from controller.rules.partition_change import (
     NO_LEADER,
     Assignment,
@@ -30,6 +29,7 @@ from controller.rules.partition_change import (
     assignment_of,
     next_state,
 )
+from controller.rules.placement import wrong_replicas
 from controller.state.state import ControllerState
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_layers import unclean_election_enabled

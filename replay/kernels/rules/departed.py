@@ -24,7 +24,7 @@ from replay.kernels.steps import NO_LEADER, Partitions, Steps
 
 RULES = (rules.INACTIVE_IN_ISR,)
 FENCING_BATCH_MAX = 5_000
-"""As the controller's: see controller/rules/elections.py."""
+"""As the controller's: see controller/rules/partition_change.py."""
 _START, _STOP = 1, 0
 
 

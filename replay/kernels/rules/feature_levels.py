@@ -1,7 +1,7 @@
 """The rule about metadata.version: it is lowered only where the state holds nothing that programs
 of the lower level cannot read.
 
-The controllers' side of it: controller/decisions/quorum/downgrade.py. What was there and is gone is
+The controllers' side of it: controller/decisions/quorum/features.py. What was there and is gone is
 no offence. Nor can the log say that it began behind a snapshot.
 """
 

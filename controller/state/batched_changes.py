@@ -1,5 +1,19 @@
-"""The first decisions in a log that was taken back: everybody is fenced, and every partition's
-leader epoch is raised.
+"""Changes of more partitions than one batch should have: removals of a fenced broker from ISRs, and
+leader epochs raised in a log that was taken back.
+
+A batch of 100,000 changes would keep the controller from its followers for longer than they wait
+for it: they would elect another leader, which would come to the same point.
+
+Brokers that are fenced, and not yet out of every ISR: what one of them holds may be more than one
+batch should.
+
+A batch of 100,000 changes keeps the controller from its followers for longer than they wait for it:
+another would be elected, and come to the same point. So the fencing is first, with some of the
+changes, and the others follow in batches of their own. Until the last one the broker stays fenced.
+What is not done at a failover the next controller does.
+
+The first decisions in a log that was taken back: everybody is fenced, and every partition's leader
+epoch is raised.
 
 After a restore or an unsafe recovery the state says what was so at some time, and brokers have gone
 on since. Before anybody may take a role from it,
@@ -16,7 +30,8 @@ Nobody is registered before all of this is decided, and registrations are answer
 half-way goes on, and a cluster that was recovered under a build that knew nothing of this is mended
 when its metadata.version is raised.
 
-Why: docs/decisions/016-leader-epoch-ranges.md
+Why: docs/decisions/015-one-function-changes-partitions.md,
+docs/decisions/016-leader-epoch-ranges.md
 """
 
 from __future__ import annotations
@@ -24,14 +39,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from controller.decision import Write
-from controller.effects import Fenced, LeaderEpochsRaised
+from controller.decision import Fenced, IsrsLeft, LeaderEpochsRaised, Write
 from controller.rules.fencing import registration_change
-from controller.rules.partition_change import NO_LEADER
+from controller.rules.partition_change import MAX_REMOVALS, NO_LEADER, removal, waits_for_members
 from raftlog.metadata.causes import Cause
-from raftlog.metadata.image import ImageView, PartitionKey
+from raftlog.metadata.image import Image, ImageView, PartitionKey
 from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.records import Record, RecordType, record
 from raftlog.metadata.versions import supports_leader_epoch_ranges
@@ -39,6 +53,75 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 if TYPE_CHECKING:
     from controller.state.state import ControllerState
+
+
+class _Left(NamedTuple):
+    """What one broker held when it was fenced, in order, and how much of it is done."""
+
+    keys: Sequence[PartitionKey]
+    done: int
+
+
+class IsrRemovals:
+    """Soft state of one controller epoch."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, _Left | None] = {}
+        """None: not looked at yet."""
+
+    def __contains__(self, broker_id: int) -> bool:
+        return broker_id in self._left
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def resume(self, image: Image) -> None:
+        """At the claim: whom an earlier controller may not have finished with. O(brokers)."""
+        for broker_id in sorted(image.brokers):
+            if image.brokers[broker_id].fenced and holds_many(image, broker_id):
+                self._left[broker_id] = None
+
+    def fenced(self, broker_id: int, written: int) -> None:
+        """A broker was fenced, with ``written`` records in the batch."""
+        if written > MAX_REMOVALS:
+            self._left[broker_id] = None
+
+    def forget(self, broker_id: int) -> None:
+        """It is out of all ISRs, or another process."""
+        self._left.pop(broker_id, None)
+
+    def advance(self, broker_id: int, keys: Sequence[PartitionKey], done: int) -> None:
+        """The first ``done`` of these partitions are looked through."""
+        self._left[broker_id] = _Left(keys, done)
+
+    def due(self, view: ImageView) -> Write | None:
+        """The next changes of one of them; None: there are no more.
+
+        No unclean leaders: ``balance`` sees to those.
+        """
+        while self._left:
+            broker_id, left = next(iter(self._left.items()))
+            keys, done = left or _Left(sorted(view.replicas_of.get(broker_id) or ()), 0)
+            records: list[Record] = []
+            while done < len(keys) and len(records) < MAX_REMOVALS:
+                partition = view.partitions.get(keys[done])
+                done += 1
+                if (
+                    partition is not None
+                    and broker_id in partition.isr
+                    and not waits_for_members(partition)
+                ):
+                    records.extend(removal(view, partition, broker_id, on_purpose=True))
+            if records:
+                return Write(records, effects=(IsrsLeft(broker_id, keys, done),))
+            self.forget(broker_id)
+        return None
+
+
+def holds_many(view: ImageView, broker_id: int) -> bool:
+    """Whether a broker may be in more ISRs than are changed in one batch. O(1)."""
+    return len(view.replicas_of.get(broker_id) or ()) > MAX_REMOVALS
+
 
 MAX_RAISED = 1000
 """Partitions whose leader epochs one batch raises."""

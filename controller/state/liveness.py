@@ -1,0 +1,465 @@
+"""What the active controller knows about the liveness of brokers: their sessions, evidence that a
+process has ended, brokers that lag, absent broker ids, and brokers that wait for an id.
+
+Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
+
+Broker sessions: who has been heard from lately.
+
+Brokers whose process seems to be gone, though their session lasts: fenced without waiting for its
+end.
+
+The evidence (``BrokerProbes``): the connection that carried its heartbeats broke, and its listener,
+which has accepted a connection from here before, refuses them now, more than once. That is what the
+kernel of a machine says whose process has ended. It is no proof: a proxy or a firewall in front of
+a living broker may say it. So it makes nothing true that a session's end does not: the broker is
+fenced, which is safe at any time but under a lease for strict reads, which is waited for; its
+session goes on, so that no other process gets its id sooner; and a heartbeat takes it back. Where
+it would be more than half of the brokers, what is wrong may be on this side: then sessions decide.
+
+Finds brokers that heartbeat but do not apply the log, and keeps them fenced for a while.
+
+A broker is stuck if it has not applied what was already committed ``lag_max_s`` ago. Offsets alone
+can't tell (a thousand records are nothing after a burst and everything on a quiet cluster), hence a
+short row of (time, committed offset) marks.
+
+The broker ids whose brokers are absent, and since when.
+
+An id that is absent for long enough is *missing* (KIP-426).
+
+Brokers without an id that have to wait: what each was told, for those who look.
+
+Why: docs/decisions/012-sessions-and-fencing.md, docs/decisions/009-lao-membership.md,
+docs/decisions/019-broker-ids.md
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sortedcontainers import SortedList
+
+from controller.state.leases import ReadLeases
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.entities import Broker
+from raftlog.metadata.image import Image
+
+LOOP_GAP_TOLERATED_S = 0.1
+"""A longer gap in the controller's own loop (a pause, a collection, swapping) is not held against
+the brokers.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    epoch: int
+    last_contact: float
+    key: float
+    """Last contact less the extensions granted until then: order and expiry follow from it."""
+
+
+class SessionTracker:
+    """Sessions of the registered brokers. O(log brokers) each, extending all of them O(1)."""
+
+    def __init__(self, session_timeout_s: float) -> None:
+        self._timeout_s = session_timeout_s
+        self._extended_s = 0.0
+        self._sessions: dict[int, _Session] = {}
+        self._by_contact: SortedList[tuple[float, int]] = SortedList()
+        """(key, broker id)."""
+
+    def start(self, entries: Iterable[tuple[int, int]], now: float) -> None:
+        """Begin afresh with (broker id, broker epoch) of every unfenced broker, all heard from just
+        now.
+
+        A new controller knows nothing of earlier contacts and leases: a whole session from now on
+        covers them.
+        """
+        self._sessions.clear()
+        self._by_contact.clear()
+        for broker_id, epoch in entries:
+            self.touch(broker_id, epoch, now)
+
+    def touch(self, broker_id: int, epoch: int, now: float) -> None:
+        """A broker was heard from.
+
+        Begins its session if it has none; a contact under an older broker epoch changes nothing.
+        """
+        old = self._sessions.get(broker_id)
+        key = now - self._extended_s
+        if old is not None:
+            if epoch < old.epoch:
+                return
+            if epoch == old.epoch:
+                now, key = max(now, old.last_contact), max(key, old.key)
+            self._by_contact.remove((old.key, broker_id))
+        self._sessions[broker_id] = _Session(epoch, now, key)
+        self._by_contact.add((key, broker_id))
+
+    def end(self, broker_id: int) -> None:
+        """Forget a session: the broker is fenced, replaced or gone.
+
+        Nothing happens if it has none.
+        """
+        session = self._sessions.pop(broker_id, None)
+        if session is not None:
+            self._by_contact.remove((session.key, broker_id))
+
+    def is_alive(self, broker_id: int, now: float) -> bool:
+        """Whether it has a session that has not run out."""
+        session = self._sessions.get(broker_id)
+        return session is not None and now < self._expiry(session.key)
+
+    def last_contact(self, broker_id: int) -> float | None:
+        """When it was last heard from in this session."""
+        session = self._sessions.get(broker_id)
+        return None if session is None else session.last_contact
+
+    def next_expiry(self) -> tuple[float, int] | None:
+        """(when, broker id) of the session that runs out first; of equals the lowest id."""
+        if not self._by_contact:
+            return None
+        key, broker_id = self._by_contact[0]
+        return self._expiry(key), broker_id
+
+    def expired(self, now: float) -> int | None:
+        """The broker whose session ran out the longest ago.
+
+        One at a time, so that each fencing sees the effect of the last.
+        """
+        first = self.next_expiry()
+        return first[1] if first is not None and first[0] <= now else None
+
+    def extend_all(self, gap_s: float, now: float) -> None:
+        """The loop stood still for ``gap_s``, until now: above 100 ms every session lasts that much
+        longer.
+
+        Otherwise a controller that slept would fence everybody whose heartbeats wait in its own
+        queue. But none lasts longer than one that begins now: what waited may have been heard
+        before this.
+        """
+        if gap_s <= LOOP_GAP_TOLERATED_S:
+            return
+        self._extended_s += gap_s
+        newest = now - self._extended_s
+        while self._by_contact and self._by_contact[-1][0] > newest:
+            _, broker_id = self._by_contact.pop()
+            self._sessions[broker_id] = replace(self._sessions[broker_id], key=newest)
+            self._by_contact.add((newest, broker_id))
+
+    def _expiry(self, key: float) -> float:
+        return key + self._extended_s + self._timeout_s
+
+
+class Gone:
+    """Who is thought to be gone, and is to be fenced for it."""
+
+    def __init__(self, session_timeout_s: float) -> None:
+        self._session_s = session_timeout_s
+        self._gone: dict[int, int] = {}
+        """Broker id -> broker epoch."""
+        self._fenced_at: dict[int, float] = {}
+        self.next_check = math.inf
+
+    def found(self, broker_id: int, broker_epoch: int, now: float) -> None:
+        """The evidence is there."""
+        self._gone[broker_id] = broker_epoch
+        self.next_check = now
+
+    def heard(self, broker_id: int) -> None:
+        """A heartbeat of the broker has come, which outweighs the evidence against its process.
+
+        O(1).
+        """
+        if self._gone or self._fenced_at:
+            self._gone.pop(broker_id, None)
+            self._fenced_at.pop(broker_id, None)
+
+    def fenced(self, broker_id: int, now: float) -> None:
+        """It was fenced for this."""
+        self._gone.pop(broker_id, None)
+        self._fenced_at[broker_id] = now
+
+    def due(self, image: Image, leases: ReadLeases, now: float) -> Broker | None:
+        """One to fence now. O(brokers), and only while somebody is thought to be gone."""
+        if now < self.next_check:
+            return None
+        self.next_check = math.inf
+        self._fenced_at = {
+            one: at for one, at in self._fenced_at.items() if now - at < self._session_s
+        }
+        for broker_id, epoch in sorted(self._gone.items()):
+            broker = image.brokers.get(broker_id)
+            if broker is None or broker.epoch != epoch or broker.fenced:
+                del self._gone[broker_id]
+        if not self._gone:
+            return None
+        unfenced = sum(1 for broker in image.brokers.values() if not broker.fenced)
+        out = len(self._gone.keys() | self._fenced_at.keys())
+        if out * 2 > unfenced + len(self._fenced_at.keys() - self._gone.keys()):
+            # Most of all: look again when there are others, or when sessions have ended.
+            self.next_check = now + self._session_s / 8
+            return None
+        for broker_id in sorted(self._gone):
+            if leases.ends_at(broker_id) <= now:
+                self.next_check = now
+                return image.brokers[broker_id]
+            leases.stop(broker_id)
+            self.next_check = min(self.next_check, leases.ends_at(broker_id))
+        return None
+
+
+_CHECKS_PER_LAG = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Probation:
+    until: float
+    length_s: float
+
+
+class LagWatch:
+    """The marks, and who is on probation. Soft state: a new controller starts with neither."""
+
+    def __init__(
+        self, *, lag_max_s: float, probation_s: float, probation_max_s: float, now: float
+    ) -> None:
+        self._lag_max_s = lag_max_s
+        self._probation_s = probation_s
+        self._probation_max_s = probation_max_s
+        self._marks: deque[tuple[float, int]] = deque()
+        self._probations: dict[int, _Probation] = {}
+        self._joined_at: dict[int, float] = {}
+        self.next_check = now
+
+    def mark(self, now: float, committed_offset: int) -> None:
+        """Remember what is committed (inclusive), and when to look again."""
+        self._marks.append((now, committed_offset))
+        while len(self._marks) > 1 and self._marks[1][0] <= now - self._lag_max_s:
+            self._marks.popleft()
+        self.next_check = now + self._lag_max_s / _CHECKS_PER_LAG
+
+    def look_again(self, now: float, at: float) -> None:
+        """Who was found stuck cannot be fenced before ``at``: look then, or when it would have been
+        looked anyway.
+        """
+        self.next_check = min(at, now + self._lag_max_s / _CHECKS_PER_LAG)
+
+    def stuck(
+        self, now: float, unfenced: Iterable[int], applied_of: Callable[[int], int]
+    ) -> int | None:
+        """The stuck broker that is furthest behind, None if there is none or if most of all brokers
+        are.
+
+        Where most lag the brokers are not what is wrong, and fencing them would end the service
+        instead of mending it: those on probation count as lagging too, or they would go one by one.
+        """
+        old_enough = [offset for at, offset in self._marks if at <= now - self._lag_max_s]
+        if not old_enough:
+            return None
+        target = old_enough[-1]
+        brokers = sorted(unfenced)
+        lagging = [
+            (applied_of(broker_id), broker_id)
+            for broker_id in brokers
+            if applied_of(broker_id) < target
+            and now - self._joined_at.get(broker_id, -math.inf) >= self._lag_max_s
+        ]
+        out = sum(
+            1
+            for broker_id in self._probations
+            if broker_id not in brokers and self.on_probation(broker_id, now)
+        )
+        if not lagging or (len(lagging) + out) * 2 > len(brokers) + out:
+            return None
+        return min(lagging)[1]
+
+    def fenced(self, broker_id: int, now: float) -> None:
+        """A broker was fenced for its lag: begin its probation, longer than the last one."""
+        last = self._probations.get(broker_id)
+        length_s = self._probation_s
+        if last is not None and now - last.until < self._probation_max_s:
+            length_s = min(last.length_s * 2, self._probation_max_s)
+        self._probations[broker_id] = _Probation(now + length_s, length_s)
+
+    def unfenced(self, broker_id: int, now: float) -> None:
+        """A broker was unfenced: what it did before does not count as lag."""
+        self._joined_at[broker_id] = now
+
+    def forget(self, broker_id: int) -> None:
+        """The process is another one, or the broker is gone for good."""
+        self._probations.pop(broker_id, None)
+        self._joined_at.pop(broker_id, None)
+
+    def on_probation(self, broker_id: int, now: float) -> bool:
+        """Whether a broker must stay fenced for now."""
+        probation = self._probations.get(broker_id)
+        return probation is not None and now < probation.until
+
+
+CHECKS_PER_PERIOD = 20
+"""How many checks fall into the time after which an id is missing.
+
+An absence seems shorter by at most one interval: the safe side.
+"""
+CHECK_MAX_S = 10.0
+
+
+class Absent(NamedTuple):
+    """An absent broker id that holds replicas.
+
+    ``missing_in_s``: seconds until it is missing, so may be given away; 0: it is missing.
+    """
+
+    broker_id: int
+    absent_for_s: float
+    replica_count: int
+    missing_in_s: float
+
+    @property
+    def missing(self) -> bool:
+        """Whether the id has been absent for so long that it may be given away."""
+        return self.missing_in_s <= 0
+
+
+class AbsentIds:
+    """When the present absence of each absent broker began, as far as this controller has seen."""
+
+    def __init__(self, adopt_after_s: float, session_timeout_s: float, now: float) -> None:
+        self._adopt_after_s = adopt_after_s
+        self._first_session_ends = now + session_timeout_s
+        self._since: dict[int, float] = {}
+        self.next_check = now
+
+    def first_session(self, now: float) -> bool:
+        """Whether this controller has led for so short a time that a live broker may not have
+        reached it yet.
+        """
+        return now < self._first_session_ends
+
+    def has_noted(self, broker_id: int) -> bool:
+        """Whether this broker counts as absent. O(1)."""
+        return broker_id in self._since
+
+    def present(self, broker_id: int) -> None:
+        """Note that a broker was heard from or registered: any absence of it is over. O(1)."""
+        self._since.pop(broker_id, None)
+
+    def extend_all(self, gap_s: float) -> None:
+        """Do not count the last ``gap_s``: the controller itself was paused and could not hear any
+        broker.
+        """
+        self._first_session_ends += gap_s
+        for broker_id in self._since:
+            self._since[broker_id] += gap_s
+
+    def look(self, image: Image, is_alive: Callable[[int, float], bool], now: float) -> None:
+        """Note which brokers are absent: unregistered or fenced, and without a session.
+
+        O(brokers).
+        """
+        self.next_check = now + min(CHECK_MAX_S, self._adopt_after_s / CHECKS_PER_PERIOD)
+        self._since = {
+            broker_id: self._begun(broker_id, now)
+            for broker_id in sorted({*image.brokers, *image.replicas_of})
+            if _is_absent(image, broker_id, is_alive, now)
+        }
+
+    def absent(
+        self, image: Image, is_alive: Callable[[int, float], bool], now: float
+    ) -> list[Absent]:
+        """The absent brokers that hold replicas, by id, including those that ``look`` has not noted
+        yet. Changes nothing. O(brokers).
+        """
+        found = []
+        for broker_id in sorted(image.replicas_of):
+            count = len(image.replicas_of.get(broker_id) or ())
+            if count and _is_absent(image, broker_id, is_alive, now):
+                absent_for_s = now - self._begun(broker_id, now)
+                missing_in_s = max(0.0, self._adopt_after_s - absent_for_s)
+                found.append(Absent(broker_id, max(0.0, absent_for_s), count, missing_in_s))
+        return found
+
+    def _begun(self, broker_id: int, now: float) -> float:
+        """When an absence begins to count: at the end of this controller's first session timeout,
+        or later.
+        """
+        return self._since.get(broker_id, max(now, self._first_session_ends))
+
+
+def _is_absent(
+    image: Image, broker_id: int, is_alive: Callable[[int, float], bool], now: float
+) -> bool:
+    """Whether a broker is unregistered or fenced, and has no session.
+
+    A fenced broker that still heartbeats is not absent.
+    """
+    broker = image.brokers.get(broker_id)
+    return (broker is None or broker.fenced) and not is_alive(broker_id, now)
+
+
+FORGOTTEN_AFTER_S = 10.0
+"""Who waits asks every second."""
+MAX_WAITS = 100
+"""More are told all the same, and not listed."""
+
+
+class AwaitedIdError(ApiError):
+    """A broker without an id has to wait for what becomes of another broker's; told to ask
+    again.
+    """
+
+    def __init__(self, broker_id: int, remaining_s: float, message: str) -> None:
+        super().__init__(ErrorCode.BROKER_NOT_AVAILABLE, message, field="broker_id")
+        self.broker_id = broker_id
+        self.remaining_ms = max(0, round(remaining_s * 1000))
+        self.place = ""
+        self.is_news = False
+        """Whether it was told something else before, or nothing: for the log."""
+
+
+class IdWait(NamedTuple):
+    """One that waits at ``place`` (host:port)."""
+
+    place: str
+    since: float
+    asked_at: float
+    broker_id: int
+    until: float
+
+
+class IdWaits:
+    """The latest answer to each place that asks."""
+
+    def __init__(self) -> None:
+        self._waits: dict[str, IdWait] = {}
+
+    def note(self, place: str, error: AwaitedIdError, now: float) -> None:
+        """A broker was told to wait."""
+        self._forget(now)
+        old = self._waits.get(place)
+        error.place = place
+        if old is not None or len(self._waits) < MAX_WAITS:
+            error.is_news = old is None or old.broker_id != error.broker_id
+            since = now if old is None else old.since
+            self._waits[place] = IdWait(
+                place, since, now, error.broker_id, now + error.remaining_ms / 1000
+            )
+
+    def over(self, place: str) -> None:
+        """It has an id."""
+        self._waits.pop(place, None)
+
+    def listed(self, now: float) -> list[IdWait]:
+        """Those that asked lately, by place."""
+        self._forget(now)
+        return [self._waits[place] for place in sorted(self._waits)]
+
+    def _forget(self, now: float) -> None:
+        for place in [
+            place for place, one in self._waits.items() if now - one.asked_at > FORGOTTEN_AFTER_S
+        ]:
+            del self._waits[place]
