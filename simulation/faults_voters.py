@@ -147,8 +147,8 @@ async def lose_disk(world: World, rng: random.Random) -> None:
 
 
 async def transfer(world: World, rng: random.Random) -> None:
-    """The leadership is handed to a voter that is named, or to the most complete one; some die
-    on the way, when votes are stored ahead, or given.
+    """Transfer the leadership to a named voter or to the most complete one; kill some voters
+    meanwhile.
     """
     target_id = rng.choice([-1, *(host.id for host in world.fleet.voters())])
     asked = world.operator.ask(pb.TransferLeadershipRequest(target_id=target_id))

@@ -3,15 +3,14 @@
 A transfer begins with a notice to all clients that names the successor. While they connect to it,
 this node leads on: a connection costs both ends milliseconds, in which somebody should lead. A
 second notice, sent while the last chunk is being committed, has them send requests to the
-successor. Meanwhile the voters also store their votes for the successor, so that none of them waits
-for its disk in the election.
+successor.
 
 Nothing polls: while a transfer is under way, a check follows each event of the quorum's state
 machine. As soon as this node has resigned, the waiting requests are redirected to the successor,
 and wait there until it leads, so that redirection and election run in parallel. The successor is
 told its part before it is told to campaign: a request that arrives before that waits, too.
 
-Why: docs/decisions/023-leadership-transfer.md, docs/decisions/031-prepared-vote.md
+Why: docs/decisions/023-leadership-transfer.md
 """
 
 from __future__ import annotations

@@ -25,6 +25,10 @@ class Candidate(Campaign):
         self._vote_durable = False
         self.heard = node.heard
         """Of this node and of those that have voted for it, what was heard last."""
+        self._early: dict[int, tuple[pb.FetchRequest, Any]] = {}
+        """The Fetches of its voters that wait for the outcome, at most one of each voter, with
+        their reply_to.
+        """
 
     @override
     def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
@@ -36,21 +40,7 @@ class Candidate(Campaign):
 
     @override
     def enter(self) -> None:
-        self._count_given()
-        if self.node.role is self:
-            self.ask_all()
-            self._count_given()
-
-    def _count_given(self) -> None:
-        """Its own vote may have been stored ahead, and the leader before may have given its one
-        unasked: with a majority of those there is nobody to ask.
-        """
-        if self.node.given is not None:
-            peer_id, response = self.node.given
-            if response.leader_epoch == self.epoch and peer_id in self.node.peers:
-                self.granted.add(peer_id)
-                self.on_granted(peer_id, response)
-        self.on_vote_persisted()
+        self.ask_all()
 
     @override
     def on_vote_persisted(self) -> None:
@@ -67,20 +57,24 @@ class Candidate(Campaign):
         # this node would forget in a crash that it has led, and lead the epoch a second time.
         if self._vote_durable:
             self.node.succession = self.heard
-            early, self.node.early = tuple(self.node.early.values()), {}
+            early, self._early = tuple(self._early.values()), {}
             self.node.become_leader(tuple(sorted(self.granted)), early)
 
     @override
     def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
         # Answered when it is known whether this node leads.
-        if request.replica_id in self.node.peers:
-            self.node.keep_early(request, reply_to)
-        else:
-            super().on_fetch(request, reply_to)
+        if request.replica_id not in self.node.peers:
+            self.decline_fetch(request, reply_to)
+            return
+        older = self._early.pop(request.replica_id, None)
+        self._early[request.replica_id] = request, reply_to
+        if older is not None:
+            self.decline_fetch(*older)
 
     @override
     def leave(self) -> None:
-        self.node.refuse_early()
+        for request, reply_to in self._early.values():
+            self.decline_fetch(request, reply_to)
 
     @override
     def lost(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raftlog.metadata.log_generation import Lineage
-from raftlog.quorum import membership, prepared_vote, requests
+from raftlog.quorum import membership, requests
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.description import QuorumDescription, describe
 from raftlog.quorum.events import (
@@ -35,7 +35,6 @@ from raftlog.quorum.events import (
     SuccessorChosen,
     Tick,
     VotePersisted,
-    VotePrepared,
 )
 from raftlog.quorum.heard import Heard
 from raftlog.quorum.invariants import Invariants
@@ -80,7 +79,6 @@ class QuorumCore:
             Proposed: self._proposed,
             Flushed: self._flushed,
             VotePersisted: self._vote_persisted,
-            VotePrepared: self._vote_prepared,
             ReadIndexRequested: self._read_index_requested,
             ResignRequested: self._resign_requested,
             SuccessorChosen: self._successor_chosen,
@@ -110,7 +108,7 @@ class QuorumCore:
         elif not node.halted:
             self._invariants.check_constant()
         self.deadline_nearer = node.role.nearer
-        if node.leader_unsaved or node.halted or node.prepared is not None:
+        if node.leader_unsaved or node.halted:
             return node.finish_step()
         # As that does: three steps follow from each write.
         out, node.out = node.out, []
@@ -181,14 +179,13 @@ class QuorumCore:
 
     @property
     def is_successor(self) -> bool:
-        """Whether the leader of this epoch has said that this node is to succeed it."""
-        prepared = self._node.prepared
-        return prepared is not None and prepared.vote.voted_id == self._node.config.node_id
+        """Whether the leader of this epoch has named this node as its successor."""
+        return self._node.named_by == (self._node.leader_id, self._node.epoch)
 
     @property
-    def was_chosen(self) -> bool:
-        """Of a leader: whether the one before has handed over to it."""
-        return self._node.chosen
+    def succeeds_leader(self) -> bool:
+        """Whether the leader of the previous epoch named this node as its successor."""
+        return self._node.named_by[1] == self._node.epoch - 1
 
     @property
     def high_watermark(self) -> int:
@@ -305,9 +302,6 @@ class QuorumCore:
     def _vote_persisted(self, event: VotePersisted) -> None:
         self._node.durable_vote = event.vote
         self._node.role.on_vote_persisted()
-
-    def _vote_prepared(self, event: VotePrepared) -> None:
-        prepared_vote.stored(self._node, event.number)
 
     def _read_index_requested(self, _event: ReadIndexRequested) -> None:
         self._node.role.on_read_index_requested()

@@ -136,12 +136,6 @@ class VotePersisted(msgspec.Struct, frozen=True):
     vote: VoteState
 
 
-class VotePrepared(msgspec.Struct, frozen=True):
-    """The vote of the PrepareVote with this number is durable."""
-
-    number: int
-
-
 class ReadIndexRequested(msgspec.Struct, frozen=True):
     """Somebody waits for proof that this node leads *now*: a round begun at or after this event
     must be confirmed.
@@ -161,8 +155,8 @@ class ResignRequested(msgspec.Struct, frozen=True):
 
 
 class SuccessorChosen(msgspec.Struct, frozen=True):
-    """This leader is about to resign for ``successor``: all voters may prepare their votes. -1: it
-    leads on.
+    """The leader is about to resign for ``successor``, which learns that from its next Fetch; -1:
+    the leader leads on.
 
     A node that does not lead ignores it.
     """
@@ -214,7 +208,6 @@ Event = (
     | Proposed
     | Flushed
     | VotePersisted
-    | VotePrepared
     | ReadIndexRequested
     | ResignRequested
     | SuccessorChosen
@@ -231,17 +224,6 @@ class PersistVote(msgspec.Struct, frozen=True):
     """Make this vote durable, then step VotePersisted. Sends behind it wait."""
 
     vote: VoteState
-
-
-class PrepareVote(msgspec.Struct, frozen=True):
-    """Make this vote of the next epoch durable, then step VotePrepared.
-
-    Nothing waits for it: the node acts on it only when it is durable, and the last that was handed
-    out. A SaveLeader before it that is not yet written is void.
-    """
-
-    vote: VoteState
-    number: int
 
 
 class SaveLeader(msgspec.Struct, frozen=True):
@@ -458,7 +440,6 @@ class Fatal(msgspec.Struct, frozen=True):
 
 Effect = (
     PersistVote
-    | PrepareVote
     | SaveLeader
     | Send
     | SendFetch

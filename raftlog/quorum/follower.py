@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from raftlog.quorum.admission import is_directory_id
 from raftlog.quorum.events import ResponseReceived
 from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict
 from raftlog.quorum.heard import Heard
-from raftlog.quorum.prepared_vote import prepare, withdraw
 from raftlog.quorum.role import Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -108,7 +106,7 @@ class Follower(Role):
             self._fetch_deadline = self.node.now + self._fetch_timeout_s
             self.node.heard = Heard(self.epoch, self.node.now, leading_ms=self._fetcher.leading_ms)
             self._fetcher.pump()
-            self._heed_successor(response)
+            self._process_successor(response)
         elif verdict is Verdict.REFUSED:
             self._fetcher.back_off()
         else:
@@ -117,34 +115,26 @@ class Follower(Role):
             if preferred:
                 me = self.node.config.node_id
                 place = preferred.index(me) if me in preferred else None
-                if place == 0:
-                    self._take_vote(event.peer_id, response)
                 self.on_end_quorum_epoch(place, len(preferred))
                 return
             self.node.begin_hurry()
             self._fetcher.stop()
             self._expect_end(self.node.backoff_s())
 
-    def _take_vote(self, peer_id: int, response: Any) -> None:
-        """The leader has voted for this node already, which it has chosen."""
-        if type(response) is pb.FetchResponse and response.HasField("vote"):
-            vote = response.vote
+    def _process_successor(self, response: pb.FetchResponse | pb.FetchSnapshotResponse) -> None:
+        """Note whether the leader names this node as its successor: while a transfer is under way,
+        each answer to a Fetch names one.
+        """
+        if type(response) is pb.FetchResponse:
+            node, named = self.node, response.successor
             if (
-                vote.vote_granted
-                and not vote.pre_vote
-                and not vote.error_code
-                and vote.leader_epoch == self.epoch + 1
+                response.HasField("successor")
+                and named.candidate_id == node.config.node_id
+                and named.candidate_directory_id == node.config.directory_id
             ):
-                self.node.given = peer_id, vote
-
-    def _heed_successor(self, response: pb.FetchResponse | pb.FetchSnapshotResponse) -> None:
-        """The leader says in each answer who is to succeed it, while that is so."""
-        if type(response) is pb.FetchResponse and response.HasField("successor"):
-            chosen = response.successor
-            if is_directory_id(chosen.candidate_directory_id):
-                prepare(self.node, chosen.candidate_id, chosen.candidate_directory_id)
-        elif self.node.prepared is not None:
-            withdraw(self.node)
+                node.named_by = self._leader_id, self.epoch
+            else:
+                node.named_by = -1, -1
 
     @override
     def on_request_failed(self, peer_id: int, correlation_id: int) -> None:

@@ -20,16 +20,13 @@ from raftlog.quorum.events import (
     Flush,
     LogSpan,
     LostLeadership,
-    PersistVote,
     ReadIndexConfirmed,
     ReadIndexStarted,
     ReplyFetch,
     ResponseReceived,
 )
 from raftlog.quorum.heard import Heard
-from raftlog.quorum.prepared_vote import is_stored_for, prepare, withdraw
 from raftlog.quorum.progress import Progress, ReplicaProgress
-from raftlog.quorum.requests import granted_vote
 from raftlog.quorum.role import Role
 from raftlog.quorum.rounds import Rounds
 from raftlog.storage.api import SnapshotId
@@ -218,13 +215,11 @@ class Leader(Role):
         chosen = self.progress.voters.get(successor)
         if chosen is None or not chosen.directory_id:
             self._successor = None
-            withdraw(self.node)
             return
         self._successor = pb.PreferredCandidate(
             candidate_id=successor, candidate_directory_id=chosen.directory_id
         )
         self._release_voters()
-        prepare(self.node, successor, chosen.directory_id)
 
     def _resign(self, reason: str, successor: int = -1) -> None:
         self._lost_reason = reason
@@ -236,51 +231,7 @@ class Leader(Role):
             else self.progress.preferred_candidates()
         )
         self._preferred = chosen
-        asks, begun = self._take_fetch_of_heir(successor), len(self.node.out)
         self.node.become_resigned(chosen)
-        if asks is not None:
-            self._vote_for_heir(asks, successor, begun)
-
-    def _take_fetch_of_heir(self, successor: int) -> ParkedFetch | None:
-        """The Fetch that can be answered with this node's vote: of a successor that has all of this
-        log, and for whom the vote is stored.
-        """
-        node, heir = self.node, self.progress.voters.get(successor)
-        if (
-            heir is None
-            or not heir.directory_id
-            or not node.is_voter
-            or heir.end_offset < node.log.end
-            or not is_stored_for(node, successor, heir.directory_id)
-        ):
-            return None
-        return self._parked.pop((successor, heir.directory_id), None)
-
-    def _vote_for_heir(self, asks: ParkedFetch, successor: int, begun: int) -> None:
-        """Leave this epoch for the next one, in which the successor has this node's vote: it need
-        not ask for it.
-
-        ``begun``: the effects since are those of the resignation, which nobody waits for.
-        """
-        node = self.node
-        node.become_unattached(self.epoch + 1)
-        node.grant_vote(successor, node.voters.directory_of(successor))
-        response = pb.FetchResponse(
-            error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            leader_id=-1,
-            leader_epoch=self.epoch,
-            high_watermark=node.high_watermark,
-            log_start_offset=node.log.start,
-            correlation_id=asks.correlation_id,
-            preferred_candidates=self._preferred,
-            vote=granted_vote(node),
-        )
-        end = len(node.out)
-        node.out.append(ReplyFetch(asks.reply_to, response, offset=-1, max_bytes=0))
-        node.role.on_vote_told()
-        if not any(isinstance(effect, PersistVote) for effect in node.out):
-            # What tells of the vote leaves first.
-            node.out[begun:] = node.out[end:] + node.out[begun:end]
 
     # --- fetches ---------------------------------------------------------------------------------
 

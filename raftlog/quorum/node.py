@@ -54,7 +54,6 @@ from raftlog.quorum.follower import Follower
 from raftlog.quorum.leader import Leader
 from raftlog.quorum.node_state import NodeState
 from raftlog.quorum.observer import Observer
-from raftlog.quorum.prepared_vote import withdraw
 from raftlog.quorum.prospective import Prospective
 from raftlog.quorum.resigned import Resigned
 from raftlog.quorum.role import Role
@@ -146,10 +145,6 @@ class Node(NodeState):
             # A crash came between the records and the epoch. This node cast no vote in that epoch:
             # it would be durable.
             self.set_vote(VoteState(self.log.last_epoch))
-        self.early: dict[int, tuple[pb.FetchRequest, Any]] = {}
-        """Fetches of the epoch that this node opens, or is about to, by those that have voted for
-        it: one of each voter, and where to answer it.
-        """
         self.role = self._first_role()
         self.role_stale = False
         self.announce_leader()
@@ -179,8 +174,6 @@ class Node(NodeState):
         """Take the role that fits the new voter set."""
         self.role_stale = False
         self.announce_peers()
-        if not self.is_voter:
-            withdraw(self)
         name, me = self.role.name, self.config.node_id
         if self.takes_part and name == "observer":
             if self.leader_id != -1:
@@ -204,23 +197,8 @@ class Node(NodeState):
             )
         old.leave()
         self.role = role
-        if self.early and role.name not in ("prospective", "candidate"):
-            self.refuse_early()
         self.announce_leader()
         role.enter()
-
-    def keep_early(self, request: pb.FetchRequest, reply_to: Any) -> None:
-        """A voter asks before this node leads: answered when it is known whether it will."""
-        older = self.early.pop(request.replica_id, None)
-        self.early[request.replica_id] = request, reply_to
-        if older is not None:
-            self.role.decline_fetch(*older)
-
-    def refuse_early(self) -> None:
-        """Decline those Fetches: this node does not lead that epoch."""
-        early, self.early = self.early, {}
-        for request, reply_to in early.values():
-            self.role.decline_fetch(request, reply_to)
 
     def become_unattached(self, epoch: int) -> None:
         """No leader is known in ``epoch``, which is this one or a higher one."""
@@ -263,11 +241,8 @@ class Node(NodeState):
         silent_id, self.leader_id = self.leader_id, -1
         vote = VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id)
         self.take_vote(vote)
-        self.chosen = self.prepared is not None and self.prepared.vote == vote
-        is_durable = self.use_prepared(vote)
         self.enter(Candidate(self, silent_id))
-        if not is_durable:
-            self.out.append(PersistVote(vote))
+        self.out.append(PersistVote(vote))
 
     def become_leader(
         self, granting_voters: tuple[int, ...], early: Sequence[tuple[pb.FetchRequest, Any]] = ()

@@ -32,7 +32,6 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.heard import NEVER_HEARD
 from raftlog.quorum.log_state import LogState
-from raftlog.quorum.prepared_vote import PreparedVote
 from raftlog.quorum.voter_history import VoterHistory
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
@@ -43,9 +42,6 @@ ControlRequest = pb.VoteRequest | pb.BeginQuorumEpochRequest | pb.EndQuorumEpoch
 
 SENDS = (Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch, ReplySnapshot)
 """Effects that wait for the votes before them to be durable."""
-
-VOTES = (PersistVote, SaveLeader)
-"""Effects that take the place of a prepared vote on the disk."""
 
 MIN_BACKOFF_S = 0.010
 """The shortest pause before a refused or split election is tried again."""
@@ -64,13 +60,8 @@ class NodeState:
     campaign_reason = CampaignReason.NONE
     """Of the campaign since the last leader; told to operators alone."""
 
-    prepared: PreparedVote | None = None
-    """Stored ahead, or about to be; None if another was handed to the disk behind it."""
-    chosen = False
-    """While it campaigns or leads: whether the leader before named it as the successor."""
-
-    given: tuple[int, pb.VoteResponse] | None = None
-    """The vote that the leader before has given this node unasked, and whose it is."""
+    named_by = (-1, -1)
+    """The leader that has named this node as its successor, and the leader's epoch."""
 
     high_watermark = -1
     generation = NO_GENERATION
@@ -173,8 +164,7 @@ class NodeState:
         """Change epoch or vote: whatever is sent from here on waits until that is durable."""
         self._drop_superseded_vote()
         self.take_vote(vote)
-        if not self.use_prepared(vote):
-            self.out.append(PersistVote(vote))
+        self.out.append(PersistVote(vote))
 
     def take_vote(self, vote: VoteState) -> None:
         """Act on this epoch and vote; the caller has it persisted."""
@@ -183,23 +173,6 @@ class NodeState:
             self.hints.clear()
         self.vote, self.epoch = vote, vote.epoch
         self.leader_unsaved = False
-
-    def use_prepared(self, vote: VoteState) -> bool:
-        """Count this vote as durable, if the disk holds as much as it says, or more, and will when
-        all that was handed to it is done; False, and nothing has changed: it has to be stored.
-        """
-        prepared = self.prepared
-        if (
-            prepared is None
-            or not prepared.covers(vote)
-            or any(isinstance(effect, PersistVote) for effect in self.out)
-        ):
-            return False
-        self.durable_vote = vote
-        self.leader_unsaved = vote.leader_id != -1
-        if vote.voted_id != -1:
-            self.prepared = None
-        return True
 
     def _drop_superseded_vote(self) -> None:
         """One write is enough for an epoch and the vote given in it, if nothing is sent between the
@@ -242,8 +215,6 @@ class NodeState:
             self.leader_unsaved = False
             self.out.append(SaveLeader(self.vote))
         out, self.out = self.out, []
-        if self.prepared is not None and any(isinstance(one, VOTES) for one in out):
-            self.prepared = None
         if self.halted:
             del out[next(i for i, effect in enumerate(out) if isinstance(effect, Fatal)) + 1 :]
         return out

@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raftlog.errors import ErrorCode
-from raftlog.quorum import prepared_vote
 from raftlog.quorum.admission import (
     MAX_EPOCH,
     MAX_OFFSET,
@@ -70,10 +69,6 @@ def handle_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
     elif epoch < node.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH
     elif epoch > node.epoch:
-        if prepared_vote.is_about_to_open(node, epoch) and request.replica_id in node.peers:
-            # Who resigned has voted for this node already, which has yet to hear of it.
-            node.keep_early(request, reply_to)
-            return
         error = ErrorCode.UNKNOWN_LEADER_EPOCH
     if error:
         node.role.refuse_fetch(request.correlation_id, reply_to, error)
@@ -133,39 +128,24 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
             node.become_unattached(request.replica_epoch)
     granted = refusal is None and _grants(node, request)
     foreign = _note(node, request, refusal)
-    if granted and not request.pre_vote:
-        response = granted_vote(node)
-    else:
-        response = pb.VoteResponse(
-            error_code=refusal.code if refusal else ErrorCode.NONE,
-            leader_id=-1 if foreign else node.leader_id,
-            leader_epoch=0 if foreign else node.epoch,
-            vote_granted=granted,
-            voter_id=node.config.node_id,
-            pre_vote=request.pre_vote,
-            leader_endpoint="" if foreign else node.leader_endpoint,
-            error_message=str(refusal) if refusal else "",
-        )
+    response = pb.VoteResponse(
+        error_code=refusal.code if refusal else ErrorCode.NONE,
+        leader_id=-1 if foreign else node.leader_id,
+        leader_epoch=0 if foreign else node.epoch,
+        vote_granted=granted,
+        voter_id=node.config.node_id,
+        pre_vote=request.pre_vote,
+        leader_endpoint="" if foreign else node.leader_endpoint,
+        error_message=str(refusal) if refusal else "",
+    )
+    if granted and not request.pre_vote and node.heard.epoch >= 0:
+        response.last_heard_epoch = node.heard.epoch
+        response.last_heard_age_ms = node.heard.age_ms(node.now)
     node.out.append(Reply(reply_to, response))
     if granted and not request.pre_vote:
         node.role.on_vote_told()
     if refusal is None:
         _note_asker(node, request, granted=granted)
-
-
-def granted_vote(node: Node) -> pb.VoteResponse:
-    """What tells that this node has given its vote of this epoch."""
-    response = pb.VoteResponse(
-        leader_id=node.leader_id,
-        leader_epoch=node.epoch,
-        vote_granted=True,
-        voter_id=node.config.node_id,
-        leader_endpoint=node.leader_endpoint,
-    )
-    if node.heard.epoch >= 0:
-        response.last_heard_epoch = node.heard.epoch
-        response.last_heard_age_ms = node.heard.age_ms(node.now)
-    return response
 
 
 def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:

@@ -113,10 +113,6 @@ class Replica(PeerListener):
         # begins.
         self._held: deque[Any] = deque()
         self._leader_save: asyncio.TimerHandle | None = None
-        self._preparing: ev.PrepareVote | None = None
-        """What was handed to the disk last of all votes, while it is being written."""
-        self._preparing_is_due = False
-        """Whether the node has given that vote meanwhile: what is held waits for it."""
         self._flush_inline, self._flush_within_s = False, 0.0
         self._round = 0
         self._proposed: deque[tuple[int, float]] = deque()
@@ -302,9 +298,7 @@ class Replica(PeerListener):
         self._step(ev.ResignRequested(reason, successor))
 
     def choose_successor(self, successor: int) -> None:
-        """Have the voters store their votes for ``successor`` ahead, if this node leads and it is a
-        voter; -1: it leads on.
-        """
+        """Name the voter that is about to succeed this leader; -1: this node leads on."""
         self._step(ev.SuccessorChosen(successor))
 
     def space_changed(self, *, low: bool) -> None:
@@ -405,11 +399,8 @@ class Replica(PeerListener):
         if type(response) is pb.VoteResponse:
             if not response.error_code:
                 self._time.heard(peer_id, response.clock_ms)
-        elif type(response) is pb.FetchResponse:
-            if not response.error_code:
-                self._time.told(response.quorum_time_ms)
-            elif response.HasField("vote"):
-                self._time.heard(peer_id, response.vote.clock_ms)
+        elif type(response) is pb.FetchResponse and not response.error_code:
+            self._time.told(response.quorum_time_ms)
         # Taken once: each look at the field is a copy of all of it.
         records = response.records if isinstance(response, pb.FetchResponse) else b""
         if records:
@@ -522,10 +513,7 @@ class Replica(PeerListener):
         effect.reply_to.send(response)
 
     def _say_time(self, response: pb.FetchResponse, reply_to: ReplyTo) -> None:
-        if self.core.role != "leader":
-            if response.HasField("vote"):
-                response.vote.clock_ms = self._wall_clock_ms()
-        elif reply_to.asks_time:
+        if self.core.role == "leader" and reply_to.asks_time:
             response.quorum_time_ms = self.quorum_time_ms or 0
 
     def _reply_fetch(self, effect: ev.ReplyFetch) -> None:
@@ -554,10 +542,6 @@ class Replica(PeerListener):
         if self._closed:
             return
         vote = self._held[0].vote
-        if self._preparing is not None and vote == self._preparing.vote:
-            self._preparing_is_due = True
-            return
-        self._preparing = None
         try:
             self._store.write_vote(vote, lambda error: self._persisted(vote, error), inline=True)
         except Exception as error:
@@ -585,28 +569,6 @@ class Replica(PeerListener):
             self._stepping = False
         self._step(ev.VotePersisted(vote))
 
-    def _prepare_vote(self, effect: ev.PrepareVote) -> None:
-        """Not here: this node leads, or follows. Votes are written in the order of these calls."""
-        self._forget_leader_save()
-        if self._held:
-            return  # It would overtake them.
-        self._preparing = effect
-        try:
-            self._store.write_vote(effect.vote, lambda error: self._prepared(effect, error))
-        except Exception as error:
-            self._fail(error)
-
-    def _prepared(self, effect: ev.PrepareVote, error: StorageError | None) -> None:
-        if self._preparing is effect:
-            self._preparing = None
-            due, self._preparing_is_due = self._preparing_is_due, False
-            if due:
-                self._persisted(effect.vote, error)
-                return
-        if error is not None:
-            self._fail(error)
-        self._step(ev.VotePrepared(effect.number))
-
     def _save_leader(self, effect: ev.SaveLeader) -> None:
         self._forget_leader_save()
         self._leader_save = self._loop.call_later(SAVE_LEADER_AFTER_S, self._write_leader, effect)
@@ -622,7 +584,6 @@ class Replica(PeerListener):
             self._save_leader(effect)
             return
         self._leader_save, vote = None, effect.vote
-        self._preparing = None
         try:
             self._store.write_vote(vote, lambda error: self._leader_saved(vote, error))
         except Exception as error:
@@ -710,7 +671,7 @@ class Replica(PeerListener):
         )
         # What waits here already goes with it, or is being sent here by the leader before: one sync
         # instead of two.
-        more_follows = self.core.was_chosen or self._listener.writes_wait()
+        more_follows = self.core.succeeds_leader or self._listener.writes_wait()
         self.propose(
             chunk,
             start,
@@ -764,7 +725,6 @@ class Replica(PeerListener):
 
 
 _EFFECTS: dict[Any, Callable[[Replica, Any], None]] = {
-    ev.PrepareVote: Replica._prepare_vote,
     ev.SaveLeader: Replica._save_leader,
     ev.Send: Replica._send,
     ev.SendFetch: Replica._send,

@@ -132,8 +132,6 @@ class Elections(Checker):
             self._heard_in(host, message.current_leader_epoch)
         elif kind is pb.FetchResponse:
             self._heard_in(host, message.leader_epoch)
-            if message.HasField("vote"):
-                self._vote_told(host, peer, message.vote)
         elif kind is pb.QuorumMessage:
             self._control(host, peer, message)
 
@@ -141,14 +139,11 @@ class Elections(Checker):
         field = message.WhichOneof("body")
         body = getattr(message, field)
         if field == "vote_response":
-            self._vote_told(host, peer, body)
+            self._heard_in(host, body.leader_epoch)
+            if body.vote_granted and not body.pre_vote:
+                self._voted(host, body.leader_epoch, self._id_of(peer))
         elif hasattr(body, "leader_epoch"):
             self._heard_in(host, body.leader_epoch)
-
-    def _vote_told(self, host: Any, peer: str, answer: pb.VoteResponse) -> None:
-        self._heard_in(host, answer.leader_epoch)
-        if answer.vote_granted and not answer.pre_vote:
-            self._voted(host, answer.leader_epoch, self._id_of(peer))
 
     def _heard_in(self, host: Any, epoch: int) -> None:
         if host.disk.vote.epoch < epoch:

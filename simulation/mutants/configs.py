@@ -17,12 +17,6 @@ ELECTIONS = SwarmConfig(
 )  # fmt: skip
 """Epoch after epoch: voters die, disks are slow, cuts come and go."""
 
-HANDED_OVER = replace(
-    ELECTIONS, election_timeout_ms=300, fetch_timeout_ms=300, disk_max_ms=60.0, writes_per_s=40.0,
-    faults={"transfer": 0.3, "kill_controller": 3.0, "isolate": 3.0, "one_way": 3.0},
-)  # fmt: skip
-"""One transfer after the other; some die in the midst, others are cut off, and disks are slow."""
-
 LATE = SwarmConfig(
     brokers=0, clients=2, writes_per_s=10.0, reads_per_s=0.0, safety_s=15.0, election_timeout_ms=200,
     fetch_timeout_ms=200, timeout_s=0.5,

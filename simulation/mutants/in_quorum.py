@@ -64,8 +64,8 @@ MUTANTS = (
                 "raftlog.quorum.candidate:Candidate.enter",
                 "self.ask_all()",
                 "self.ask_all()\n"
-                "            self._vote_durable = True\n"
-                "            self.granted.add(self.node.config.node_id)",
+                "        self._vote_durable = True\n"
+                "        self.granted.add(self.node.config.node_id)",
             ),
         ),
         ELECTIONS,

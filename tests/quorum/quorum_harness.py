@@ -36,7 +36,6 @@ from raftlog.quorum.events import (
     PeerLost,
     PeersChanged,
     PersistVote,
-    PrepareVote,
     Proposed,
     ReadIndexConfirmed,
     ReadIndexRequested,
@@ -58,7 +57,6 @@ from raftlog.quorum.events import (
     Tick,
     Truncate,
     VotePersisted,
-    VotePrepared,
 )
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.voter import VotersAt
@@ -257,7 +255,6 @@ class SimNode:
         self.dialed: dict[int, Voter] = {}
         self.held: deque[Any] = deque()
         self.saving: VoteState | None = None
-        self.preparing: deque[PrepareVote] = deque()
         self.armed = math.inf
         self.flushes: deque[tuple[int, int]] = deque()
         self.truncations = 0
@@ -303,9 +300,8 @@ class SimNode:
             assert effect.peer_id in self.dialed, "asks a peer that the shell was not told of"
         if isinstance(effect, ReplyFetch) and effect.max_bytes > 0:
             assert effect.offset >= self.start_offset
-        if isinstance(effect, PersistVote | SaveLeader | PrepareVote):
+        if isinstance(effect, PersistVote | SaveLeader):
             self.saving = effect.vote if isinstance(effect, SaveLeader) else None
-        self.preparing.extend([effect] if type(effect) is PrepareVote and not self.held else [])
         if isinstance(effect, PersistVote) or (self.held and isinstance(effect, SENDS)):
             self.held.append(effect)
         elif isinstance(effect, SENDS):
@@ -424,11 +420,6 @@ class SimNode:
 
     def persist(self) -> bool:
         """The oldest vote becomes durable, or if none waits, who leads."""
-        if self.preparing:
-            prepared = self.preparing.popleft()
-            self.disk.vote = prepared.vote
-            self.step(VotePrepared(prepared.number))
-            return True
         if not self.held:
             saved, self.saving = self.saving, None
             if saved is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raftlog.quorum.config import Voter
-from raftlog.quorum.events import Reply, ReplyFetch, SendFetch
+from raftlog.quorum.events import Reply, SendFetch
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
@@ -93,12 +93,8 @@ class Oracle:
 
     def leaves(self, node: SimNode, effect: Any) -> None:
         """Persist before send, flush before acknowledge."""
-        response = None
         if isinstance(effect, Reply) and isinstance(effect.response, pb.VoteResponse):
             response = effect.response
-        elif isinstance(effect, ReplyFetch) and effect.response.HasField("vote"):
-            response = effect.response.vote
-        if response is not None:
             assert node.disk.vote.epoch >= response.leader_epoch, (
                 "an epoch is told before it is durable"
             )

@@ -1,11 +1,12 @@
-"""A voter that has voted asks for records before it knows who leads, and a leader that resigns says
-in its last answers who is to follow it.
+"""Fetches around an election: those of a voter that has voted, and the answers of a leader that is
+about to resign, which name its successor.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
 
 from raftlog.errors import ErrorCode
@@ -18,6 +19,7 @@ from raftlog.quorum.events import (
     ResignRequested,
     ResponseReceived,
     SendFetch,
+    SuccessorChosen,
     VotePersisted,
 )
 from raftlog.quorum.leader import MORE_WITHIN_S
@@ -228,3 +230,129 @@ def test_the_last_answer_of_a_leader_lets_its_successor_campaign_at_once() -> No
     cluster.run_until(lambda: bool(effects_of(chosen, BecameLeader)), 0.05, step=0.001)
     assert not effects_of(others[0], BecameLeader)
     assert cluster.now - begun < 0.01
+
+
+def test_a_voter_fetches_from_its_candidate_once_its_own_log_is_flushed() -> None:
+    """Its log was still on the way to the disk when it voted."""
+    cluster = Cluster(3, connected=True)
+    leader = cluster.elect()
+    cluster.settle()
+    leader.propose([50])
+    assert leader.up.flushed_end_offset < leader.up.log_end_offset
+    (candidate, _) = (node for node in cluster.alive if node is not leader)
+    request = pb.VoteRequest(
+        cluster_id=CLUSTER,
+        voter_id=leader.id,
+        voter_directory_id=leader.config.directory_id,
+        replica_id=candidate.id,
+        replica_directory_id=candidate.config.directory_id,
+        replica_epoch=2,
+        last_offset_epoch=leader.up.last_epoch,
+        last_offset=leader.up.log_end_offset,
+    )
+    at = len(leader.effects)
+    leader.step(RequestReceived(request, (candidate.id, 1, candidate.life)))
+    assert (leader.up.role, leader.up.voted_id) == ("unattached", candidate.id)
+    assert not [e for e in leader.effects[at:] if isinstance(e, SendFetch)]
+    while leader.flush():
+        pass
+    sent = [e for e in leader.effects[at:] if isinstance(e, SendFetch)]
+    assert [(e.peer_id, e.request.current_leader_epoch) for e in sent] == [(candidate.id, 2)]
+
+
+# --- the named successor ------------------------------------------------------------------------
+
+
+def cluster_with_successor(voters: int = 3) -> tuple[Cluster, SimNode, SimNode]:
+    """A cluster, its leader, and the voter that the leader has named as its successor."""
+    cluster = Cluster(voters, connected=True)
+    leader = cluster.elect()
+    cluster.propose()
+    cluster.settle()
+    successor = next(node for node in cluster.alive if node is not leader)
+    leader.step(SuccessorChosen(successor.id))
+    cluster.settle()
+    return cluster, leader, successor
+
+
+def transfer(cluster: Cluster, leader: SimNode, successor: SimNode) -> None:
+    leader.step(ResignRequested("asked to", successor.id))
+    cluster.run_until(lambda: successor.up.role == "leader", 0.05, step=0.001)
+
+
+def test_only_the_successor_knows_that_it_is_named_and_the_leader_leads_on() -> None:
+    cluster, leader, successor = cluster_with_successor()
+    assert [node for node in cluster.alive if node.up.is_successor] == [successor]
+    assert {node.disk.vote.epoch for node in cluster.alive} == {1}, "no vote is stored ahead"
+    before = leader.high_watermark
+    cluster.propose()
+    cluster.settle()
+    assert leader.high_watermark == before + 1
+
+
+@pytest.mark.parametrize("voters", [2, 3, 5])
+def test_a_leader_knows_whether_it_was_the_named_successor(voters: int) -> None:
+    cluster, leader, successor = cluster_with_successor(voters)
+    transfer(cluster, leader, successor)
+    assert (successor.up.epoch, successor.up.succeeds_leader) == (2, True)
+    cluster.settle()
+    transfer(cluster, successor, leader)
+    assert (leader.up.epoch, leader.up.succeeds_leader) == (3, False), "it was not named"
+
+
+def test_a_successor_campaigns_without_pre_votes() -> None:
+    cluster, leader, successor = cluster_with_successor()
+    asked = len(list(requests_of(successor, pb.VoteRequest)))
+    transfer(cluster, leader, successor)
+    requests = list(requests_of(successor, pb.VoteRequest))[asked:]
+    assert [request.pre_vote for request in requests] == [False, False]
+
+
+def test_another_successor_or_none_replaces_the_named_one() -> None:
+    cluster, leader, successor = cluster_with_successor()
+    (other,) = (node for node in cluster.alive if node not in (leader, successor))
+    leader.step(SuccessorChosen(other.id))
+    cluster.settle()
+    assert [node for node in cluster.alive if node.up.is_successor] == [other]
+    leader.step(SuccessorChosen(-1))
+    cluster.propose()
+    cluster.settle()
+    assert not [node for node in cluster.alive if node.up.is_successor]
+
+
+def test_a_name_counts_in_its_epoch_alone() -> None:
+    cluster, leader, successor = cluster_with_successor()
+    (other,) = (node for node in cluster.alive if node not in (leader, successor))
+    transfer(cluster, leader, other)
+    cluster.settle()
+    assert not successor.up.is_successor
+    transfer(cluster, other, successor)
+    assert (successor.up.epoch, successor.up.succeeds_leader) == (3, False)
+
+
+def test_a_leader_names_no_stranger_and_not_itself() -> None:
+    cluster, leader, _ = cluster_with_successor()
+    for stranger in (9, leader.id, -1):
+        leader.step(SuccessorChosen(stranger))
+        cluster.propose()
+        cluster.settle()
+        assert not [node for node in cluster.alive if node.up.is_successor]
+
+
+def test_a_successor_on_another_disk_is_not_this_node() -> None:
+    cluster, leader, successor = cluster_with_successor()
+    leader.step(SuccessorChosen(-1))
+    cluster.propose()
+    cluster.settle()
+    (*_, sent) = effects_of(successor, SendFetch)
+    response = pb.FetchResponse(
+        leader_id=leader.id,
+        leader_epoch=1,
+        high_watermark=successor.high_watermark,
+        successor=pb.PreferredCandidate(
+            candidate_id=successor.id, candidate_directory_id="another"
+        ),
+    )
+    successor.step(ResponseReceived(leader.id, sent.correlation_id, response))
+    assert effects_of(successor, SendFetch)[-1] is not sent, "the answer was accepted"
+    assert not successor.up.is_successor

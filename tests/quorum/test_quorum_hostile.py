@@ -310,12 +310,6 @@ def put(message: Any, descriptor: Any, value: Any, rng: random.Random) -> None:
         part = message.successor
         part.candidate_id = rng.choice((1, 2, 3, *INT32))
         part.candidate_directory_id = rng.choice(("dir1", "dir2", "dir3", *STRINGS))
-    elif descriptor.name == "vote":
-        part = message.vote
-        part.vote_granted, part.pre_vote = rng.random() < 0.8, rng.random() < 0.2
-        part.leader_epoch = rng.choice((1, 2, 3, 4, *INT32))
-        part.voter_id = rng.choice((1, 2, 3, *INT32))
-        part.last_heard_age_ms = rng.choice(INT64)
     elif descriptor.name == "last_batch":
         part = message.last_batch
         part.base_offset, part.crc = rng.choice((*range(9), *INT64)), rng.choice((0, 2**32 - 1))

@@ -19,6 +19,7 @@ from raftlog.metadata.records import record
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
+from raftlog.replica.local_log import LocalLog
 from raftlog.replica.peer_acceptor import PeerAcceptor
 from raftlog.replica.peers import ELSEWHERE_AFTER_S, Peer
 from raftlog.replica.replica import SAVE_LEADER_AFTER_S, Replica
@@ -665,3 +666,24 @@ async def test_an_address_at_which_another_node_does_not_lead_is_left() -> None:
         await asyncio.sleep(0)
         assert peer.address == address
         await asyncio.sleep(ELSEWHERE_AFTER_S)
+
+
+@simulated
+async def test_delayed_flush_runs_with_the_next_one_or_in_time() -> None:
+    """[The first record of an epoch is synced alone, and the writes that follow it again]"""
+    store = SimDisk(NodeIdentity("c", 1, "dir-1"), random.Random(1)).open()
+    store.recover()
+    flushes = Mock()
+    store.flush = flushes  # type: ignore[method-assign]
+    log = LocalLog(store, step=Mock(), fail=Mock())
+    log.flush_soon(inline=True, within_s=0.002)
+    await asyncio.sleep(0)
+    assert not flushes.called
+    log.flush_soon(inline=False)
+    await asyncio.sleep(0)
+    assert flushes.call_count == 1
+    await asyncio.sleep(0.01)
+    assert flushes.call_count == 1
+    log.flush_soon(inline=True, within_s=0.002)
+    await asyncio.sleep(0.0021)
+    assert flushes.call_count == 2
