@@ -137,7 +137,7 @@ COMMANDS = (
     ),
     Command(
         "cluster loglevel",
-        "raftlog.cli.loglevel:register",
+        "raftlog.cli.diagnose:register_loglevel",
         "Show the log level of each node, or set another one for a while.",
     ),
     Command(
@@ -181,19 +181,19 @@ COMMANDS = (
     ),
     Command(
         "doctor",
-        "raftlog.cli.doctor:register",
+        "raftlog.cli.diagnose:register_doctor",
         "Say what is wrong, what follows from it, and what to do.",
         "Diagnose",
     ),
     Command(
         "explain",
-        "raftlog.cli.explain:register",
+        "raftlog.cli.diagnose:register_explain",
         "Tell an incident in order: elections, crashes, stalls, changes.",
         "Diagnose",
     ),
     Command(
         "history",
-        "raftlog.cli.history:register",
+        "raftlog.cli.diagnose:register_history",
         "List the changes of a topic, broker or config: who, when, what.",
         "Diagnose",
     ),
@@ -210,7 +210,7 @@ COMMANDS = (
     ),
     Command(
         "debug",
-        "raftlog.cli.debug:register",
+        "raftlog.cli.diagnose:register_debug",
         "Evidence for a bug report, and clusters in virtual time.",
         "Diagnose",
     ),

@@ -89,7 +89,7 @@ def describe(
 def _versions(endpoints: list[str], timeout_s: float) -> dict[str, str]:
     import asyncio
 
-    from raftlog.cli.node_queries import versions_of
     from raftlog.client.security import security_of_environment
+    from raftlog.ops.collector import Collector
 
-    return asyncio.run(versions_of(endpoints, timeout_s, security_of_environment()))
+    return asyncio.run(Collector(security_of_environment()).versions(endpoints, timeout_s))

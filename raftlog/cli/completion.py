@@ -204,13 +204,14 @@ def _node_names(prefix: str = "") -> list[str]:
     """Of those that begin so, without that beginning. Asks without a leader, too."""
     import asyncio
 
-    from raftlog.cli.node_queries import find_nodes
     from raftlog.cli.options import BROKERS, CONTROLLERS, variable
     from raftlog.client.security import security_of_environment
+    from raftlog.ops.collector import Collector, nodes_of
 
     addresses, brokers = (
         [one.strip() for one in os.environ.get(variable(which), "").split(",") if one.strip()]
         for which in (CONTROLLERS, BROKERS)
     )
-    found = asyncio.run(find_nodes(addresses, ANSWER_S, security_of_environment(), brokers))
+    survey = asyncio.run(Collector(security_of_environment()).survey(addresses, ANSWER_S))
+    found = nodes_of(survey, brokers)
     return [one.name.removeprefix(prefix) for one in found if one.name.startswith(prefix)]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,24 +14,26 @@ import typer
 
 from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.log_sources import DataDirectory, DirectoryLog, RunningLog, begins_late, open_log
 from raftlog.cli.options import (
     DEFAULT_TIMEOUT_S,
     BootstrapController,
     Checkpoints,
+    DataDirectory,
     Json,
     Sign,
     Timeout,
+    controllers,
 )
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.errors import ConfigError
+from raftlog.ops.logs import DirectoryLog, RunningLog, begins_late, open_log
 from raftlog.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from raftlog.cli.log_sources import LogSource
+    from raftlog.ops.logs import LogSource
     from raftlog.segments.export import ExportSummary
     from raftlog.segments.manifest import Manifest, ManifestSigner
     from raftlog.segments.place import Place
@@ -157,7 +160,7 @@ def export_(
 
         signer = load_signer(sign)
     stop = StopOnSignal()
-    with open_log(directory, None, bootstrap_controller, timeout) as source:
+    with open_log(directory, None, partial(controllers, bootstrap_controller), timeout) as source:
         if assume_committed and isinstance(source, DirectoryLog):
             source.assume_committed()
         if directory is not None and not source.end_offset:

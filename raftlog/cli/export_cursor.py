@@ -12,10 +12,10 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from raftlog.cli.log_sources import LogSource, RunningLog
 from raftlog.cli.output import print_error
 from raftlog.cli.writes import first_error
 from raftlog.errors import ApiError, ConfigError
+from raftlog.ops.logs import LogSource, RunningLog
 from raftlog.principals import os_user
 from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.log_sources import DataDirectory, ExportDirectory, LogSource, chunks, open_log
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
+    DataDirectory,
+    ExportDirectory,
+    Json,
+    Timeout,
+    controllers,
+)
 from raftlog.cli.output import print_json, print_table
 from raftlog.cli.render import time_text
 from raftlog.errors import ConfigError
@@ -17,6 +25,7 @@ from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.kafka_ids import parse_topic_id, with_kafka_id
+from raftlog.ops.logs import LogSource, chunks, open_log
 
 if TYPE_CHECKING:
     from raftlog.segments.manifest import StateHash
@@ -68,7 +77,7 @@ def image_(
       raftlog log image --at 1200 --entity topics/orders/0 --export exported
       raftlog log image -d data/controller-1 --json
     """
-    with open_log(directory, export, bootstrap_controller, timeout) as source:
+    with open_log(directory, export, partial(controllers, bootstrap_controller), timeout) as source:
         image = fold(source, at)
         # Of the others, running nodes have gone on since, and snapshots take long to check.
         recorded = source.said() if export is not None else []

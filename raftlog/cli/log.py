@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import partial
 from itertools import chain
 from time import monotonic
 from typing import Annotated, Any, NamedTuple, Protocol
@@ -12,17 +13,15 @@ import typer
 
 from raftlog import batch
 from raftlog.cli.exits import EPILOG
-from raftlog.cli.log_sources import (
-    READ_BYTES,
+from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BootstrapController,
     DataDirectory,
     ExportDirectory,
-    LogSource,
-    RunningLog,
-    begins_late,
-    chunks,
-    open_log,
+    JsonLines,
+    Timeout,
+    controllers,
 )
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, JsonLines, Timeout
 from raftlog.cli.output import print_error, print_json_line, terminal_width
 from raftlog.cli.render import (
     config_text,
@@ -36,6 +35,7 @@ from raftlog.cli.render import (
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_keys import LONG_MAX
 from raftlog.metadata.records import RecordType
+from raftlog.ops.logs import READ_BYTES, LogSource, RunningLog, begins_late, chunks, open_log
 
 POLL_S = 2.0
 app = typer.Typer(
@@ -106,7 +106,7 @@ def dump(
         raise typer.BadParameter(f"--until {until} is not behind --from {first}")
     if follow and (directory is not None or export is not None or until is not None):
         raise typer.BadParameter("--follow reads a running cluster, and to no end")
-    with open_log(directory, export, bootstrap_controller, timeout) as source:
+    with open_log(directory, export, partial(controllers, bootstrap_controller), timeout) as source:
         end = source.end_offset if until is None else min(until, source.end_offset)
         if first < source.start_offset:
             print_error(begins_late(source))

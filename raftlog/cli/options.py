@@ -66,6 +66,13 @@ SetFlags = Annotated[
 Directory = Annotated[
     Path | None, typer.Option("--directory", "-d", metavar="DIR", help="The node's data directory.")
 ]
+DataDirectory = Annotated[
+    Path | None,
+    typer.Option("--directory", "-d", metavar="DIR", help="Read a stopped node's data directory."),
+]
+ExportDirectory = Annotated[
+    str | None, typer.Option("--export", "-e", metavar="DIR|URI", help="Read an export.")
+]
 NodeId = Annotated[int | None, typer.Option("--node-id", metavar="N", min=0, help="The node's id.")]
 Standalone = Annotated[
     bool,

@@ -150,21 +150,17 @@ async def _majority_sync_ms(addresses: list[str], timeout_s: float) -> float | N
 
     None: the nodes do not say.
     """
-    from raftlog.cli.node_queries import ask_all, find_nodes
     from raftlog.client.security import security_of_environment
-    from raftlog.wire.node.v1 import node_pb2 as pb
+    from raftlog.ops.collector import Collector, nodes_of
 
-    security = security_of_environment()
-    nodes = await find_nodes(addresses, min(timeout_s, 2.0), security)
-    voters = [one for one in nodes if one.role == "controller"]
-    request = pb.DiagnoseNodeRequest(log_lines=1, probe_disk=True)
-    called = await ask_all(
-        voters, "DiagnoseNode", request, pb.DiagnoseNodeResponse, timeout_s, security
-    )
+    collector = Collector(security_of_environment())
+    survey = await collector.survey(addresses, min(timeout_s, 2.0))
+    voters = [one for one in nodes_of(survey) if one.role == "controller"]
+    found = await collector.diagnoses(voters, timeout_s, log_lines=1, disk=True)
     syncs = sorted(
-        median(one.response.sync_us) / 1000
-        for one in called
-        if one.response is not None and one.response.sync_us
+        median(one.diagnosed["sync_us"]) / 1000
+        for one in found
+        if one.diagnosed and one.diagnosed["sync_us"]
     )
     needed = len(voters) // 2 + 1
     return syncs[needed - 1] if len(syncs) >= needed else None

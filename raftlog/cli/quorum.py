@@ -104,14 +104,14 @@ def describe(
 
 async def _ask(addresses: list[str], timeout_s: float) -> tuple[Quorum, dict[str, str]]:
     """What the nodes say of the quorum, and the builds of those that answer, by address."""
-    from raftlog.cli.node_queries import versions_of
     from raftlog.client.quorum_queries import ask_quorum
     from raftlog.client.security import security_of_environment
+    from raftlog.ops.collector import Collector
 
     security = security_of_environment()
     quorum = await ask_quorum(addresses, timeout_s, security)
     there = [one.address for one in quorum.answers if one.description is not None]
-    return quorum, await versions_of(there, timeout_s, security)
+    return quorum, await Collector(security).versions(there, timeout_s)
 
 
 _OF_ITSELF = (

@@ -179,7 +179,7 @@ def info(
       raftlog storage info -d /var/lib/raftlog
       raftlog storage info -c node1.toml --json
     """
-    from raftlog.cli.log_sources import say_left_out
+    from raftlog.ops.logs import say_left_out
     from raftlog.storage.reader import open_read_only
     from raftlog.storage.vote_file import damaged_copies
 

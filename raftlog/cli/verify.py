@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, controllers
 from raftlog.cli.output import print_error, print_json, print_line, print_table
 from raftlog.plural import counted
 
@@ -151,10 +151,10 @@ def _vouching(
     if not bootstrap_controller or manifest.origin:
         # The nodes of raftlog know nothing of another system's log.
         return judge(manifest, vouched(place, manifest), signed_by=signed_by)
-    from raftlog.cli.log_sources import RunningLog
+    from raftlog.ops.logs import RunningLog
     from raftlog.segments.errors import ExportMismatchError
 
-    with closing(RunningLog(bootstrap_controller, timeout_s)) as log:
+    with closing(RunningLog(controllers(bootstrap_controller), timeout_s)) as log:
         if (log.cluster_id, log.generation) != (manifest.cluster_id, manifest.generation):
             raise ExportMismatchError(
                 f"{place} is of cluster {manifest.cluster_id} generation {manifest.generation}, and"

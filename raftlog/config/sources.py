@@ -20,11 +20,13 @@ from raftlog.errors import ConfigError
 ENV_PREFIX = "RAFTLOG_"
 ENV_OF_KEY: dict[str, str] = {key: ENV_PREFIX + name.upper() for key, name in FIELD_OF_KEY.items()}
 """Configuration key -> environment variable."""
+LOCAL_DIRECTORY = "RAFTLOG_LOCAL_DIRECTORY"
+"""Set by `raftlog local env`: where the local cluster lives."""
 CLI_VARIABLES = frozenset(
     {
         "RAFTLOG_BOOTSTRAP_CONTROLLER",
         "RAFTLOG_BOOTSTRAP_SERVER",
-        "RAFTLOG_LOCAL_DIRECTORY",
+        LOCAL_DIRECTORY,
         "RAFTLOG_TIMEOUT",
         "RAFTLOG_TOKEN_FILE",
     }

@@ -30,8 +30,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.cli.local_remedies import LOCAL_DIRECTORY
-from raftlog.config.sources import CUTS_VARIABLE, PARENT_VARIABLE, PROCESS_VARIABLES
+from raftlog.config.sources import (
+    CUTS_VARIABLE,
+    LOCAL_DIRECTORY,
+    PARENT_VARIABLE,
+    PROCESS_VARIABLES,
+)
 from raftlog.errors import ConfigError
 from raftlog.local.processes import Daemons
 

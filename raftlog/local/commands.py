@@ -15,9 +15,9 @@ from typing import Annotated
 import typer
 
 from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.options import Json
 from raftlog.cli.output import print_json, print_line, print_table
+from raftlog.config.sources import LOCAL_DIRECTORY
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster, Node
 from raftlog.plural import counted

@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from raftlog import batch
-from raftlog.cli.doctor_evidence import LOOK_S, gather
-from raftlog.cli.node_queries import NodeAt, journals, nodes_of
-from raftlog.cli.output import known
 from raftlog.cli.render import fields_text, record_name, record_to_dict, resource_text
 from raftlog.client.security import ClientSecurity
+from raftlog.client.wire import known
 from raftlog.metadata.acl_words import in_words
 from raftlog.metadata.authors import author
 from raftlog.metadata.causes import PLANNED
@@ -24,15 +22,15 @@ from raftlog.metadata.config_keys import without_effect
 from raftlog.metadata.entities import KeyValue, Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
+from raftlog.ops.collector import Collector, nodes_of
 from raftlog.ops.console import Local
-from raftlog.ops.doctor import diagnose, verdict
+from raftlog.ops.doctor import diagnose
 from raftlog.ops.doctor import document as of_doctor
-from raftlog.ops.evidence import Survey, Timeline
+from raftlog.ops.evidence import BrokerState, Survey, Timeline
 from raftlog.ops.story import Story, tell
 from raftlog.ops.story_lines import ALONE_MAX, TOGETHER_MS, Line, Weight, groups, took
 from raftlog.plural import counted
 from raftlog.printable import printable
-from raftlog.wire.controller.v1 import controller_pb2
 
 MAX_NODES = 100
 MAX_BROKERS = 200
@@ -45,24 +43,24 @@ MAX_FINDINGS = 50
 
 
 def document(
-    seen: Survey,
+    survey: Survey,
     image: Image,
     changes: Sequence[Mapping[str, Any]],
     story: Story | None,
     node: Mapping[str, Any],
 ) -> dict[str, Any]:
     """``node``: who shows it. ``story``: of the last hour; None: not asked yet."""
-    findings = diagnose(seen)
-    said = of_doctor(seen, findings, verdict(findings))
+    findings = diagnose(survey)
+    said = of_doctor(survey, findings)
     said["findings"] = said["findings"][:MAX_FINDINGS]
     said.pop("nodes"), said.pop("brokers")
     return {
         **said,
-        "at_ms": seen.at_ms,
+        "at_ms": survey.at_ms,
         "node": dict(node),
-        "quorum": _quorum(seen),
-        "lao": _lao(seen),
-        "brokers": _brokers(seen, image),
+        "quorum": _quorum(survey),
+        "lao": _lao(survey),
+        "brokers": _brokers(survey, image),
         "topics": {
             "total": len(image.topics),
             "offset": image.offset,
@@ -80,8 +78,8 @@ def document(
     }
 
 
-def _quorum(seen: Survey) -> list[dict[str, Any]]:
-    leader = seen.leader
+def _quorum(survey: Survey) -> list[dict[str, Any]]:
+    leader = survey.leader
     return [
         {
             "node_id": known(node.node_id),
@@ -95,15 +93,15 @@ def _quorum(seen: Survey) -> list[dict[str, Any]]:
             else max(0, leader.log_end_offset - one.log_end_offset),
             "failure": node.failure,
         }
-        for node in seen.nodes[:MAX_NODES]
+        for node in survey.nodes[:MAX_NODES]
         for one in (node.description,)
     ]
 
 
-def _lao(seen: Survey) -> dict[str, Any]:
-    found = seen.brokers
+def _lao(survey: Survey) -> dict[str, Any]:
+    found = survey.brokers
     if found is None:
-        return {"offset": None, "why": seen.brokers_failure or "no leader answers"}
+        return {"offset": None, "why": survey.brokers_failure or "no leader answers"}
     held_by = found.held_back_by
     behind = ", ".join(map(str, held_by[:10])) + (", …" if len(held_by) > 10 else "")
     holds = "holds" if len(held_by) == 1 else "hold"
@@ -141,17 +139,16 @@ def _registered_brokers(image: Image) -> dict[str, Any]:
     }
 
 
-def _brokers(seen: Survey, image: Image) -> dict[str, Any]:
-    found = seen.brokers
+def _brokers(survey: Survey, image: Image) -> dict[str, Any]:
+    found = survey.brokers
     if found is None:
         return _registered_brokers(image)
     held = set(found.held_back_by)
-    names = controller_pb2.BrokerLifecycleState
-    # Those that need a look first.
+    # Brokers that need a look come first.
     ordered = sorted(
         found.brokers,
         key=lambda one: (
-            names.Name(one.state).lower() == "active" and one.broker_id not in held,
+            one.state == BrokerState.ACTIVE and one.broker_id not in held,
             one.broker_id,
         ),
     )
@@ -163,7 +160,7 @@ def _brokers(seen: Survey, image: Image) -> dict[str, Any]:
             {
                 "id": one.broker_id,
                 "endpoint": one.endpoint,
-                "state": names.Name(one.state).lower(),
+                "state": one.state_name,
                 "rack": one.rack,
                 "applied": known(one.applied_offset),
                 "lag": max(0, found.high_watermark - 1 - one.applied_offset)
@@ -665,31 +662,27 @@ class Looker:
     """One node's looks at the cluster. ``security``: how the node connects to others."""
 
     def __init__(self, local: Local, security: ClientSecurity) -> None:
-        self._local, self._security = local, security
+        self._local, self._collector = local, Collector(security)
         self._changes = RecentChanges()
         self._story: Story | None = None
         self._asked_at = float("-inf")
         self._asking: asyncio.Task[Story] | None = None
-        self._brokers: list[NodeAt] = []
+        self._brokers: list[str] = []
+        """Addresses of the brokers that the last leader named."""
 
     async def look(self) -> bytes:
-        """The document as JSON in one line."""
+        """Return the document as JSON in one line."""
         local = self._local
-        seen = await gather(local.controllers(), LOOK_S, self._security)
-        self._ask_journals(seen)
+        survey = await self._collector.survey(local.controllers())
+        self._ask_journals(survey)
         until = local.committed_end()
         changes = self._changes.read(local.newest_chunks(MAX_CHUNKS), until, local.image())
-        made = document(
-            seen,
-            local.image(),
-            changes,
-            self._story,
-            {"role": local.role, "node_id": local.node_id},
-        )
+        node = {"role": local.role, "node_id": local.node_id}
+        made = document(survey, local.image(), changes, self._story, node)
         return msgspec.json.encode(cleaned(made))
 
-    def _ask_journals(self, seen: Survey) -> None:
-        """Now and then, and nobody waits: the story of the last answer is shown meanwhile."""
+    def _ask_journals(self, survey: Survey) -> None:
+        """Begin now and then, and wait for nothing: the last story is shown meanwhile."""
         now = asyncio.get_running_loop().time()
         if self._asking is not None:
             if not self._asking.done():
@@ -699,15 +692,15 @@ class Looker:
             self._asking = None
         if now - self._asked_at >= JOURNALS_EVERY_S:
             self._asked_at = now
-            self._asking = asyncio.create_task(self._tell(seen), name="console journals")
+            self._asking = asyncio.create_task(self._tell(survey), name="console journals")
 
-    async def _tell(self, seen: Survey) -> Story:
-        if seen.brokers is not None:
-            # Without a leader nobody names them, and they alone tell of controllers that are dead.
-            self._brokers = [one for one in nodes_of(seen) if one.role == "broker"]
-        nodes = nodes_of(seen, self._brokers)[:MAX_JOURNALS]
-        told = await journals(seen, nodes, HOUR_MS, JOURNALS_S, self._security)
-        return tell(Timeline.until_now(seen.at_ms - HOUR_MS, seen.at_ms, tuple(told)))
+    async def _tell(self, survey: Survey) -> Story:
+        if survey.brokers is not None:
+            # Without a leader no node names them, and they alone tell of controllers that are dead.
+            self._brokers = [one.endpoint for one in nodes_of(survey) if one.role == "broker"]
+        nodes = nodes_of(survey, self._brokers)[:MAX_JOURNALS]
+        told = await self._collector.journals(survey, nodes, HOUR_MS, JOURNALS_S)
+        return tell(Timeline.until_now(survey.at_ms - HOUR_MS, survey.at_ms, tuple(told)))
 
 
 def cleaned(value: Any) -> Any:

@@ -2,56 +2,92 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from raftlog.client.wire import known
+from raftlog.config.sources import LOCAL_DIRECTORY
 from raftlog.ops import node_findings, quorum_findings
-from raftlog.ops.evidence import NodeSeen, Survey
+from raftlog.ops.evidence import BrokerState, NodeSeen, QuorumAnswer, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
 from raftlog.plural import counted
 from raftlog.printable import printable
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
-
-
-class Verdict(StrEnum):
-    """The cluster as a whole: as bad as its worst finding."""
-
-    HEALTHY = "healthy"
-    """Notices only, or nothing."""
-    DEGRADED = "degraded"
-    DOWN = "down"
-
-
-def diagnose(seen: Survey) -> list[Finding]:
-    """What is wrong, the worst first."""
-    rules = (*quorum_findings.RULES, *node_findings.RULES)
-    found = [finding for rule in rules for finding in rule(seen)]
-    return sorted(found, key=lambda one: -one.severity)
-
-
-def verdict(findings: list[Finding]) -> Verdict:
-    """See ``Verdict``."""
-    worst = max((one.severity for one in findings), default=Severity.NOTICE)
-    if worst is Severity.DOWN:
-        return Verdict.DOWN
-    return Verdict.DEGRADED if worst is Severity.DEGRADED else Verdict.HEALTHY
-
 
 MOST_FINDINGS = 12
 _COLUMNS = ("NODE", "ENDPOINT", "STATE", "EPOCH", "LOG END", "LAG", "REACHES")
 _WIDTH_MIN, _WIDTH_MAX = 60, 100
 
 
-def document(seen: Survey, findings: Sequence[Finding], verdict: Verdict) -> dict[str, Any]:
-    """For programs."""
-    leader, best = seen.leader, seen.best
+class Verdict(StrEnum):
+    """The state of the cluster as a whole: as bad as its worst finding."""
+
+    HEALTHY = "healthy"
+    """There are no findings, or notices only."""
+    DEGRADED = "degraded"
+    DOWN = "down"
+
+
+def diagnose(survey: Survey) -> list[Finding]:
+    """Return what is wrong, the worst first."""
+    rules = (*quorum_findings.RULES, *node_findings.RULES)
+    found = [finding for rule in rules for finding in rule(survey)]
+    return sorted(found, key=lambda one: -one.severity)
+
+
+def verdict(findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict that follows from findings."""
+    worst = max((one.severity for one in findings), default=Severity.NOTICE)
+    if worst is Severity.DOWN:
+        return Verdict.DOWN
+    return Verdict.DEGRADED if worst is Severity.DEGRADED else Verdict.HEALTHY
+
+
+def serves(survey: Survey) -> bool:
+    """Return whether any broker is unfenced, so that clients are served."""
+    brokers = survey.brokers.brokers if survey.brokers is not None else ()
+    return any(one.state == BrokerState.ACTIVE for one in brokers)
+
+
+class _LocalNode(msgspec.Struct):
+    port: int
+
+
+class _LocalCluster(msgspec.Struct):
+    nodes: list[_LocalNode]
+
+
+def with_local_commands(findings: Sequence[Finding], addresses: Collection[str]) -> list[Finding]:
+    """Return the findings; where the addresses are of the cluster that `raftlog local` runs here,
+    with the command that starts its nodes: their configurations have names of their own.
+    """
+    directory = os.environ.get(LOCAL_DIRECTORY, "")
+    try:
+        state = (Path(directory) / "cluster.json").read_bytes() if directory else b""
+        ports = [node.port for node in msgspec.json.decode(state, type=_LocalCluster).nodes]
+    except (OSError, msgspec.DecodeError):
+        ports = []
+    if not any(f"127.0.0.1:{port}" in addresses for port in ports):
+        return list(findings)
+    starts = ("raftlog controller run -c FILE", "raftlog broker run -c FILE")
+    here = f"raftlog local start --dir {shlex.quote(directory)}"
+    return [replace(one, command=here) if one.command in starts else one for one in findings]
+
+
+def document(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the JSON document of ``raftlog doctor``."""
+    leader, best = survey.leader, survey.best
     return {
-        "verdict": verdict.value,
+        "verdict": verdict(findings).value,
         "cluster_id": best.cluster_id if best else None,
         "leader_id": leader.node_id if leader else None,
         "leader_epoch": leader.leader_epoch if leader else None,
@@ -76,52 +112,33 @@ def document(seen: Survey, findings: Sequence[Finding], verdict: Verdict) -> dic
                 "role": node.description.role if node.description else None,
                 "failure": node.failure or None,
             }
-            for node in seen.nodes
+            for node in survey.nodes
         ],
-        "brokers": None
-        if seen.brokers is None
-        else {state: count for state, count in _states(seen).items() if count},
+        "brokers": None if survey.brokers is None else dict(_states(survey)),
     }
 
 
-def screen(seen: Survey, findings: Sequence[Finding], verdict: Verdict) -> str:
-    """For people; as wide as the terminal, within bounds."""
-    width = min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
-    parts = ["\n".join(_wrapped(_headline(seen, verdict), width, first="", then="  "))]
+def screen(survey: Survey, findings: Sequence[Finding]) -> str:
+    """Return what people read: findings, then the nodes, as wide as the terminal within bounds."""
+    width = screen_width()
+    parts = ["\n".join(paragraph(_headline(survey, verdict(findings)), width))]
     parts += [_finding(one, width) for one in findings[:MOST_FINDINGS]]
     if len(findings) > MOST_FINDINGS:
         parts.append(f"... and {len(findings) - MOST_FINDINGS} more: raftlog doctor --json")
-    if seen.nodes:
-        parts.append(_table(seen))
-    brokers = _brokers(seen)
-    if brokers:
-        parts.append("\n".join(textwrap.wrap(brokers, width)))
+    if survey.nodes:
+        parts.append(_table([_row(node, survey.leader) for node in survey.nodes]))
+    if survey.brokers is not None:
+        parts.append("\n".join(textwrap.wrap(_brokers(survey), width)))
     return "\n\n".join(parts)
 
 
-def _headline(seen: Survey, verdict: Verdict) -> str:
-    best, leader = seen.best, seen.leader
-    if best is None:
-        return f"{verdict.value.upper()}: no controller answers"
-    who = "no leader"
-    if leader is not None:
-        who = f"leader {leader.node_id} in epoch {leader.leader_epoch}"
-    elif seen.heard_leader[0] >= 0:
-        who = f"leader {seen.heard_leader[0]}, which does not answer"
-    return f"{verdict.value.upper()}: cluster {best.cluster_id}, {who}"
+def screen_width() -> int:
+    """Return the columns of the terminal, within the bounds of what can be read."""
+    return min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
 
 
-def _finding(one: Finding, width: int) -> str:
-    """The command stands alone: it is to be copied."""
-    lines = _wrapped(f"{_MARK[one.severity]} {one.cause}", width, first="", then="  ")
-    lines += _wrapped(f"So: {one.consequence}", width, first="  ", then="      ")
-    lines += _wrapped(f"Do: {one.remedy}", width, first="  ", then="      ")
-    if one.command:
-        lines.append(f"      $ {one.command}")
-    return "\n".join(lines)
-
-
-def _wrapped(text: str, width: int, *, first: str, then: str) -> list[str]:
+def paragraph(text: str, width: int, first: str = "", then: str = "  ") -> list[str]:
+    """Return the lines of a text: ``first`` and ``then`` begin the first line and the others."""
     return textwrap.wrap(
         printable(text),
         width,
@@ -132,60 +149,60 @@ def _wrapped(text: str, width: int, *, first: str, then: str) -> list[str]:
     )
 
 
-_MARK = {Severity.DOWN: "DOWN", Severity.DEGRADED: "DEGRADED", Severity.NOTICE: "NOTICE"}
+def _headline(survey: Survey, verdict: Verdict) -> str:
+    best, leader = survey.best, survey.leader
+    if best is None:
+        return f"{verdict.value.upper()}: no controller answers"
+    who = "no leader"
+    if leader is not None:
+        who = f"leader {leader.node_id} in epoch {leader.leader_epoch}"
+    elif survey.heard_leader[0] >= 0:
+        who = f"leader {survey.heard_leader[0]}, which does not answer"
+    return f"{verdict.value.upper()}: cluster {best.cluster_id}, {who}"
 
 
-def _table(seen: Survey) -> str:
-    leader = seen.leader
-    rows = [_row(node, leader) for node in seen.nodes]
-    return aligned(_COLUMNS, rows)
+def _finding(one: Finding, width: int) -> str:
+    """The command has a line of its own: it is copied."""
+    lines = paragraph(f"{one.severity.name} {one.cause}", width)
+    lines += paragraph(f"So: {one.consequence}", width, "  ", "      ")
+    lines += paragraph(f"Do: {one.remedy}", width, "  ", "      ")
+    return "\n".join([*lines, f"      $ {one.command}"] if one.command else lines)
 
 
-def _row(node: NodeSeen, leader: quorum_pb2.DescribeQuorumResponse | None) -> tuple[object, ...]:
+def _row(node: NodeSeen, leader: QuorumAnswer | None) -> list[str]:
     one = node.description
-    shown = node.node_id if node.node_id >= 0 else "-"
+    shown = [str(node.node_id) if node.node_id >= 0 else "-", node.endpoint]
     if one is None:
-        return shown, node.endpoint, str(node.reach), "-", "-", "-", "-"
-    led = leader is not None and leader.cluster_id == one.cluster_id
-    lag = max(0, leader.log_end_offset - one.log_end_offset) if leader and led else "-"
+        return [*shown, str(node.reach), "-", "-", "-", "-"]
+    lag = "-"
+    if leader is not None and leader.cluster_id == one.cluster_id:
+        lag = str(max(0, leader.log_end_offset - one.log_end_offset))
     others = [voter for voter in one.voters if voter.replica_id != one.node_id]
-    lost = [voter.replica_id for voter in others if voter.unreachable_reason]
-    reached = f"all but {','.join(map(str, lost))}" if lost else "all"
-    return (
-        shown,
-        node.endpoint,
-        printable(one.role),
-        one.leader_epoch,
-        one.log_end_offset,
-        lag,
-        reached if others else "-",
-    )
+    lost = [str(voter.replica_id) for voter in others if voter.unreachable_reason]
+    reached = f"all but {','.join(lost)}" if lost else "all" if others else "-"
+    return [
+        *shown, printable(one.role), str(one.leader_epoch), str(one.log_end_offset), lag, reached
+    ]  # fmt: skip
 
 
-def aligned(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table without borders; nothing in it is broken."""
-    cells = [list(columns), *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """A table without borders, in which no cell is broken."""
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
+        for row in (_COLUMNS, *rows)
     )
 
 
-def _states(seen: Survey) -> dict[str, int]:
-    names = controller_pb2.BrokerLifecycleState
-    counts: dict[str, int] = {}
-    for one in seen.brokers.brokers if seen.brokers is not None else ():
-        name = names.Name(one.state).lower()
-        counts[name] = counts.get(name, 0) + 1
-    return counts
+def _states(survey: Survey) -> Counter[str]:
+    brokers = survey.brokers.brokers if survey.brokers is not None else ()
+    return Counter(one.state_name for one in brokers)
 
 
-def _brokers(seen: Survey) -> str:
-    found = seen.brokers
-    if found is None:
-        return ""
-    states = ", ".join(f"{count} {state}" for state, count in sorted(_states(seen).items()))
+def _brokers(survey: Survey) -> str:
+    found = survey.brokers
+    assert found is not None
+    states = ", ".join(f"{count} {state}" for state, count in sorted(_states(survey).items()))
     lao = found.lowest_acknowledged_offset
     return (
         f"{counted(len(found.brokers), 'broker')}{f' ({states})' if states else ''},"

@@ -1,10 +1,15 @@
-"""What a cluster says of itself: its nodes at one time, and a period by its journals and log."""
+"""What a cluster says of itself: its nodes at one time, and a period by its journals and log.
+
+Plain data, for rules without I/O. The fields of answers have the names of ``raftlog.wire``, which
+says what each one means.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from functools import cached_property
 from statistics import median_low
 from typing import Any
@@ -14,55 +19,167 @@ import msgspec
 from raftlog.metadata.changes import Changed
 from raftlog.observability.journal import Kind, NodeEvent
 from raftlog.transport.tls_look import NOTHING, TlsSeen, TlsTrouble
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.node.v1 import node_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 class Reach(StrEnum):
-    """What asking one node came to."""
+    """The result of asking one address."""
 
     ANSWERS = "answers"
     REFUSES = "refuses connections"
     """No process listens there."""
     SILENT = "does not answer"
-    """Nothing came in time: the process hangs, or the host or the network is gone."""
+    """No answer came in time: the process hangs, or the host or the network is gone."""
     UNRESOLVED = "does not resolve"
     """Name servers know no address of the host."""
     OTHER = "gives another answer"
-    """Something answers that is not a node of a quorum, or that does not let us in."""
+    """What answers is no node of a quorum, or refuses this client."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSeen:
-    """One address that was asked. ``failure``: why there is no description."""
+class BrokerState(IntEnum):
+    """``BrokerLifecycleState`` of controller.proto."""
 
-    endpoint: str
-    reach: Reach
-    description: pb.DescribeQuorumResponse | None = None
-    failure: str = ""
-    waited_ms: int = 0
-    node_id: int = -1
-    """As the others know it, or as it says itself; -1: nobody says."""
-    about: About | None = None
-    """What it says of its machine; None: nothing, or it was not asked."""
-    tls: TlsSeen = NOTHING
-    """What is in the way of a connection, as far as it is TLS."""
+    INITIAL = 0
+    INACTIVE = 1
+    ACTIVE = 2
+    STOPPING = 3
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A snapshot of one node."""
+
+    end_offset: int = 0
+    epoch: int = 0
+
+
+class Feature(msgspec.Struct, frozen=True):
+    """A feature's level, and the levels that a node's program knows."""
+
+    name: str = ""
+    finalized_level: int = 0
+    min_supported_version: int = 0
+    max_supported_version: int = 0
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """A voter or observer, as the node that answers sees it."""
+
+    replica_id: int = 0
+    replica_directory_id: str = ""
+    endpoint: str = ""
+    log_end_offset: int = 0
+    last_fetch_age_ms: int = 0
+    last_caught_up_age_ms: int = 0
+    max_metadata_version: int = 0
+    low_on_space: bool = False
+    endpoints: str = ""
+    unreachable_ms: int = 0
+    unreachable_reason: str = ""
+    connected_from: str = ""
+
+
+class QuorumAnswer(msgspec.Struct, frozen=True):
+    """A controller's answer to ``DescribeQuorum``."""
+
+    cluster_id: str = ""
+    generation: int = 0
+    node_id: int = 0
+    directory_id: str = ""
+    role: str = ""
+    leader_id: int = 0
+    leader_epoch: int = 0
+    voted_id: int = 0
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    durable_end_offset: int = 0
+    high_watermark: int = 0
+    voters: list[Replica] = []
+    observers: list[Replica] = []
+    voters_offset: int = 0
+    snapshots: list[Snapshot] = []
+    features: list[Feature] = []
+    lowest_acknowledged_offset: int = 0
+    lao_unknown_reason: str = ""
+    image_offset: int = 0
+    image_epoch: int = 0
+    state_hash: bytes = b""
+    log_hash: bytes = b""
+    writes_refused: str = ""
+    votes_needed: int = 0
+
+
+class Partitions(msgspec.Struct, frozen=True):
+    """Counts of partitions by state."""
+
+    total: int = 0
+    offline: int = 0
+    recovering: int = 0
+    under_replicated: int = 0
+    under_min_isr: int = 0
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """A registered broker, as the active controller sees it."""
+
+    broker_id: int = 0
+    state: int = BrokerState.INITIAL
+    endpoint: str = ""
+    rack: str = ""
+    applied_offset: int = 0
+    last_contact_age_ms: int = 0
+    reason: str = ""
+    cause: int = 0
+    leader_count: int = 0
+    replica_count: int = 0
+    state_age_ms: int = 0
+    state_age_is_at_least: bool = False
 
     @property
-    def fails_for_tls(self) -> bool:
-        """Whether TLS is in the way: a finding of its own says so."""
-        return self.tls.trouble is not TlsTrouble.NONE
+    def state_name(self) -> str:
+        """``active``; the number of a state that this build does not know."""
+        known = self.state in tuple(BrokerState)
+        return BrokerState(self.state).name.lower() if known else str(self.state)
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a node, controller or broker, says of itself. ``ahead_ms``: of its clock, against the
-    clock here; as exact as half of the time that the answer took.
+class BrokersAnswer(msgspec.Struct, frozen=True):
+    """The active controller's answer to ``DescribeBrokers``."""
+
+    brokers: list[Broker] = []
+    lowest_acknowledged_offset: int = 0
+    lao_unknown_reason: str = ""
+    high_watermark: int = 0
+    held_back_by: list[int] = []
+    held_back_ms: int = 0
+    partitions: Partitions = Partitions()
+    broker_session_timeout_ms: int = 0
+    unregistered_replica_ids: list[int] = []
+
+
+class NodeAnswer(msgspec.Struct, frozen=True):
+    """A node's answer to ``DescribeNode``."""
+
+    cluster_id: str = ""
+    node_id: int = 0
+    role: str = ""
+    version: str = ""
+    now_ms: int = 0
+    time_ms: int = 0
+    disk_free_bytes: int = 0
+    disk_total_bytes: int = 0
+    certificate_ends_at_ms: int = 0
+    low_on_space: bool = False
+    log_level: str = ""
+    log_level_until_ms: int = 0
+    log_contradiction: str = ""
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """What a controller or broker says of itself.
+
+    ``ahead_ms``: its clock against the clock here, as exact as half of the time of the answer.
     """
 
     name: str
-    node: node_pb2.DescribeNodeResponse
+    node: NodeAnswer
     ahead_ms: int = 0
 
     @property
@@ -72,37 +189,56 @@ class About:
         return f"{free} of {total} MiB are free"
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """All that was found at ``at_ms`` (milliseconds since 1970, by the cluster's clock).
+class NodeSeen(msgspec.Struct, frozen=True):
+    """An address that was asked. ``failure``: why there is no description."""
 
-    ``brokers``: as the active controller sees them; None: nobody could be asked, and
-    ``brokers_failure`` says why.
+    endpoint: str
+    reach: Reach
+    description: QuorumAnswer | None = None
+    failure: str = ""
+    waited_ms: int = 0
+    node_id: int = -1
+    """The id by which the others know the node, or which it says itself; -1: unknown."""
+    report: NodeReport | None = None
+    """What the node says of its machine; None: nothing, or it was not asked."""
+    tls: TlsSeen = NOTHING
+    """What keeps a connection from being made, as far as it is TLS."""
+
+    @property
+    def fails_for_tls(self) -> bool:
+        """Whether TLS keeps the connection from being made: a finding of its own says so."""
+        return self.tls.trouble is not TlsTrouble.NONE
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """The answers of all nodes at ``at_ms`` (milliseconds since 1970, by the cluster's clock).
+
+    ``brokers``: None if no active controller described them; ``brokers_failure`` says why.
     """
 
     nodes: tuple[NodeSeen, ...]
-    brokers: controller_pb2.DescribeBrokersResponse | None = None
+    brokers: BrokersAnswer | None = None
     brokers_failure: str = ""
     at_ms: int = 0
-    broker_nodes: tuple[About, ...] = ()
-    """What brokers say of themselves: some of them, if there are many."""
+    broker_reports: tuple[NodeReport, ...] = ()
+    """What brokers say of themselves: some of the brokers, if there are many."""
 
     @property
-    def told(self) -> list[About]:
-        """What nodes say of themselves: of one cluster."""
+    def reports(self) -> list[NodeReport]:
+        """What the nodes of this cluster say of themselves."""
         best = self.best
-        every = (*(node.about for node in self.nodes if node.about is not None), *self.broker_nodes)
+        every = (*(one.report for one in self.nodes if one.report), *self.broker_reports)
         return [one for one in every if best is None or one.node.cluster_id == best.cluster_id]
 
     @property
     def ahead_ms(self) -> int | None:
-        """How far the cluster's time is ahead of the clock here: the leader's, or the middle one
-        of those that are told; None: no node tells its time.
+        """How far the cluster's time is ahead of the clock here: the leader's time, or the median
+        of the nodes' times; None: no node tells its time.
         """
         # A node goes by its own clock only as far as the voters' agree with it.
         told = {
             one.name: one.ahead_ms + one.node.time_ms - one.node.now_ms
-            for one in self.told
+            for one in self.reports
             if one.node.time_ms
         }
         leader = self.leader
@@ -110,12 +246,12 @@ class Survey:
         return leads if leads is not None else median_low(told.values()) if told else None
 
     @property
-    def answers(self) -> list[pb.DescribeQuorumResponse]:
-        """Of the nodes that answered."""
+    def answers(self) -> list[QuorumAnswer]:
+        """The answers of the controllers that answer."""
         return [node.description for node in self.nodes if node.description is not None]
 
     @property
-    def leader(self) -> pb.DescribeQuorumResponse | None:
+    def leader(self) -> QuorumAnswer | None:
         """The node that says it leads; of several the one with the highest epoch."""
         leaders = [one for one in self.answers if one.role == "leader"]
         return max(leaders, key=lambda one: one.leader_epoch, default=None)
@@ -124,7 +260,7 @@ class Survey:
     def heard_leader(self) -> tuple[int, list[int]]:
         """The leader that does not answer here, and the nodes that follow and reach it; -1: none.
 
-        Of several the one with the highest epoch.
+        Of several leaders the one with the highest epoch.
         """
         if self.leader is not None:
             return -1, []
@@ -142,17 +278,26 @@ class Survey:
         return (hears[0].leader_id, [one.node_id for one in hears]) if hears else (-1, [])
 
     @property
-    def best(self) -> pb.DescribeQuorumResponse | None:
-        """Who knows most of the voter set: the leader, or the node with the newest log."""
+    def cluster_id(self) -> str:
+        """The cluster of the leader, or of most of the nodes that answer; empty: none has most."""
+        if self.leader is not None:
+            return self.leader.cluster_id
+        counts = Counter(one.cluster_id for one in self.answers).most_common(2)
+        tied = not counts or (len(counts) > 1 and counts[0][1] == counts[1][1])
+        return "" if tied else counts[0][0]
+
+    @property
+    def best(self) -> QuorumAnswer | None:
+        """The answer that knows most of the voter set: the leader's, or that of the newest log."""
         return self.leader or max(
             self.answers,
             key=lambda one: (one.voters_offset, one.leader_epoch, one.log_end_offset),
             default=None,
         )
 
-    def voters(self) -> Iterator[tuple[pb.ReplicaState, NodeSeen | None]]:
-        """Each voter of the voter set that ``best`` has, with what asking it came to; None: it was
-        not asked, or its address is another cluster's.
+    def voters(self) -> Iterator[tuple[Replica, NodeSeen | None]]:
+        """Yield each voter of the voter set that ``best`` has, with the result of asking it; None:
+        it was not asked, or its address is another cluster's.
         """
         best = self.best
         if best is None:
@@ -182,8 +327,8 @@ class Survey:
         }
 
     @property
-    def replaced(self) -> dict[int, pb.ReplicaState]:
-        """Voters as whom a node runs with another data directory than the voter's: an observer."""
+    def replaced(self) -> dict[int, Replica]:
+        """Voters in whose place a node runs with another data directory: an observer."""
         return {
             voter.replica_id: voter
             for voter, node in self.voters()
@@ -207,8 +352,8 @@ class Survey:
         )
 
     def unreachable_ms(self, node_id: int) -> int:
-        """For how long other nodes have had no answer from a voter: the longest; 0: they have
-        one.
+        """Return for how long other nodes have had no answer from a voter: the longest; 0: they
+        have one.
         """
         return max(
             (
@@ -221,21 +366,23 @@ class Survey:
         )
 
 
-@dataclass(frozen=True)
-class NodeTold:
-    """One node. ``failure``: why it told nothing, or not all; empty: it told all that it knows."""
+class NodeTold(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The journal of one node. ``failure``: why some or all of it is missing; empty: it is whole.
+
+    ``endpoint``: empty if it was read from a directory.
+    """
 
     name: str
     role: str
     node_id: int
     events: tuple[NodeEvent, ...] = ()
     failure: str = ""
+    endpoint: str = ""
 
 
-@dataclass(frozen=True)
-class LogTold:
-    """The part of the log. ``writes_ms``: when clients' writes were appended, ascending;
-    ``failure``: why it could not be read; ``late``: what is missing at its beginning.
+class LogTold(msgspec.Struct, frozen=True):
+    """A period of the log. ``writes_ms``: when clients' writes were appended, ascending;
+    ``failure``: why the log could not be read; ``late``: what is missing at its beginning.
     """
 
     changes: tuple[Changed, ...] = ()
@@ -244,33 +391,39 @@ class LogTold:
     late: str = ""
 
 
+NO_LOG = LogTold()
+
+
 @dataclass(frozen=True)
 class Timeline:
-    """All of it. Times are milliseconds since 1970: of events by the cluster's clock, as far as it
-    is known how their node's differs, of changes by that of the leader of then.
+    """A period. Times are milliseconds since 1970: of events by the cluster's clock, as far as the
+    difference of their node's clock is known; of changes by the clock of the leader of that time.
     """
 
     from_ms: int
     to_ms: int
     nodes: tuple[NodeTold, ...] = ()
-    log: LogTold = LogTold()
+    log: LogTold = NO_LOG
 
     @classmethod
     def until_now(
-        cls, from_ms: int, now_ms: int, nodes: tuple[NodeTold, ...], log: LogTold | None = None
+        cls,
+        from_ms: int,
+        now_ms: int,
+        nodes: tuple[NodeTold, ...],
+        log: LogTold = NO_LOG,
     ) -> Timeline:
-        """All from then on: up to now, and beyond where a clock is ahead."""
-        log = log or LogTold()
+        """Return a period that ends now, or later where a clock is ahead."""
         newest = [event.at_ms for node in nodes for event in node.events]
         newest += [one.timestamp_ms for one in log.changes]
         return cls(from_ms, max([now_ms, *newest]), nodes, log)
 
     def events(self, *kinds: Kind) -> Iterator[NodeEvent]:
-        """Of all nodes, in the order of time; without kinds: all."""
+        """Yield the events of all nodes in the order of time; without kinds: all events."""
         return (one for one in self._events if not kinds or one.kind in kinds)
 
     def of_node(self, node_id: int, *kinds: Kind) -> list[NodeEvent]:
-        """Of one node."""
+        """Return the events of one node."""
         return [one for one in self.events(*kinds) if one.node_id == node_id]
 
     @cached_property
@@ -284,11 +437,11 @@ class Timeline:
         return sorted(found, key=lambda one: (one.at_ms, one.node_id, one.seq))
 
     def changes(self, kind: str) -> list[Changed]:
-        """Of one kind of entity, in the order of the log."""
+        """Return the changes of one kind of entity, in the order of the log."""
         return [one for one in self.log.changes if one.kind == kind]
 
 
 def decoded(value: str | None) -> dict[str, Any]:
-    """A value of a change as an object; empty: there is none."""
+    """Return a value of a change as an object; empty: there is none."""
     found = msgspec.json.decode(value) if value else {}
     return found if isinstance(found, dict) else {}

@@ -8,12 +8,10 @@ from statistics import median_low
 
 from raftlog.config.settings import Settings
 from raftlog.metadata.causes import Cause
-from raftlog.ops.evidence import About, NodeSeen, Survey
+from raftlog.ops.evidence import Broker, BrokerState, NodeReport, NodeSeen, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
 from raftlog.plural import counted
 from raftlog.transport.tls_look import TlsTrouble
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.words import brokers, named, nodes, span
 
 CLOCKS_MS = 1_000
@@ -60,10 +58,10 @@ _TLS: dict[TlsTrouble, tuple[str, str, str]] = {
 }
 
 
-def connections(seen: Survey) -> Iterator[Finding]:
+def connections(survey: Survey) -> Iterator[Finding]:
     """What is in the way of a connection, as far as it is TLS."""
     by: dict[TlsTrouble, list[NodeSeen]] = defaultdict(list)
-    for node in seen.nodes:
+    for node in survey.nodes:
         if node.fails_for_tls:
             by[node.tls.trouble].append(node)
     for trouble, several in by.items():
@@ -72,9 +70,9 @@ def connections(seen: Survey) -> Iterator[Finding]:
         also = f" (also: {named([one.endpoint for one in more])})" if more else ""
         yield Finding(
             code,
-            Severity.DEGRADED if seen.answers else Severity.DOWN,
+            Severity.DEGRADED if survey.answers else Severity.DOWN,
             f"{_where(first)} {first.tls.text}{also}.",
-            _follows(trouble, known=bool(seen.answers)),
+            _follows(trouble, known=bool(survey.answers)),
             remedy,
             command,
         )
@@ -93,15 +91,15 @@ def _follows(trouble: TlsTrouble, *, known: bool) -> str:
     return "Nothing is known of it from here." if known else "Nothing is known of the cluster."
 
 
-def certificates(seen: Survey) -> Iterator[Finding]:
+def certificates(survey: Survey) -> Iterator[Finding]:
     """A node's certificate ends before long."""
     soon = [
         (one.name, one.node.certificate_ends_at_ms)
-        for one in seen.told
-        if 0 < one.node.certificate_ends_at_ms < seen.at_ms + ENDS_SOON_MS
+        for one in survey.reports
+        if 0 < one.node.certificate_ends_at_ms < survey.at_ms + ENDS_SOON_MS
     ]
     if soon:
-        said = named([f"of {name} {_when(at_ms - seen.at_ms)}" for name, at_ms in soon])
+        said = named([f"of {name} {_when(at_ms - survey.at_ms)}" for name, at_ms in soon])
         yield Finding(
             "CERTIFICATE_ENDS_SOON",
             Severity.NOTICE,
@@ -116,9 +114,9 @@ def _when(left_ms: int) -> str:
     return f"in {span(left_ms)}" if left_ms > 0 else f"has ended {span(-left_ms)} ago"
 
 
-def clocks(seen: Survey) -> Iterator[Finding]:
+def clocks(survey: Survey) -> Iterator[Finding]:
     """The clocks of machines differ."""
-    told = [one for one in seen.told if one.node.now_ms]
+    told = [one for one in survey.reports if one.node.now_ms]
     if len(told) < 2:
         return
     middle = median_low([one.ahead_ms for one in told])
@@ -140,12 +138,12 @@ def clocks(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def full_brokers(seen: Survey) -> Iterator[Finding]:
+def full_brokers(survey: Survey) -> Iterator[Finding]:
     """A broker's disk is below its reserve; of controllers the quorum tells."""
-    low = [one for one in _broker_reports(seen) if one.node.low_on_space]
+    low = [one for one in _broker_reports(survey) if one.node.low_on_space]
     if low:
-        serving = seen.brokers.brokers if seen.brokers is not None else ()
-        every = sum(one.state == controller_pb2.ACTIVE for one in serving) == len(low)
+        serving = survey.brokers.brokers if survey.brokers is not None else ()
+        every = sum(one.state == BrokerState.ACTIVE for one in serving) == len(low)
         said = named([f"{one.name} ({one.room})" for one in low])
         yield Finding(
             "BROKER_LOW_ON_SPACE",
@@ -160,15 +158,15 @@ def full_brokers(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def _broker_reports(seen: Survey) -> list[About]:
-    return [one for one in seen.told if one.node.role == "broker"]
+def _broker_reports(survey: Survey) -> list[NodeReport]:
+    return [one for one in survey.reports if one.node.role == "broker"]
 
 
-def disks(seen: Survey) -> Iterator[Finding]:
+def disks(survey: Survey) -> Iterator[Finding]:
     """A disk will be full before long. One below its reserve is a finding of its own."""
-    low = {f"node {node_id}" for node_id in seen.low_on_space}
-    low |= {one.name for one in _broker_reports(seen) if one.node.low_on_space}
-    full = [one for one in seen.told if one.name not in low and _nearly_full(one)]
+    low = {f"node {node_id}" for node_id in survey.low_on_space}
+    low |= {one.name for one in _broker_reports(survey) if one.node.low_on_space}
+    full = [one for one in survey.reports if one.name not in low and _nearly_full(one)]
     if full:
         said = named(
             [
@@ -188,18 +186,18 @@ def disks(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def _nearly_full(one: About) -> bool:
+def _nearly_full(one: NodeReport) -> bool:
     free, total = one.node.disk_free_bytes, one.node.disk_total_bytes
     return total > 0 and free < min(NEARLY_FULL * total, NEARLY_FULL_BYTES)
 
 
-def builds(seen: Survey) -> Iterator[Finding]:
+def builds(survey: Survey) -> Iterator[Finding]:
     """Nodes run different builds, or know different levels of a feature."""
     of: dict[str, list[str]] = defaultdict(list)
-    for one in seen.told:
+    for one in survey.reports:
         if one.node.version:
             of[one.node.version].append(one.name)
-    levels = list(_levels(seen))
+    levels = list(_levels(survey))
     if len(of) < 2 and not levels:
         return
     said = [f"{version} on {named(names)}" for version, names in sorted(of.items())]
@@ -215,11 +213,11 @@ def builds(seen: Survey) -> Iterator[Finding]:
     )
 
 
-def _levels(seen: Survey) -> Iterator[str]:
+def _levels(survey: Survey) -> Iterator[str]:
     """Which controllers know a feature only up to which level."""
     features: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    best = seen.best
-    for one in seen.answers:
+    best = survey.best
+    for one in survey.answers:
         if best is not None and one.cluster_id == best.cluster_id:
             for feature in one.features:
                 highest = feature.max_supported_version
@@ -250,24 +248,24 @@ HELD_BACK_MS = 1_000
 """LAO moves with each write; standing still for so long is worth a line."""
 
 
-def brokers_unknown(seen: Survey) -> Iterator[Finding]:
+def brokers_unknown(survey: Survey) -> Iterator[Finding]:
     """There is a leader, and it does not describe the brokers."""
-    if seen.leader is not None and seen.brokers is None and seen.brokers_failure:
+    if survey.leader is not None and survey.brokers is None and survey.brokers_failure:
         yield Finding(
             "BROKERS_UNKNOWN",
             Severity.DEGRADED,
-            f"The leader, node {seen.leader.node_id}, does not describe the brokers:"
-            f" {seen.brokers_failure}.",
+            f"The leader, node {survey.leader.node_id}, does not describe the brokers:"
+            f" {survey.brokers_failure}.",
             "A leader that has just been elected folds its log first, and decides nothing yet.",
             "Look again in a second; if this stays, look at its log.",
             "raftlog doctor --watch",
         )
 
 
-def fenced(seen: Survey) -> Iterator[Finding]:
+def fenced(survey: Survey) -> Iterator[Finding]:
     """Brokers that are registered and do not serve."""
-    for one in _of(seen):
-        if one.state in (pb.ACTIVE, pb.STOPPING):
+    for one in _of(survey):
+        if one.state in (BrokerState.ACTIVE, BrokerState.STOPPING):
             continue
         heard = one.last_contact_age_ms
         last = f"; last heard {span(heard)} ago" if heard >= 0 else ""
@@ -287,9 +285,9 @@ def fenced(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def unregistered(seen: Survey) -> Iterator[Finding]:
+def unregistered(survey: Survey) -> Iterator[Finding]:
     """Brokers that partitions count on, and that are not registered."""
-    if missing := _unregistered(seen):
+    if missing := _unregistered(survey):
         are = "is" if len(missing) == 1 else "are"
         yield Finding(
             "BROKER_UNREGISTERED",
@@ -303,14 +301,14 @@ def unregistered(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def silent(seen: Survey) -> Iterator[Finding]:
+def silent(survey: Survey) -> Iterator[Finding]:
     """Brokers that serve, as far as is known, and have been silent for half of their session: who
     is busy does not miss two heartbeats.
     """
-    told = seen.brokers.broker_session_timeout_ms if seen.brokers is not None else 0
+    told = survey.brokers.broker_session_timeout_ms if survey.brokers is not None else 0
     session_ms = told or SESSION_TIMEOUT_MS
-    for one in _of(seen):
-        if one.state == pb.ACTIVE and one.last_contact_age_ms > session_ms // 2:
+    for one in _of(survey):
+        if one.state == BrokerState.ACTIVE and one.last_contact_age_ms > session_ms // 2:
             yield Finding(
                 "BROKER_SILENT",
                 Severity.NOTICE,
@@ -323,9 +321,9 @@ def silent(seen: Survey) -> Iterator[Finding]:
             )
 
 
-def lao_stalled(seen: Survey) -> Iterator[Finding]:
+def lao_stalled(survey: Survey) -> Iterator[Finding]:
     """The lowest acknowledged offset stands still or is unknown."""
-    found = seen.brokers
+    found = survey.brokers
     if found is None or found.held_back_ms < HELD_BACK_MS:
         return
     consequence = (
@@ -358,11 +356,11 @@ def lao_stalled(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def partitions(seen: Survey) -> Iterator[Finding]:
+def partitions(survey: Survey) -> Iterator[Finding]:
     """Partitions that are not served as they should be."""
-    if seen.brokers is None:
+    if survey.brokers is None:
         return
-    counts = seen.brokers.partitions
+    counts = survey.brokers.partitions
     if counts.offline:
         yield Finding(
             "PARTITIONS_OFFLINE",
@@ -384,7 +382,7 @@ def partitions(seen: Survey) -> Iterator[Finding]:
             "Start the brokers of their replicas: column OFFLINE.",
             "raftlog topics describe",
         )
-    elif counts.under_replicated and not _inactive(seen) and not _unregistered(seen):
+    elif counts.under_replicated and not _inactive(survey) and not _unregistered(survey):
         yield Finding(
             "PARTITIONS_UNDER_REPLICATED",
             Severity.DEGRADED,
@@ -408,9 +406,9 @@ def partitions(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def none_registered(seen: Survey) -> Iterator[Finding]:
+def none_registered(survey: Survey) -> Iterator[Finding]:
     """A quorum without brokers."""
-    if seen.brokers is not None and not seen.brokers.brokers:
+    if survey.brokers is not None and not survey.brokers.brokers:
         yield Finding(
             "NO_BROKERS",
             Severity.NOTICE,
@@ -421,8 +419,8 @@ def none_registered(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def _inactive(seen: Survey) -> bool:
-    return any(one.state not in (pb.ACTIVE, pb.STOPPING) for one in _of(seen))
+def _inactive(survey: Survey) -> bool:
+    return any(one.state not in (BrokerState.ACTIVE, BrokerState.STOPPING) for one in _of(survey))
 
 
 def _have(count: int) -> str:
@@ -433,12 +431,12 @@ def _s(verb: str, count: int) -> str:
     return f"{verb}s" if count == 1 else verb
 
 
-def _unregistered(seen: Survey) -> list[int]:
-    return [] if seen.brokers is None else list(seen.brokers.unregistered_replica_ids)
+def _unregistered(survey: Survey) -> list[int]:
+    return [] if survey.brokers is None else list(survey.brokers.unregistered_replica_ids)
 
 
-def _of(seen: Survey) -> list[pb.DescribedBroker]:
-    return [] if seen.brokers is None else list(seen.brokers.brokers)
+def _of(survey: Survey) -> list[Broker]:
+    return [] if survey.brokers is None else list(survey.brokers.brokers)
 
 
 RULES = (

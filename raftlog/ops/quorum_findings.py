@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from raftlog.ops.evidence import NodeSeen, Reach, Survey
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+from raftlog.ops.evidence import NodeSeen, QuorumAnswer, Reach, Replica, Survey
 from raftlog.words import clock, named, nodes, span
 
 
@@ -44,14 +43,14 @@ HEARD_MS = 2_000
 START = "raftlog controller run -c FILE"
 
 
-def unanswering(seen: Survey) -> Iterator[tuple[NodeSeen, int]]:
+def unanswering(survey: Survey) -> Iterator[tuple[NodeSeen, int]]:
     """Voters that were asked and do not answer, and when the leader last heard of each; -1: never,
     or nobody leads. A voter whose port refuses connections from here and from the leader has
     ended, however lately it was heard.
     """
-    leader = seen.leader
+    leader = survey.leader
     states = {voter.replica_id: voter for voter in (leader.voters if leader is not None else ())}
-    for voter, node in seen.voters():
+    for voter, node in survey.voters():
         leads = leader is not None and voter.replica_id == leader.node_id
         if node is not None and node.description is None and not leads:
             told = states.get(voter.replica_id)
@@ -64,22 +63,22 @@ def heard(age_ms: int) -> bool:
     return 0 <= age_ms < HEARD_MS
 
 
-def gone_voters(seen: Survey) -> list[NodeSeen]:
+def gone_voters(survey: Survey) -> list[NodeSeen]:
     """Voters that say nothing, neither to us nor to the leader."""
-    return [node for node, age_ms in unanswering(seen) if not heard(age_ms)]
+    return [node for node, age_ms in unanswering(survey) if not heard(age_ms)]
 
 
-def voters_left(seen: Survey) -> tuple[int, int]:
+def voters_left(survey: Survey) -> tuple[int, int]:
     """How many voters are neither gone nor replaced nor of another cluster, and how many there
     are.
     """
-    total = len(list(seen.voters()))
-    return total - len(gone_voters(seen)) - len(seen.strays) - len(seen.replaced), total
+    total = len(list(survey.voters()))
+    return total - len(gone_voters(survey)) - len(survey.strays) - len(survey.replaced), total
 
 
-def how_many_left(seen: Survey) -> str:
+def how_many_left(survey: Survey) -> str:
     """``2 of 3 voters are left: one more failure stops all writes``."""
-    left, total = voters_left(seen)
+    left, total = voters_left(survey)
     spare = left - (total // 2 + 1)
     count = f"{left} of {total} voters {'is' if left == 1 else 'are'} left"
     if spare < 0:
@@ -91,31 +90,31 @@ def how_many_left(seen: Survey) -> str:
     )
 
 
-def lost_voters(seen: Survey, lost: list[NodeSeen], *, capital: bool = False) -> str:
+def lost_voters(survey: Survey, lost: list[NodeSeen], *, capital: bool = False) -> str:
     """``nodes 1 and 2 refuse connections since 04:54:25Z``, by what was found."""
     by: dict[Reach, list[NodeSeen]] = defaultdict(list)
     for node in lost:
         by[node.reach].append(node)
-    said = [_found(seen, reach, several) for reach, several in by.items()]
+    said = [_found(survey, reach, several) for reach, several in by.items()]
     text = "; ".join(said)
     return text[0].upper() + text[1:] if capital else text
 
 
-def _found(seen: Survey, reach: Reach, lost: list[NodeSeen]) -> str:
+def _found(survey: Survey, reach: Reach, lost: list[NodeSeen]) -> str:
     ids = [node.node_id for node in lost]
-    since_ms = max(seen.unreachable_ms(one) for one in ids)
-    since = f" since {clock(seen.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
+    since_ms = max(survey.unreachable_ms(one) for one in ids)
+    since = f" since {clock(survey.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
     why = f" ({lost[0].tls.text or lost[0].failure})" if reach is Reach.OTHER else ""
     if reach is Reach.UNRESOLVED:
         why = f" ({named([node.endpoint for node in lost])})"
     return f"{nodes(ids)} {str(reach) if len(ids) == 1 else _plural(reach)}{since}{why}"
 
 
-def ended_first(seen: Survey, missing: list[int]) -> str:
+def ended_first(survey: Survey, missing: list[int]) -> str:
     """What to do before a process can be started that is there and says nothing."""
     silent = [
         node.node_id
-        for node in seen.nodes
+        for node in survey.nodes
         if node.node_id in missing and node.reach is Reach.SILENT
     ]
     return f" (a process that hangs has to be ended first: {nodes(silent)})" if silent else ""
@@ -137,10 +136,10 @@ _NO_WRITES = (
 )
 
 
-def nobody_answers(seen: Survey) -> Iterator[Finding]:
+def nobody_answers(survey: Survey) -> Iterator[Finding]:
     """No controller says anything."""
-    unexplained = [node for node in seen.nodes if not node.fails_for_tls]
-    if seen.answers or not unexplained:
+    unexplained = [node for node in survey.nodes if not node.fails_for_tls]
+    if survey.answers or not unexplained:
         return
     reasons = "; ".join(
         f"{node.endpoint} {node.reach}" + (f" ({node.failure})" if _tells_more(node) else "")
@@ -168,19 +167,19 @@ def nobody_answers(seen: Survey) -> Iterator[Finding]:
     )
 
 
-def no_leader(seen: Survey) -> Iterator[Finding]:
+def no_leader(survey: Survey) -> Iterator[Finding]:
     """Controllers answer, and none of them leads."""
-    best = seen.best
-    if best is None or seen.leader is not None or seen.heard_leader[0] >= 0:
+    best = survey.best
+    if best is None or survey.leader is not None or survey.heard_leader[0] >= 0:
         return
-    voters = list(seen.voters())
+    voters = list(survey.voters())
     alive = [
         voter.replica_id
         for voter, node in voters
-        if node is not None and node.description and voter.replica_id not in seen.replaced
+        if node is not None and node.description and voter.replica_id not in survey.replaced
     ]
     majority = len(voters) // 2 + 1
-    needed = min((one.votes_needed for one in seen.answers if one.votes_needed), default=majority)
+    needed = min((one.votes_needed for one in survey.answers if one.votes_needed), default=majority)
     if not voters:
         yield Finding(
             "NO_VOTERS",
@@ -193,7 +192,7 @@ def no_leader(seen: Survey) -> Iterator[Finding]:
         return
     count = f"{len(alive)} of {len(voters)} voters answer{'s' if len(alive) == 1 else ''}"
     if len(alive) < needed:
-        lost = lost_voters(seen, [node for _, node in voters if node and not node.description])
+        lost = lost_voters(survey, [node for _, node in voters if node and not node.description])
         missing = [voter.replica_id for voter, _ in voters if voter.replica_id not in alive]
         short = needed - len(alive)
         some = "one" if short == 1 else str(short)
@@ -205,7 +204,7 @@ def no_leader(seen: Survey) -> Iterator[Finding]:
             f"No leader: {count}, {needed} are needed{' to found a quorum' if founds else ''}"
             f"{'; ' + lost if lost else ''}.",
             _NO_WRITES,
-            f"Start {whom}{ended_first(seen, missing)}."
+            f"Start {whom}{ended_first(survey, missing)}."
             + (
                 " All configured voters must be up once before a new quorum writes anything:"
                 " docs/operations.md, Formatting."
@@ -216,7 +215,7 @@ def no_leader(seen: Survey) -> Iterator[Finding]:
             START,
         )
         return
-    if apart := list(_apart(seen, needed)):
+    if apart := list(_apart(survey, needed)):
         yield Finding(
             "VOTERS_APART",
             Severity.DOWN,
@@ -227,7 +226,7 @@ def no_leader(seen: Survey) -> Iterator[Finding]:
             "raftlog quorum describe --replication",
         )
         return
-    ask = max(one.leader_epoch for one in seen.answers)
+    ask = max(one.leader_epoch for one in survey.answers)
     yield Finding(
         "ELECTION",
         Severity.DOWN,
@@ -238,10 +237,10 @@ def no_leader(seen: Survey) -> Iterator[Finding]:
     )
 
 
-def _apart(seen: Survey, needed: int) -> Iterator[str]:
+def _apart(survey: Survey, needed: int) -> Iterator[str]:
     """Whom the voters that answer do not reach, where none of them reaches enough to be elected."""
-    ids = [voter.replica_id for voter, _ in seen.voters()]
-    answers = [one for one in seen.answers if one.node_id in ids]
+    ids = [voter.replica_id for voter, _ in survey.voters()]
+    answers = [one for one in survey.answers if one.node_id in ids]
     lost = {
         one.node_id: [voter for voter in one.voters if voter.unreachable_reason] for one in answers
     }
@@ -255,12 +254,12 @@ def _apart(seen: Survey, needed: int) -> Iterator[str]:
         yield f"node {node_id} does not answer {nodes(whom)} ({reason})"
 
 
-def leader_unseen(seen: Survey) -> Iterator[Finding]:
+def leader_unseen(survey: Survey) -> Iterator[Finding]:
     """Followers hear a leader, which does not answer here."""
-    leader_id, hears = seen.heard_leader
+    leader_id, hears = survey.heard_leader
     if leader_id < 0:
         return
-    where = next((node for _, node in seen.voters() if node and node.node_id == leader_id), None)
+    where = next((node for _, node in survey.voters() if node and node.node_id == leader_id), None)
     how = f"{where.reach} here ({where.endpoint})" if where else "was not asked"
     yield Finding(
         "LEADER_UNSEEN",
@@ -274,13 +273,13 @@ def leader_unseen(seen: Survey) -> Iterator[Finding]:
     )
 
 
-def writes_refused(seen: Survey) -> Iterator[Finding]:
+def writes_refused(survey: Survey) -> Iterator[Finding]:
     """The leader accepts no writes."""
-    if seen.leader is not None and seen.leader.writes_refused:
+    if survey.leader is not None and survey.leader.writes_refused:
         yield Finding(
             "WRITES_REFUSED",
             Severity.DOWN,
-            f"Every write is refused: {seen.leader.writes_refused}.",
+            f"Every write is refused: {survey.leader.writes_refused}.",
             "Nothing can be written. Reads are served.",
             "Free space on these disks, or give the nodes larger ones. docs/operations.md, A disk"
             " fills up.",
@@ -296,11 +295,11 @@ BEHIND_MS = 10_000
 """A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""
 
 
-def missing_voters(seen: Survey) -> Iterator[Finding]:
+def missing_voters(survey: Survey) -> Iterator[Finding]:
     """There is a leader, and some voter does not answer."""
-    if seen.leader is None:
+    if survey.leader is None:
         return
-    for node, age_ms in unanswering(seen):
+    for node, age_ms in unanswering(survey):
         if heard(age_ms) and not node.fails_for_tls:
             slow = node.reach is Reach.SILENT
             how = f"has not answered within {node.waited_ms} ms" if slow else node.reach
@@ -313,14 +312,14 @@ def missing_voters(seen: Survey) -> Iterator[Finding]:
                 "If this stays, look at its load, and at the network from here.",
                 f"raftlog quorum describe --bootstrap-controller {node.endpoint}",
             )
-    gone = gone_voters(seen)
+    gone = gone_voters(survey)
     if not gone:
         return
     yield Finding(
         "VOTER_DOWN",
         Severity.DEGRADED,
-        f"{lost_voters(seen, gone, capital=True)}.",
-        f"{how_many_left(seen)}.",
+        f"{lost_voters(survey, gone, capital=True)}.",
+        f"{how_many_left(survey)}.",
         f"{_revive(gone)} If its disk is lost: docs/operations.md, Replacing a controller's disk.",
         _to_revive(gone),
     )
@@ -355,25 +354,25 @@ def _to_revive(gone: list[NodeSeen]) -> str:
     return START
 
 
-def other_directories(seen: Survey) -> Iterator[Finding]:
+def other_directories(survey: Survey) -> Iterator[Finding]:
     """A node has the id of a voter, and not its data directory."""
-    for node_id, voter in seen.replaced.items():
+    for node_id, voter in survey.replaced.items():
         yield Finding(
             "VOTER_REPLACED",
             Severity.DEGRADED,
             f"Node {node_id} runs with another data directory than the voter has, which is"
             f" {voter.replica_directory_id}: it follows as an observer.",
-            f"It does not count. {how_many_left(seen)}.",
+            f"It does not count. {how_many_left(survey)}.",
             "If that directory is there (a disk that is not mounted), stop the node and start it"
             " with it. If it is lost: docs/operations.md, Replacing a controller's disk, from"
             " step 2 on.",
             f"raftlog quorum remove-voter --voter-id {node_id}",
         )
-    yield from _twins(seen)
+    yield from _twins(survey)
 
 
-def _twins(seen: Survey) -> Iterator[Finding]:
-    leader = seen.leader
+def _twins(survey: Survey) -> Iterator[Finding]:
+    leader = survey.leader
     if leader is None:
         return
     for voter in leader.voters:
@@ -384,7 +383,7 @@ def _twins(seen: Survey) -> Iterator[Finding]:
             and voter.replica_directory_id not in ("", one.replica_directory_id)
             and heard(one.last_fetch_age_ms)
         ]
-        if twins and voter.replica_id not in seen.replaced and _lives(leader, voter):
+        if twins and voter.replica_id not in survey.replaced and _lives(leader, voter):
             yield Finding(
                 "NODE_ID_TWICE",
                 Severity.DEGRADED,
@@ -399,24 +398,24 @@ def _twins(seen: Survey) -> Iterator[Finding]:
             )
 
 
-def _twin(one: pb.ReplicaState) -> str:
+def _twin(one: Replica) -> str:
     where = f"that connects from {one.connected_from}, " if one.connected_from else ""
     return f"{where}with data directory {one.replica_directory_id}"
 
 
-def _lives(leader: pb.DescribeQuorumResponse, voter: pb.ReplicaState) -> bool:
+def _lives(leader: QuorumAnswer, voter: Replica) -> bool:
     return voter.replica_id == leader.node_id or heard(voter.last_fetch_age_ms)
 
 
-def behind(seen: Survey) -> Iterator[Finding]:
+def behind(survey: Survey) -> Iterator[Finding]:
     """A voter answers, and its log is not complete."""
-    leader = seen.leader
+    leader = survey.leader
     if leader is None:
         return
     up = {
         voter.replica_id
-        for voter, node in seen.voters()
-        if node is not None and node.description and voter.replica_id not in seen.replaced
+        for voter, node in survey.voters()
+        if node is not None and node.description and voter.replica_id not in survey.replaced
     }
     for voter in leader.voters:
         lag = leader.log_end_offset - voter.log_end_offset
@@ -437,10 +436,10 @@ def behind(seen: Survey) -> Iterator[Finding]:
             )
 
 
-def fragile(seen: Survey) -> Iterator[Finding]:
+def fragile(survey: Survey) -> Iterator[Finding]:
     """The voter set bears no failure."""
-    voters = len(list(seen.voters()))
-    if seen.leader is not None and voters in (1, 2):
+    voters = len(list(survey.voters()))
+    if survey.leader is not None and voters in (1, 2):
         yield Finding(
             "NO_REDUNDANCY",
             Severity.NOTICE,
@@ -452,12 +451,12 @@ def fragile(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def several_clusters(seen: Survey) -> Iterator[Finding]:
+def several_clusters(survey: Survey) -> Iterator[Finding]:
     """Nodes of two clusters were asked at once, or a voter runs as a node of another cluster."""
     of: dict[str, list[str]] = defaultdict(list)
-    best, strays = seen.best, seen.strays
-    left, total = voters_left(seen)
-    for node in seen.nodes:
+    best, strays = survey.best, survey.strays
+    left, total = voters_left(survey)
+    for node in survey.nodes:
         one = node.description
         if one is None or best is None:
             continue
@@ -488,9 +487,9 @@ def several_clusters(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def contradicted(seen: Survey) -> Iterator[Finding]:
+def contradicted(survey: Survey) -> Iterator[Finding]:
     """A node says that the log contradicts what it has of it."""
-    for one in seen.told:
+    for one in survey.reports:
         if one.node.log_contradiction:
             yield Finding(
                 "LOG_CONTRADICTED",
@@ -504,11 +503,11 @@ def contradicted(seen: Survey) -> Iterator[Finding]:
             )
 
 
-def diverged(seen: Survey) -> Iterator[Finding]:
+def diverged(survey: Survey) -> Iterator[Finding]:
     """Two nodes have folded the same records to different states, or have different records."""
     states: dict[tuple[int, int], dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
     logs: dict[int, dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for one in seen.answers:
+    for one in survey.answers:
         if one.state_hash and one.image_offset >= 0:
             states[one.image_offset, one.image_epoch][one.state_hash].append(one.node_id)
             if one.log_hash:
@@ -539,13 +538,13 @@ def diverged(seen: Survey) -> Iterator[Finding]:
             )
 
 
-def low_space(seen: Survey) -> Iterator[Finding]:
+def low_space(survey: Survey) -> Iterator[Finding]:
     """A disk is below its reserve."""
-    if low := seen.low_on_space:
+    if low := survey.low_on_space:
         yield Finding(
             "LOW_ON_SPACE",
             Severity.DEGRADED,
-            f"The disk of {named([_with_room(seen, one) for one in low])} is below its free-space"
+            f"The disk of {named([_with_room(survey, one) for one in low])} is below its free-space"
             " reserve.",
             "Such a node does not lead if another can; if none can, writes are refused.",
             "Free space on it; a cursor of an export that nobody runs any more keeps the log."
@@ -554,19 +553,19 @@ def low_space(seen: Survey) -> Iterator[Finding]:
         )
 
 
-def _with_room(seen: Survey, node_id: int) -> str:
+def _with_room(survey: Survey, node_id: int) -> str:
     name = f"node {node_id}"
-    about = next((one for one in seen.told if one.name == name), None)
+    about = next((one for one in survey.reports if one.name == name), None)
     known = about is not None and about.node.disk_total_bytes > 0
     return f"{name} ({about.room})" if about is not None and known else name
 
 
-def refusals(seen: Survey) -> Iterator[Finding]:
+def refusals(survey: Survey) -> Iterator[Finding]:
     """Something answers that is no controller, or that does not let us in."""
-    if not seen.answers:
+    if not survey.answers:
         return
-    known = {voter.replica_id for voter, _ in seen.voters()}
-    for node in seen.nodes:
+    known = {voter.replica_id for voter, _ in survey.voters()}
+    for node in survey.nodes:
         if node.description is None and node.node_id not in known and not node.fails_for_tls:
             yield Finding(
                 "ADDRESS_WRONG",
@@ -577,17 +576,17 @@ def refusals(seen: Survey) -> Iterator[Finding]:
             )
 
 
-def feature_levels(seen: Survey) -> Iterator[Finding]:
+def feature_levels(survey: Survey) -> Iterator[Finding]:
     """Every node knows a higher level of a feature than the cluster uses."""
-    leader = seen.leader
-    voters = {voter.replica_id for voter, _ in seen.voters()}
-    if leader is None or {one.node_id for one in seen.answers} & voters != voters:
+    leader = survey.leader
+    voters = {voter.replica_id for voter, _ in survey.voters()}
+    if leader is None or {one.node_id for one in survey.answers} & voters != voters:
         return
     for feature in leader.features:
         highest = min(
             (
                 other.max_supported_version
-                for one in seen.answers
+                for one in survey.answers
                 for other in one.features
                 if other.name == feature.name
             ),
@@ -606,17 +605,17 @@ def feature_levels(seen: Survey) -> Iterator[Finding]:
             )
 
 
-def removed_ahead(seen: Survey) -> Iterator[Finding]:
+def removed_ahead(survey: Survey) -> Iterator[Finding]:
     """A node was removed from the voters while its epoch was above that of the others.
 
     Each leader refuses it (UNKNOWN_LEADER_EPOCH), and it can give up no epoch in which it may have
     voted. Of a voter that is ahead the others take the epoch, so that one comes back by itself.
     """
-    leader = seen.leader
+    leader = survey.leader
     if leader is None or not leader.voters:
         return
     voters = {(voter.replica_id, voter.replica_directory_id) for voter in leader.voters}
-    for one in seen.answers:
+    for one in survey.answers:
         if (
             one.cluster_id != leader.cluster_id
             or one.leader_epoch <= leader.leader_epoch

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raftlog.ops.doctor import paragraph, screen_width, verdict
 from raftlog.ops.evidence import Timeline
 from raftlog.ops.quorum_findings import Finding
 from raftlog.ops.story_lines import RULES, Line, Weight, took
 from raftlog.plural import counted
-from raftlog.printable import printable
 from raftlog.words import moment
 
 BEFORE_MS = 10 * 60 * 1000
@@ -33,18 +32,19 @@ class Story:
     missing: tuple[str, ...]
 
 
-def tell(seen: Timeline) -> Story:
+def tell(timeline: Timeline) -> Story:
     """Everything that is known, in order."""
-    found = [line for rule in RULES for line in rule(seen)]
+    found = [line for rule in RULES for line in rule(timeline)]
     # A leader that hung is why there was another: what it tells comes before.
     lines = tuple(
         sorted(
-            _without_doubles(found, seen.to_ms),
+            _without_doubles(found, timeline.to_ms),
             key=lambda one: (one.at_ms, -one.weight, one.code == "ELECTION"),
         )
     )
+    missing = tuple(_missing(timeline))
     return Story(
-        seen.from_ms, seen.to_ms, lines, _summary(lines), _suspects(lines), tuple(_missing(seen))
+        timeline.from_ms, timeline.to_ms, lines, _summary(lines), _suspects(lines), missing
     )
 
 
@@ -145,34 +145,30 @@ def _suspects(lines: tuple[Line, ...]) -> tuple[Line, ...]:
     )
 
 
-def _missing(seen: Timeline) -> list[str]:
-    missing = [f"{one.name}: {one.failure}" for one in seen.nodes if one.failure]
+def _missing(timeline: Timeline) -> list[str]:
+    missing = [f"{one.name}: {one.failure}" for one in timeline.nodes if one.failure]
     left_out: Counter[str] = Counter()
-    for event in seen.events():
+    for event in timeline.events():
         left_out[f"{event.role}-{event.node_id}"] += event.left_out
     missing += [
         f"{name}: {counted(count, 'event')}, too many at once for its journal"
         for name, count in left_out.items()
         if count
     ]
-    if seen.log.failure:
-        missing.append(f"the log: {seen.log.failure}")
-    if seen.log.late:
-        missing.append(f"the log before: {seen.log.late}")
+    if timeline.log.failure:
+        missing.append(f"the log: {timeline.log.failure}")
+    if timeline.log.late:
+        missing.append(f"the log before: {timeline.log.late}")
     return missing
 
 
 MOST_LINES = 200
-_WIDTH_MIN, _WIDTH_MAX = 60, 100
 _DAY_MS = 86_400_000
 _MARK = {Weight.TROUBLE: "!", Weight.CHANGE: "*", Weight.NOTE: " "}
 
-Now = tuple[list[Finding], str] | None
-"""What the doctor finds, and its verdict; None: nobody was asked."""
 
-
-def document(story: Story, now: Now) -> dict[str, Any]:
-    """For programs."""
+def document(story: Story, now: Sequence[Finding] | None) -> dict[str, Any]:
+    """Return the JSON document of ``raftlog explain``. ``now``: see ``screen``."""
     return {
         "from_ms": story.from_ms,
         "to_ms": story.to_ms,
@@ -183,10 +179,10 @@ def document(story: Story, now: Now) -> dict[str, Any]:
         "now": None
         if now is None
         else {
-            "verdict": now[1],
+            "verdict": verdict(now).value,
             "findings": [
                 {"code": one.code, "severity": one.severity.name.lower(), "cause": one.cause}
-                for one in now[0]
+                for one in now
             ],
         },
     }
@@ -204,78 +200,56 @@ def _line_document(one: Line) -> dict[str, Any]:
     }
 
 
-def screen(story: Story, now: Now, *, everything: bool) -> str:
-    """For people."""
-    width = min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
-    parts = ["\n".join(_head(story, width))]
+def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> str:
+    """Return what people read. ``now``: what the doctor finds; None: the cluster was not asked."""
+    width = screen_width()
     shown = [one for one in story.lines if everything or one.weight > Weight.NOTE]
     left_out = len(story.lines) - len(shown)
     dated = story.to_ms - story.from_ms > _DAY_MS
+    parts = [_head(story, width)]
     if shown:
-        lines = []
-        for one in shown[-MOST_LINES:]:
-            lines += _shown_line(one, width, dated=dated)
-        parts.append("\n".join(lines))
+        parts.append([text for one in shown[-MOST_LINES:] for text in _shown(one, width, dated)])
     if len(shown) > MOST_LINES:
-        parts.append(f"({len(shown) - MOST_LINES} earlier lines: narrow the period, or --json)")
+        parts.append([f"({len(shown) - MOST_LINES} earlier lines: narrow the period, or --json)"])
     if story.suspects:
-        text = "; ".join(f"{_clock(one.at_ms, dated=dated)} {one.text}" for one in story.suspects)
-        parts.append("\n".join(_wrapped(f"Changed before the first trouble: {text}.", width)))
+        text = "; ".join(f"{_clock(one.at_ms, dated)} {one.text}" for one in story.suspects)
+        parts.append(paragraph(f"Changed before the first trouble: {text}.", width))
     if left_out:
-        parts.append(f"({counted(left_out, 'line')} of what is normal: --all)")
+        parts.append([f"({counted(left_out, 'line')} of what is normal: --all)"])
     if now is not None:
-        parts.append("\n".join(_now(now, width)))
-    return "\n\n".join(parts)
+        lines = [f"Now: {verdict(now).value.upper()}"]
+        for one in now:
+            lines += paragraph(f"  {one.severity.name} {one.cause}", width, then="    ")
+        parts.append([*lines, "  $ raftlog doctor"] if now else lines)
+    return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def _head(story: Story, width: int) -> list[str]:
-    period = f"{_iso(story.from_ms)} to {_iso(story.to_ms)} ({took(story.to_ms - story.from_ms)})"
-    lines = [period]
+    period = f"{_iso(story.from_ms)}Z to {_iso(story.to_ms)}Z"
     nothing = "nothing that looks like trouble" + (
         " in what could be read" if story.missing else ""
     )
     text = "; ".join(story.summary) if story.summary else nothing
-    lines += _wrapped(f"{text[0].upper()}{text[1:]}.", width)
+    lines = [f"{period} ({took(story.to_ms - story.from_ms)})"]
+    lines += paragraph(f"{text[0].upper()}{text[1:]}.", width)
     for one in story.missing:
-        lines += _wrapped(f"Missing: {one}", width, "         ")
+        lines += paragraph(f"Missing: {one}", width, then="         ")
     return lines
 
 
-def _shown_line(one: Line, width: int, *, dated: bool) -> list[str]:
-    clock = _clock(one.at_ms, dated=dated)
+def _shown(one: Line, width: int, dated: bool) -> list[str]:
+    clock = _clock(one.at_ms, dated)
     indent = " " * (len(clock) + 3)
-    lines = _wrapped(f"{clock} {_MARK[one.weight]} {one.text}", width, indent)
+    lines = paragraph(f"{clock} {_MARK[one.weight]} {one.text}", width, then=indent)
     for why in one.because:
-        lines += _wrapped(f"{indent}- {why}", width, indent + "  ")
+        lines += paragraph(f"{indent}- {why}", width, then=indent + "  ")
     return lines
 
 
-def _now(now: tuple[list[Finding], str], width: int) -> list[str]:
-    findings, verdict = now
-    lines = [f"Now: {verdict.upper()}"]
-    for one in findings:
-        lines += _wrapped(f"  {one.severity.name} {one.cause}", width, "    ")
-    if findings:
-        lines.append("  $ raftlog doctor")
-    return lines
+def _clock(at_ms: int, dated: bool) -> str:
+    text = f"{_iso(at_ms)}.{at_ms % 1000:03d}"
+    return f"{text[5:10]} {text[11:]}" if dated else text[11:]
 
 
-def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
-
-
-def _clock(at_ms: int, *, dated: bool) -> str:
-    text = _iso(at_ms, millis=True)
-    return f"{text[5:10]} {text[11:23]}" if dated else text[11:23]
-
-
-def _iso(at_ms: int, *, millis: bool = False) -> str:
-    at = moment(at_ms)
-    return at.strftime("%Y-%m-%dT%H:%M:%S") + (f".{at_ms % 1000:03d}" if millis else "Z")
+def _iso(at_ms: int) -> str:
+    return moment(at_ms).strftime("%Y-%m-%dT%H:%M:%S")

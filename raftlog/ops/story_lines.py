@@ -86,7 +86,7 @@ class Span(NamedTuple):
         return (to_ms if self.ended is None else self.ended.at_ms) - self.begun.at_ms
 
 
-def spans(seen: Timeline, opens: Kind, closes: Iterable[Kind], subject: str = "") -> list[Span]:
+def spans(timeline: Timeline, opens: Kind, closes: Iterable[Kind], subject: str = "") -> list[Span]:
     """All spans that one kind of event opens, by their beginnings.
 
     Only the node that opened a span closes it, by an event of ``closes`` about the same
@@ -97,7 +97,7 @@ def spans(seen: Timeline, opens: Kind, closes: Iterable[Kind], subject: str = ""
     closing = frozenset(closes)
     open_: dict[tuple[str, int, int], NodeEvent] = {}
     found = []
-    for event in seen.events():
+    for event in timeline.events():
         key = (event.role, event.node_id, event.number(subject))
         mine = [one for one in open_ if one[:2] == key[:2]]
         if event.left_out:
@@ -154,16 +154,16 @@ class Elected(NamedTuple):
     before: int
 
 
-def elected(seen: Timeline) -> list[Elected]:
+def elected(timeline: Timeline) -> list[Elected]:
     """By the log, and by the journals where the log cannot be read."""
     found: dict[int, Elected] = {}
-    for change in seen.changes("leader"):
+    for change in timeline.changes("leader"):
         new, old = decoded(change.after), decoded(change.before)
         if new:
             found[new["epoch"]] = Elected(
                 change.timestamp_ms, new["epoch"], new["leader_id"], old.get("leader_id", -1)
             )
-    for event in seen.events(Kind.BECAME_LEADER):
+    for event in timeline.events(Kind.BECAME_LEADER):
         epoch = event.number("epoch")
         if epoch not in found:
             # Who won an epoch that nobody here tells of is not known.
@@ -173,20 +173,20 @@ def elected(seen: Timeline) -> list[Elected]:
     return sorted(found.values(), key=lambda one: one.epoch)
 
 
-def elections(seen: Timeline) -> Iterator[Line]:
+def elections(timeline: Timeline) -> Iterator[Line]:
     """One line for each new leader."""
-    known = elected(seen)
+    known = elected(timeline)
     for earlier, one in zip((None, *known), known, strict=False):
-        won = _last_of_epoch(seen.of_node(one.leader_id, Kind.BECAME_LEADER), one.epoch)
-        active = _last_of_epoch(seen.of_node(one.leader_id, Kind.ACTIVE_CONTROLLER), one.epoch)
+        won = _last_of_epoch(timeline.of_node(one.leader_id, Kind.BECAME_LEADER), one.epoch)
+        active = _last_of_epoch(timeline.of_node(one.leader_id, Kind.ACTIVE_CONTROLLER), one.epoch)
         lost = [
             event
-            for event in seen.of_node(one.before, Kind.LOST_LEADERSHIP)
+            for event in timeline.of_node(one.before, Kind.LOST_LEADERSHIP)
             if _since(earlier).epoch <= event.number("epoch") < one.epoch
             and one.at_ms - event.at_ms < BEFORE_MS
         ]
         reason = won.text("reason") if won is not None else ""
-        begun_ms, is_known = _begun_ms(seen, one, lost, _since(earlier).at_ms)
+        begun_ms, is_known = _begun_ms(timeline, one, lost, _since(earlier).at_ms)
         until_ms = active.at_ms if active is not None else one.at_ms
         text = f"node {one.leader_id} leads epoch {one.epoch}"
         lasted_ms = until_ms - begun_ms
@@ -203,9 +203,9 @@ def elections(seen: Timeline) -> Iterator[Line]:
         )
 
 
-def outages(seen: Timeline) -> Iterator[Line]:
+def outages(timeline: Timeline) -> Iterator[Line]:
     """Times of more than a second without a leader, as the nodes saw them."""
-    found = spans(seen, Kind.NO_LEADER, (Kind.BECAME_LEADER, Kind.LEADER_CHANGED))
+    found = spans(timeline, Kind.NO_LEADER, (Kind.BECAME_LEADER, Kind.LEADER_CHANGED))
     return (_outage(group) for group in overlapping(found))
 
 
@@ -233,7 +233,7 @@ def _since(earlier: Elected | None) -> Elected:
 
 
 def _begun_ms(
-    seen: Timeline, one: Elected, lost: list[NodeEvent], since_ms: int
+    timeline: Timeline, one: Elected, lost: list[NodeEvent], since_ms: int
 ) -> tuple[int, bool]:
     """Since when there was no leader, and whether that is known: when the one before resigned,
     stopped, hung, or was missed. Else when it wrote last: it led until then at least.
@@ -246,21 +246,21 @@ def _begun_ms(
         return since_ms <= at_ms <= one.at_ms and one.at_ms - at_ms < BEFORE_MS
 
     begun = [event.at_ms for event in lost]
-    begun += [event.at_ms for event in seen.of_node(one.before, Kind.STOPPED)]
+    begun += [event.at_ms for event in timeline.of_node(one.before, Kind.STOPPED)]
     begun += [
         event.at_ms - event.number("gap_ms", 0)
-        for event in seen.of_node(one.before, Kind.LOOP_STALL)
+        for event in timeline.of_node(one.before, Kind.LOOP_STALL)
         if event.at_ms >= one.at_ms
     ]
     begun += [
         event.at_ms
-        for event in seen.events(Kind.CAMPAIGN_BEGAN)
+        for event in timeline.events(Kind.CAMPAIGN_BEGAN)
         # Who has to ask nobody before is in the new epoch already.
         if event.number("epoch") in (one.epoch - 1, one.epoch)
     ]
     if begun := [at_ms for at_ms in begun if belongs(at_ms)]:
         return min(begun), True
-    writes = [at_ms for at_ms in seen.log.writes_ms if at_ms < one.at_ms]
+    writes = [at_ms for at_ms in timeline.log.writes_ms if at_ms < one.at_ms]
     recent = writes and one.before >= 0 and one.at_ms - writes[-1] < BEFORE_MS
     return (writes[-1], False) if recent else (one.at_ms, False)
 
@@ -307,9 +307,9 @@ ALONE_MS = 2_000
 """A failover takes less: brokers that reach no controller for longer are worth a line."""
 
 
-def fences(seen: Timeline) -> Iterator[Line]:
+def fences(timeline: Timeline) -> Iterator[Line]:
     """Fenced, unfenced, registered, unregistered."""
-    changes = seen.changes("broker")
+    changes = timeline.changes("broker")
     for at, change in enumerate(changes):
         old, new = decoded(change.before), decoded(change.after)
         name = f"broker-{change.key}"
@@ -333,10 +333,10 @@ def fences(seen: Timeline) -> Iterator[Line]:
                 change.timestamp_ms,
             )
         elif new["fenced"] and not old["fenced"]:
-            yield _fence(seen, change, new, changes[at + 1 :])
+            yield _fence(timeline, change, new, changes[at + 1 :])
 
 
-def _fence(seen: Timeline, change: Changed, new: dict[str, Any], later: list[Changed]) -> Line:
+def _fence(timeline: Timeline, change: Changed, new: dict[str, Any], later: list[Changed]) -> Line:
     back_ms = next(
         (
             one.timestamp_ms
@@ -361,14 +361,14 @@ def _fence(seen: Timeline, change: Changed, new: dict[str, Any], later: list[Cha
         f"broker-{change.key}",
         text,
         back_ms,
-        tuple(_own_words(seen, int(change.key), change.timestamp_ms, back_ms)),
+        tuple(_own_words(timeline, int(change.key), change.timestamp_ms, back_ms)),
     )
 
 
-def _own_words(seen: Timeline, broker_id: int, at_ms: int, back_ms: int) -> Iterator[str]:
+def _own_words(timeline: Timeline, broker_id: int, at_ms: int, back_ms: int) -> Iterator[str]:
     """What the broker met itself around the time."""
     until_ms = back_ms if back_ms > 0 else at_ms + AROUND_MS
-    for event in seen.of_node(
+    for event in timeline.of_node(
         broker_id, Kind.LOOP_STALL, Kind.CONTROLLER_LOST, Kind.STOPPED, Kind.STARTED, Kind.SPACE_LOW
     ):
         if at_ms - AROUND_MS <= event.at_ms <= until_ms + 1_000 and (said := _in_words(event)):
@@ -390,27 +390,27 @@ def _in_words(event: NodeEvent) -> str:
     return ""
 
 
-def alone(seen: Timeline) -> Iterator[Line]:
+def alone(timeline: Timeline) -> Iterator[Line]:
     """Times in which brokers reached no controller: one line for those that overlap. Of controllers
     that are all dead nobody else tells.
     """
     found = spans(
-        seen,
+        timeline,
         Kind.CONTROLLER_LOST,
         (Kind.CONTROLLER_FOUND, Kind.REGISTERED, Kind.UNFENCED, Kind.LEASE_GRANTED),
     )
-    long = [one for one in found if one.lasted_ms(seen.to_ms) >= ALONE_MS]
-    return (_alone(seen, group) for group in overlapping(long))
+    long = [one for one in found if one.lasted_ms(timeline.to_ms) >= ALONE_MS]
+    return (_alone(timeline, group) for group in overlapping(long))
 
 
-def _alone(seen: Timeline, group: list[Span]) -> Line:
+def _alone(timeline: Timeline, group: list[Span]) -> Line:
     ids = {one.begun.node_id for one in group}
     still = {one.begun.node_id for one in group if one.ended is None}
     from_ms, end_ms = group[0].begun.at_ms, until_ms(group)
-    last_ms = end_ms if end_ms > 0 else seen.to_ms
+    last_ms = end_ms if end_ms > 0 else timeline.to_ms
     fenced = {
         event.node_id
-        for event in seen.events(Kind.FENCED)
+        for event in timeline.events(Kind.FENCED)
         if event.node_id in ids and from_ms <= event.at_ms <= last_ms
     }
     if still:
@@ -431,9 +431,9 @@ def _alone(seen: Timeline, group: list[Span]) -> Line:
     )
 
 
-def lao_stalls(seen: Timeline) -> Iterator[Line]:
+def lao_stalls(timeline: Timeline) -> Iterator[Line]:
     """Times in which LAO stood still, and who held it back."""
-    for begun, ended in spans(seen, Kind.LAO_STALLED, (Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP)):
+    for begun, ended in spans(timeline, Kind.LAO_STALLED, (Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP)):
         if ended is None:
             yield _stall(begun, begun.at_ms - 1_000, -1)
         else:
@@ -464,11 +464,11 @@ SLOW_TOGETHER_MS = 5_000
 """Slow flushes of a node that are no farther apart are told together."""
 
 
-def processes(seen: Timeline) -> Iterator[Line]:
+def processes(timeline: Timeline) -> Iterator[Line]:
     """Starts and ends. A crash is told where the next life begins: nobody writes down a kill."""
-    for node in seen.nodes:
+    for node in timeline.nodes:
         for event in node.events:
-            if seen.from_ms <= event.at_ms <= seen.to_ms:
+            if timeline.from_ms <= event.at_ms <= timeline.to_ms:
                 line = _process(event, node.name)
                 if line is not None:
                     yield line
@@ -496,10 +496,10 @@ def _process(event: NodeEvent, name: str) -> Line | None:
     return Line(at, "STARTED", Weight.NOTE, name, f"{name} started{first}", at)
 
 
-def links(seen: Timeline) -> Iterator[Line]:
+def links(timeline: Timeline) -> Iterator[Line]:
     """Nodes that others did not reach: one line for each, however many noticed."""
     by_peer: dict[int, list[Span]] = defaultdict(list)
-    for one in spans(seen, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
+    for one in spans(timeline, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
         by_peer[one.begun.number("peer_id")].append(one)
     for peer, found in by_peer.items():
         for group in overlapping(found):
@@ -521,10 +521,10 @@ def _link(peer: int, group: list[Span]) -> Line:
     )
 
 
-def stalls(seen: Timeline) -> Iterator[Line]:
+def stalls(timeline: Timeline) -> Iterator[Line]:
     """Nodes that did not run, disks that were slow, hung or full, and clocks that were wrong."""
     slow: dict[int, list[NodeEvent]] = defaultdict(list)
-    for event in seen.events():
+    for event in timeline.events():
         name = f"{event.role}-{event.node_id}"
         if event.kind == Kind.LOOP_STALL:
             gap_ms = event.number("gap_ms", 0)
@@ -595,10 +595,10 @@ RECENT_WRITES = 50
 _TOLD = ("topic", "config", "acl", "voters", "feature", "hostname")
 
 
-def alterations(seen: Timeline) -> Iterator[Line]:
+def alterations(timeline: Timeline) -> Iterator[Line]:
     """Changes of topics, configs, ACLs, voters, features and hostnames."""
     for kind in _TOLD:
-        for together in groups(seen.changes(kind), _belong):
+        for together in groups(timeline.changes(kind), _belong):
             yield from _changed_lines(together)
 
 
@@ -644,11 +644,11 @@ def _changed_line(one: Changed, text: str, until_ms: int) -> Line:
     return Line(one.timestamp_ms, "CHANGED", weight, one.kind, text, until_ms)
 
 
-def partitions(seen: Timeline) -> Iterator[Line]:
+def partitions(timeline: Timeline) -> Iterator[Line]:
     """Leaders of partitions that moved or were missing, a line for each burst."""
     moved = (
         one
-        for one in seen.changes("partition")
+        for one in timeline.changes("partition")
         if one.before is not None
         and one.after is not None
         and decoded(one.before)["leader"] != decoded(one.after)["leader"]
@@ -679,9 +679,9 @@ def _burst(changes: list[Changed]) -> Line:
     )
 
 
-def gaps(seen: Timeline) -> Iterator[Line]:
+def gaps(timeline: Timeline) -> Iterator[Line]:
     """Times without a write, where writes had come often and came again."""
-    times = seen.log.writes_ms
+    times = timeline.log.writes_ms
     pauses: list[int] = []
     for before, after in pairwise(times):
         pause = after - before

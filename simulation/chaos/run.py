@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raftlog import batch
-from raftlog.cli.data_directory import require_node
-from raftlog.cli.log_sources import DirectoryLog, chunks
 from raftlog.client.consumer import EARLIEST, Consumer, Record
 from raftlog.client.log_reader import LogReader
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.errors import RaftlogError
+from raftlog.ops.logs import DirectoryLog, chunks, require_node
 from raftlog.storage.reader import open_read_only
 from raftlog.wire.common.v1 import common_pb2
 from simulation.chaos.clients import PARTITIONS, TOPIC, Clients, History

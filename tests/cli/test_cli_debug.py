@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.bundle import Bundle
 from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster
+from raftlog.ops.bundle import Bundle
 from raftlog.storage.sync_probe import PROBES, probe_sync_us
 
 
@@ -38,7 +38,7 @@ def test_a_bundle_is_read_without_the_cluster(
         for part in ("node.json", "events.jsonl", "log.jsonl", "metrics.txt"):
             assert f"nodes/{node.name}/{part}" in names
     assert b"controller started" in log
-    seen = Bundle(file).seen()
+    seen = Bundle(file).survey()
     assert seen.leader is not None
     assert seen.brokers is not None
     assert raftlog("doctor", "--bundle", file).out.startswith("HEALTHY: cluster")
@@ -72,7 +72,7 @@ def test_garbage_is_no_bundle(tmp_path: Path, content: bytes) -> None:
         Bundle(file)
 
 
-ABOUT = b'{"format":1,"created_ms":1,"version":"1","from_ms":0,"to_ms":9,"nodes":[]}'
+ABOUT = b'{"format":2,"created_ms":1,"version":"1","from_ms":0,"to_ms":9,"nodes":[]}'
 DOCTOR = b'{"nodes":[],"at_ms":1}'
 LOG = b'{"changes":[],"writes_ms":[]}'
 DEEP = b"[" * 100_000

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from raftlog.cli.export_cursor import MAX_ATTEMPTS, ClusterCursors
-from raftlog.cli.log_sources import RunningLog
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.ops.logs import RunningLog
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 

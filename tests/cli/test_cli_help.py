@@ -16,10 +16,9 @@ from command_lines import Raftlog
 from typer.testing import CliRunner
 
 from raftlog.cli import built_in
-from raftlog.cli.local_remedies import LOCAL_DIRECTORY
 from raftlog.cli.main import GROUP, build, build_for
 from raftlog.client.security import TOKEN_VARIABLE
-from raftlog.config.sources import CLI_VARIABLES
+from raftlog.config.sources import CLI_VARIABLES, LOCAL_DIRECTORY
 
 COMMANDS = [
     ("backup",),

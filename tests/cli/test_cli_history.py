@@ -10,9 +10,9 @@ import pytest
 import typer
 from command_lines import Raftlog
 
-from raftlog.cli import explain_evidence
 from raftlog.cli.times import FOR_EVER_MS, Period, parse_span_ms, parse_when_ms
 from raftlog.local.cluster import LocalCluster
+from raftlog.ops import history as ops_history
 
 NOW = round(datetime(2026, 1, 31, 12, 30, tzinfo=UTC).timestamp() * 1000)
 
@@ -114,7 +114,7 @@ def test_story_says_how_many_changes_it_leaves_out_and_keys_push_none_out(
     log = ("--bootstrap-controller", cluster.bootstrap_controllers)
     assert raftlog("topics", "create", "cut", *at).code == 0
     assert raftlog("kv", "put", "cut/a", "1", *at).code == 0
-    monkeypatch.setattr(explain_evidence, "MAX_CHANGES", 2)
+    monkeypatch.setattr(ops_history, "MAX_CHANGES", 2)
     told = " ".join(raftlog("explain", "--since", "1h", *log).out.split())
     assert "changes in the period the newest 2 are told" in told
     assert "changed topic cut: created" in told

@@ -8,13 +8,13 @@ import pytest
 
 from raftlog import batch
 from raftlog.cli.image import find, fold
-from raftlog.cli.log_sources import DirectoryLog, ExportLog, begins_late, chunks
 from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.ops.logs import DirectoryLog, ExportLog, begins_late, chunks
 from raftlog.segments.export import export
 from raftlog.storage.api import SnapshotId
 from raftlog.storage.chunks import read_span

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.local_remedies import LOCAL_DIRECTORY, as_typed_here
+from raftlog.config.sources import LOCAL_DIRECTORY
+from raftlog.ops.doctor import with_local_commands
 from raftlog.ops.quorum_findings import Finding, Severity
 
 ADDRESSES = ["127.0.0.1:9093", "127.0.0.1:9094"]
@@ -29,7 +30,7 @@ def test_of_the_local_cluster_the_scripts_start_what_is_down(
     """[an operator copied `raftlog controller run -c FILE`, and there was no FILE]"""
     directory = cluster(tmp_path / "my cluster", 9094)
     monkeypatch.setenv(LOCAL_DIRECTORY, str(directory))
-    assert [one.command for one in as_typed_here(FOUND, ADDRESSES)] == [
+    assert [one.command for one in with_local_commands(FOUND, ADDRESSES)] == [
         f"raftlog local start --dir '{directory}'",
         f"raftlog local start --dir '{directory}'",
         "timedatectl",
@@ -39,8 +40,8 @@ def test_of_the_local_cluster_the_scripts_start_what_is_down(
 def test_of_another_cluster_they_start_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert as_typed_here(FOUND, ADDRESSES) == FOUND
+    assert with_local_commands(FOUND, ADDRESSES) == FOUND
     monkeypatch.setenv(LOCAL_DIRECTORY, str(cluster(tmp_path / "other", 19_999)))
-    assert as_typed_here(FOUND, ADDRESSES) == FOUND
+    assert with_local_commands(FOUND, ADDRESSES) == FOUND
     monkeypatch.setenv(LOCAL_DIRECTORY, str(tmp_path / "gone"))
-    assert as_typed_here(FOUND, ADDRESSES) == FOUND
+    assert with_local_commands(FOUND, ADDRESSES) == FOUND

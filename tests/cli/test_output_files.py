@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.cli.bundle import write_bundle
 from raftlog.cli.exits import Exit, exit_code
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster
+from raftlog.ops.bundle import write_bundle
 
 
 def test_a_bundle_that_finds_no_space_is_not_left_behind(

@@ -16,7 +16,6 @@ import structlog
 
 from raftlog import batch
 from raftlog.cli import image, log
-from raftlog.cli.log_sources import DirectoryLog
 from raftlog.cli.main import build
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line, print_table
 from raftlog.cli.reporting import report
@@ -25,6 +24,7 @@ from raftlog.metadata.records import record
 from raftlog.observability.http_server import HttpServer, escape
 from raftlog.observability.logs import setup_logging
 from raftlog.observability.registry import MetricsRegistry
+from raftlog.ops.logs import DirectoryLog
 from raftlog.printable import printable, printable_json
 from raftlog.safe_console import SafeConsole
 from raftlog.storage.chunks import read_span

@@ -8,21 +8,20 @@ from pathlib import Path
 
 from cluster_kit import until
 
-from raftlog.cli.doctor_evidence import gather
-from raftlog.cli.node_queries import ask_all, find_nodes, journals, nodes_of
 from raftlog.client.security import ClientSecurity
 from raftlog.local.cluster import LocalCluster
 from raftlog.observability.journal import read_journal
+from raftlog.ops.collector import Collector, Diagnosis, nodes_of
 from raftlog.ops.evidence import NodeTold
-from raftlog.wire.node.v1 import node_pb2 as pb
 
 PLAIN = ClientSecurity()
 
 
 def ask(cluster: LocalCluster) -> dict[str, NodeTold]:
     async def asked() -> list[NodeTold]:
-        seen = await gather(cluster.bootstrap_controllers.split(","), 5.0, PLAIN)
-        return await journals(seen, nodes_of(seen), 0, 5.0, PLAIN)
+        collector = Collector(PLAIN)
+        survey = await collector.survey(cluster.bootstrap_controllers.split(","), 5.0)
+        return await collector.journals(survey, nodes_of(survey), 0, 5.0)
 
     return {one.name: one for one in asyncio.run(asked())}
 
@@ -59,16 +58,16 @@ def test_a_killed_leader(tmp_path: Path) -> None:
         assert kinds(told[broker])[:1] == ["started"]
         assert {"registered", "unfenced", "controller_found"} <= set(kinds(told[broker]))
 
-        async def describe() -> list[pb.DescribeNodeResponse]:
-            nodes = await find_nodes(cluster.bootstrap_controllers.split(","), 5.0, PLAIN)
-            request, response = pb.DescribeNodeRequest(), pb.DescribeNodeResponse
-            found = await ask_all(nodes, "DescribeNode", request, response, 5.0, PLAIN)
-            return [one.response for one in found]
+        async def describe() -> list[Diagnosis]:
+            collector = Collector(PLAIN)
+            survey = await collector.survey(cluster.bootstrap_controllers.split(","), 5.0)
+            return await collector.diagnoses(nodes_of(survey), 5.0, log_lines=1, disk=False)
 
-        described = asyncio.run(describe())
-        assert [one.role for one in described] == ["controller"] * 3 + ["broker"]
-        assert all(one.version and one.http_listener and one.log_level for one in described)
-        values = {one.name: one.value for one in described[0].config}
+        described = [one.described for one in asyncio.run(describe())]
+        assert [one["role"] for one in described] == ["controller"] * 3 + ["broker"]
+        assert all(one["version"] and one["http_listener"] for one in described)
+        assert all(one["log_level"] for one in described)
+        values = {one["name"]: one["value"] for one in described[0]["config"]}
         assert values["process.roles"] == '["controller"]'
         cluster.stop_all()
     finally:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import msgspec
+
 from raftlog.ops.doctor import diagnose
-from raftlog.ops.evidence import NodeSeen, Reach, Survey
+from raftlog.ops.evidence import (
+    Broker,
+    BrokersAnswer,
+    BrokerState,
+    Feature,
+    NodeSeen,
+    Partitions,
+    QuorumAnswer,
+    Reach,
+    Replica,
+    Survey,
+)
 from raftlog.ops.quorum_findings import Finding
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 AT_MS = 1_700_000_000_000
 """22:13:20 UTC."""
@@ -20,7 +31,7 @@ def endpoint(node_id: int) -> str:
     return f"127.0.0.1:{9090 + node_id}"
 
 
-def voter(node_id: int, **fields: Any) -> pb.ReplicaState:
+def voter(node_id: int, **fields: Any) -> Replica:
     given: dict[str, Any] = {
         "endpoint": endpoint(node_id),
         "log_end_offset": 100,
@@ -28,16 +39,16 @@ def voter(node_id: int, **fields: Any) -> pb.ReplicaState:
         "last_caught_up_age_ms": 20,
         **fields,
     }
-    return pb.ReplicaState(replica_id=node_id, **given)
+    return Replica(replica_id=node_id, **given)
 
 
 def described(
     node_id: int,
     role: str,
-    voters: Collection[pb.ReplicaState],
+    voters: Collection[Replica],
     leader_id: int = -1,
     **fields: Any,
-) -> pb.DescribeQuorumResponse:
+) -> QuorumAnswer:
     given: dict[str, Any] = {
         "cluster_id": CLUSTER,
         "leader_epoch": 7,
@@ -45,8 +56,9 @@ def described(
         "high_watermark": 100,
         **fields,
     }
-    return pb.DescribeQuorumResponse(
-        node_id=node_id, role=role, leader_id=leader_id, voters=voters, **given
+    given["features"] = msgspec.convert(given.get("features", []), list[Feature])
+    return QuorumAnswer(
+        node_id=node_id, role=role, leader_id=leader_id, voters=list(voters), **given
     )
 
 
@@ -57,7 +69,7 @@ def quorum(
     *,
     voters: Mapping[int, Mapping[str, Any]] | None = None,
     says: Mapping[int, Mapping[str, Any]] | None = None,
-    brokers: controller_pb2.DescribeBrokersResponse | None = None,
+    brokers: BrokersAnswer | None = None,
     brokers_failure: str = "",
 ) -> Survey:
     """Nodes 1 to ``size``; ``leader`` 0: nobody leads. ``gone``: those that do not answer;
@@ -79,21 +91,20 @@ def quorum(
     return Survey(tuple(found), brokers, brokers_failure, AT_MS)
 
 
-def broker(broker_id: int, **fields: Any) -> controller_pb2.DescribedBroker:
+def broker(broker_id: int, **fields: Any) -> Broker:
     given: dict[str, Any] = {
-        "state": controller_pb2.ACTIVE,
+        "state": BrokerState.ACTIVE,
         "endpoint": f"127.0.0.1:{9190 + broker_id}",
         "applied_offset": 99,
         "last_contact_age_ms": 50,
     }
-    return controller_pb2.DescribedBroker(broker_id=broker_id, **{**given, **fields})
+    return Broker(broker_id=broker_id, **{**given, **fields})
 
 
-def brokers(
-    *described: controller_pb2.DescribedBroker, **fields: Any
-) -> controller_pb2.DescribeBrokersResponse:
+def brokers(*described: Broker, **fields: Any) -> BrokersAnswer:
     given: dict[str, Any] = {"lowest_acknowledged_offset": 99, "high_watermark": 100, **fields}
-    return controller_pb2.DescribeBrokersResponse(brokers=described, **given)
+    given["partitions"] = msgspec.convert(given.get("partitions", {}), Partitions)
+    return BrokersAnswer(brokers=list(described), **given)
 
 
 def only(seen: Survey) -> Finding:

@@ -7,9 +7,8 @@ from typing import Any
 from clusters import codes, only, quorum
 
 from raftlog.ops.doctor import diagnose
-from raftlog.ops.evidence import Reach, Survey
+from raftlog.ops.evidence import Reach, Replica, Survey
 from raftlog.ops.quorum_findings import Severity
-from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 VOTERS = {one: {"replica_directory_id": f"dir-{one}"} for one in (1, 2, 3)}
 
@@ -61,7 +60,7 @@ def test_a_voter_that_does_not_know_yet_that_it_is_one_has_its_own_directory() -
 
 
 def twice(age_ms: int = 30, replica_id: int = 3, connected_from: str = "") -> Survey:
-    other = pb.ReplicaState(
+    other = Replica(
         replica_id=replica_id,
         replica_directory_id="dir-twin",
         last_fetch_age_ms=age_ms,

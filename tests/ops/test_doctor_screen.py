@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from clusters import broker, brokers, described, endpoint, quorum, voter
+from msgspec.structs import replace
 from test_node_rules import EXPIRED, OWN, behind_tls, clocks, disk, told
 
-from raftlog.ops.doctor import MOST_FINDINGS, diagnose, document, screen, verdict
-from raftlog.ops.evidence import NodeSeen, Reach, Survey
-from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.ops.doctor import MOST_FINDINGS, diagnose, document, screen
+from raftlog.ops.evidence import BrokerState, NodeSeen, Reach, Survey
 
 REASON = "UNAVAILABLE: failed to connect: Connection refused (111) \x1b[2J"
 SITUATIONS = {
@@ -30,7 +29,7 @@ SITUATIONS = {
         voters={3: {"last_fetch_age_ms": 99_999}},
         brokers=brokers(
             *(
-                broker(one, state=controller_pb2.INACTIVE, reason="its session has ended")
+                broker(one, state=BrokerState.INACTIVE, reason="its session has ended")
                 for one in range(1, 20)
             ),
             partitions={"total": 100, "offline": 100},
@@ -81,7 +80,7 @@ SITUATIONS = {
 
 def shown(seen: Survey) -> str:
     findings = diagnose(seen)
-    return screen(seen, findings, verdict(findings))
+    return screen(seen, findings)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
@@ -117,7 +116,7 @@ def test_the_table_says_whom_a_node_does_not_reach() -> None:
 def test_json_has_every_finding() -> None:
     seen = SITUATIONS["brokers"]
     findings = diagnose(seen)
-    told = json.loads(json.dumps(document(seen, findings, verdict(findings))))
+    told = json.loads(json.dumps(document(seen, findings)))
     assert told["verdict"] == "down"
     assert [one["code"] for one in told["findings"]] == [one.code for one in findings]
     assert told["nodes"][2] == {

@@ -9,7 +9,8 @@ import pytest
 from raftlog import batch
 from raftlog.metadata import pmap
 from raftlog.metadata.authors import author
-from raftlog.metadata.entities import Broker, Listener, Process, Topic
+from raftlog.metadata.entities import Broker as Registered
+from raftlog.metadata.entities import Listener, Process, Topic
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 from raftlog.ops.console_page import (
@@ -21,12 +22,19 @@ from raftlog.ops.console_page import (
     document,
 )
 from raftlog.ops.doctor import diagnose
-from raftlog.ops.evidence import NodeSeen, Reach, Survey
+from raftlog.ops.evidence import (
+    Broker,
+    BrokersAnswer,
+    BrokerState,
+    NodeSeen,
+    QuorumAnswer,
+    Reach,
+    Replica,
+    Survey,
+)
 from raftlog.ops.story import Story
 from raftlog.ops.story_lines import Line, Weight
 from raftlog.principals import ANONYMOUS_PRINCIPAL
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2
 
 NODE = {"role": "broker", "node_id": 4}
@@ -34,17 +42,15 @@ HOSTILE = "<script>document.title='owned'</script>"
 
 
 def _seen(**brokers: Any) -> Survey:
-    voters = [quorum_pb2.ReplicaState(replica_id=one, endpoint=f"c:{one}") for one in (1, 2, 3)]
-    leader = quorum_pb2.DescribeQuorumResponse(
+    voters = [Replica(replica_id=one, endpoint=f"c:{one}") for one in (1, 2, 3)]
+    leader = QuorumAnswer(
         cluster_id="c", node_id=1, role="leader", leader_id=1, voters=voters, log_end_offset=10
     )
     described = [
-        controller_pb2.DescribedBroker(
-            broker_id=one, state=controller_pb2.ACTIVE, applied_offset=9 - one % 2, reason=HOSTILE
-        )
+        Broker(broker_id=one, state=BrokerState.ACTIVE, applied_offset=9 - one % 2, reason=HOSTILE)
         for one in (4, 5)
     ]
-    found = controller_pb2.DescribeBrokersResponse(
+    found = BrokersAnswer(
         brokers=described, high_watermark=10, lowest_acknowledged_offset=8, **brokers
     )
     nodes = (
@@ -54,8 +60,8 @@ def _seen(**brokers: Any) -> Survey:
     return Survey(nodes, found, "", 5)
 
 
-def _no_brokers() -> controller_pb2.DescribeBrokersResponse:
-    return controller_pb2.DescribeBrokersResponse(
+def _no_brokers() -> BrokersAnswer:
+    return BrokersAnswer(
         high_watermark=5,
         lowest_acknowledged_offset=-1,
         lao_unknown_reason="no broker is unfenced",
@@ -93,7 +99,7 @@ def test_without_a_leader_brokers_are_those_that_were_registered() -> None:
     """[three brokers served reads, and the page said that there were none]"""
     at = (Listener("", "b", 4),)
     process = Process("", "", 0, 0)
-    known = {4: Broker(4, 7, "", at, (), "r1", False, False, (), 1, process, "")}
+    known = {4: Registered(4, 7, "", at, (), "r1", False, False, (), 1, process, "")}
     made = document(Survey((), None, "", 5), Image(brokers=_mapped(known)), [], None, NODE)
     (shown,) = made["brokers"]["shown"]
     assert (shown["id"], shown["endpoint"], shown["state"]) == (4, "b:4", "not known")

@@ -8,15 +8,16 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from clusters import CLUSTER, broker, brokers, codes, described, voter
+from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from raftlog.cli.doctor_evidence import GRACE, gather
-from raftlog.cli.node_queries import journals, nodes_of
 from raftlog.client.security import ClientSecurity
 from raftlog.observability.journal import Kind
-from raftlog.ops.evidence import Reach, Survey
+from raftlog.ops.collector import GRACE, Collector, nodes_of
+from raftlog.ops.evidence import BrokersAnswer, BrokerState, QuorumAnswer, Reach, Survey
 from raftlog.ops.evidence import Timeline as Told
 from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.wire.controller.v1 import controller_pb2
@@ -46,8 +47,8 @@ class FakeNode:
     def __init__(self) -> None:
         self.server = grpc.aio.server()
         self.port = self.server.add_insecure_port("127.0.0.1:0")
-        self.answer = pb.DescribeQuorumResponse()
-        self.brokers = controller_pb2.DescribeBrokersResponse(high_watermark=5)
+        self.answer = QuorumAnswer()
+        self.brokers = BrokersAnswer(high_watermark=5)
         self.ahead_ms = self.overruled_ms = 0
         """Of its clock; and by how much it keeps it back to the majority's."""
         self.asked = asyncio.Event()
@@ -86,12 +87,12 @@ class FakeNode:
         answer = self.answer
         self.asked.set()
         await asyncio.sleep(self.late_s)
-        return answer
+        return _wire(answer, pb.DescribeQuorumResponse())
 
     async def _brokers(
         self, request: object, context: object
     ) -> controller_pb2.DescribeBrokersResponse:
-        return self.brokers
+        return _wire(self.brokers, controller_pb2.DescribeBrokersResponse())
 
     async def _node(self, request: object, context: Any) -> node_pb2.DescribeNodeResponse:
         if self.about is None:
@@ -115,6 +116,10 @@ class FakeNode:
         return f"127.0.0.1:{self.port}"
 
 
+def _wire(answer: Any, message: Message) -> Any:
+    return json_format.ParseDict(msgspec.to_builtins(answer), message)
+
+
 def _bytes(message: Message) -> bytes:
     return message.SerializeToString()
 
@@ -128,7 +133,7 @@ async def node() -> AsyncIterator[FakeNode]:
 
 
 async def look(*addresses: str, timeout_s: float = 2.0) -> Survey:
-    return await gather(addresses, timeout_s, ClientSecurity())
+    return await Collector(ClientSecurity()).survey(addresses, timeout_s)
 
 
 async def test_host_name_that_does_not_resolve_is_seen() -> None:
@@ -257,15 +262,15 @@ async def test_clocks_disks_and_builds_are_asked_of_controllers_and_brokers(
         node.brokers = brokers(
             broker(4, endpoint=serving.address),
             broker(5, endpoint=silent),
-            broker(6, endpoint=silent, state=controller_pb2.INACTIVE),
+            broker(6, endpoint=silent, state=BrokerState.INACTIVE),
         )
         begun = time.monotonic()
         seen = await look(node.address, timeout_s=2.0)
         assert time.monotonic() - begun < 2.0, "a broker that hangs is not waited for"
-        (one,) = (one for one in seen.nodes if one.about)
-        assert one.about is not None
-        assert abs(one.about.ahead_ms) < 1_000
-        (told,) = seen.broker_nodes
+        (one,) = (one for one in seen.nodes if one.report)
+        assert one.report is not None
+        assert abs(one.report.ahead_ms) < 1_000
+        (told,) = seen.broker_reports
         assert (told.name, told.node.version) == ("broker 4", "2")
         assert abs(told.ahead_ms - 60_000) < 1_000
         assert {"CLOCKS_DIFFER", "DISK_NEARLY_FULL", "MIXED_BUILDS"} <= set(codes(seen))
@@ -276,7 +281,7 @@ async def test_clocks_disks_and_builds_are_asked_of_controllers_and_brokers(
 async def test_a_build_that_does_not_tell_of_itself_is_seen_all_the_same(node: FakeNode) -> None:
     node.answer = described(1, "leader", [voter(1, endpoint=node.address)], 1)
     (one,) = (await look(node.address)).nodes
-    assert (one.reach, one.about) == (Reach.ANSWERS, None)
+    assert (one.reach, one.report) == (Reach.ANSWERS, None)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +307,7 @@ async def test_times_are_by_the_leaders_time_whatever_the_clocks_show(
         seen = await look(node.address)
         now_ms = time.time_ns() // 1_000_000 + leads_by_ms - overruled_ms
         assert abs(seen.at_ms - now_ms) < 1_000
-        told = await journals(seen, nodes_of(seen), 60_000, 2.0, ClientSecurity())
+        told = await Collector(ClientSecurity()).journals(seen, nodes_of(seen), 60_000, 2.0)
         assert [one.name for one in told] == ["controller-1", "controller-2"]
         for one in told:
             assert abs(one.events[0].at_ms - (now_ms - 60_000)) < 2_000

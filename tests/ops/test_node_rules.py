@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ from clusters import (
     quorum,
     voter,
 )
+from msgspec.structs import replace
 
 from raftlog.ops.doctor import Verdict, diagnose, verdict
-from raftlog.ops.evidence import About, NodeSeen, Reach, Survey
+from raftlog.ops.evidence import NodeAnswer, NodeReport, NodeSeen, Reach, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
 from raftlog.transport.tls_look import TlsSeen, TlsTrouble
-from raftlog.wire.node.v1 import node_pb2
 
 GIB = 1 << 30
 T = TlsTrouble
@@ -33,18 +32,18 @@ T = TlsTrouble
 def told(seen: Survey, says: Mapping[int, Mapping[str, Any]]) -> Survey:
     """The same, with what nodes say of themselves; ids above the quorum's are of brokers."""
 
-    def about(kind: str, node_id: int) -> About:
+    def about(kind: str, node_id: int) -> NodeReport:
         fields: dict[str, Any] = {"cluster_id": CLUSTER, "now_ms": 1, **says[node_id]}
         ahead_ms = fields.pop("ahead_ms", 0)
-        return About(f"{kind} {node_id}", node_pb2.DescribeNodeResponse(**fields), ahead_ms)
+        return NodeReport(f"{kind} {node_id}", NodeAnswer(**fields), ahead_ms)
 
     ids = {one.node_id for one in seen.nodes}
     nodes = tuple(
-        replace(one, about=about("node", one.node_id)) if one.node_id in says else one
+        replace(one, report=about("node", one.node_id)) if one.node_id in says else one
         for one in seen.nodes
     )
     brokers = tuple(about("broker", one) for one in says if one not in ids)
-    return replace(seen, nodes=nodes, broker_nodes=brokers)
+    return replace(seen, nodes=nodes, broker_reports=brokers)
 
 
 def behind_tls(gone: Mapping[int, TlsSeen], leader: int, **fields: Any) -> Survey:
@@ -111,24 +110,21 @@ def test_a_disk_that_is_nearly_full_is_named_with_what_is_free() -> None:
 def test_a_broker_below_its_reserve_refuses_producers() -> None:
     """[the doctor called the cluster healthy, with a notice]"""
     seen = disk(12 << 20, 200 << 20)
-    full = [about_low(one) if one.name == "broker 5" else one for one in seen.broker_nodes]
-    found = diagnose(replace(seen, broker_nodes=tuple(full)))
+    full = [about_low(one) if one.name == "broker 5" else one for one in seen.broker_reports]
+    found = diagnose(replace(seen, broker_reports=tuple(full)))
     (low,) = [one for one in found if one.code == "BROKER_LOW_ON_SPACE"]
     assert low.severity is Severity.DEGRADED
     assert low.cause == (
         "The disk of broker 5 (12 of 200 MiB are free) is below its free-space reserve."
     )
     assert all("broker 5" not in one.cause for one in found if one is not low)
-    alone = replace(seen, broker_nodes=tuple(full), brokers=brokers(broker(5)))
+    alone = replace(seen, broker_reports=tuple(full), brokers=brokers(broker(5)))
     (down,) = [one for one in diagnose(alone) if one.code == "BROKER_LOW_ON_SPACE"]
     assert down.severity is Severity.DOWN, "every producer is refused"
 
 
-def about_low(one: About) -> About:
-    said = node_pb2.DescribeNodeResponse()
-    said.CopyFrom(one.node)
-    said.low_on_space, said.role = True, "broker"
-    return replace(one, node=said)
+def about_low(one: NodeReport) -> NodeReport:
+    return replace(one, node=replace(one.node, low_on_space=True, role="broker"))
 
 
 def test_a_disk_below_its_reserve_is_named_once() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 import pytest
 from clusters import AT_MS, CLUSTER, brokers, codes, described, endpoint, only, quorum, voter
+from msgspec.structs import replace
 
 from raftlog.ops import doctor as diagnosis
 from raftlog.ops.doctor import Verdict, diagnose, verdict
-from raftlog.ops.evidence import About, NodeSeen, Reach, Survey
+from raftlog.ops.evidence import NodeAnswer, NodeReport, NodeSeen, Reach, Survey
 from raftlog.ops.quorum_findings import Severity
-from raftlog.wire.node.v1 import node_pb2
 
 R, S = Reach.REFUSES, Reach.SILENT
 
@@ -84,8 +83,8 @@ def test_voters_that_do_not_reach_each_other_are_named_with_the_addresses_dialed
     for node in seen.nodes:
         others = [voter(one, **({} if one == node.node_id else lost[one])) for one in (1, 2, 3)]
         answer = described(node.node_id, "prospective", others)
-        nodes.append(dataclasses.replace(node, description=answer))
-    found = only(dataclasses.replace(seen, nodes=tuple(nodes)))
+        nodes.append(replace(node, description=answer))
+    found = only(replace(seen, nodes=tuple(nodes)))
     assert (found.code, found.severity) == ("VOTERS_APART", Severity.DOWN)
     assert found.cause == (
         "No leader: 3 of 3 voters answer, but they do not reach each other: node 1 does not answer"
@@ -227,10 +226,8 @@ def test_different_bytes_below_the_same_offset_are_told() -> None:
 
 def test_log_that_a_node_contradicts_is_told() -> None:
     said = "controller 1 has another log from offset 21 on"
-    node = node_pb2.DescribeNodeResponse(
-        cluster_id=CLUSTER, node_id=4, role="broker", log_contradiction=said
-    )
-    found = only(dataclasses.replace(quorum(3), broker_nodes=(About("broker 4", node),)))
+    node = NodeAnswer(cluster_id=CLUSTER, node_id=4, role="broker", log_contradiction=said)
+    found = only(replace(quorum(3), broker_reports=(NodeReport("broker 4", node),)))
     assert (found.code, found.severity) == ("LOG_CONTRADICTED", Severity.DOWN)
     assert found.cause == f"Broker 4 says: {said}."
 
@@ -258,7 +255,7 @@ def test_a_disk_below_its_reserve() -> None:
 def test_two_clusters() -> None:
     seen = quorum(3)
     other = described(9, "leader", [voter(9)], 9, cluster_id="other")
-    both = dataclasses.replace(
+    both = replace(
         seen,
         nodes=(*seen.nodes, NodeSeen("127.0.0.1:1", Reach.ANSWERS, other, node_id=9)),
     )
@@ -269,7 +266,7 @@ def test_two_clusters() -> None:
 def test_an_address_of_nobody_is_a_notice() -> None:
     seen = quorum(3)
     wrong = NodeSeen("127.0.0.1:9", Reach.OTHER, None, "UNIMPLEMENTED: Method not found!")
-    found = only(dataclasses.replace(seen, nodes=(*seen.nodes, wrong)))
+    found = only(replace(seen, nodes=(*seen.nodes, wrong)))
     assert (found.code, found.severity) == ("ADDRESS_WRONG", Severity.NOTICE)
     assert "Method not found" in found.cause
 

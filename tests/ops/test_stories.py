@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from raftlog.metadata.changes import Changed
 from raftlog.observability.journal import Kind, NodeEvent, checked_details
@@ -346,7 +346,7 @@ def test_span_has_no_length_when_the_journal_left_events_out() -> None:
         (93_000, FOUND, {"controller_id": 1, "epoch": 3}),
     )  # fmt: skip
     first, second, third = whole.events
-    told = story(replace(whole, events=(first, msgspec.structs.replace(second, left_out=7), third)))
+    told = story(replace(whole, events=(first, replace(second, left_out=7), third)))
     assert the(told, "NO_CONTROLLER").text == "broker 4 reached no controller for 3 s"
     assert told.missing == ("broker-4: 7 events, too many at once for its journal",)
 

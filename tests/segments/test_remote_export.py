@@ -13,7 +13,7 @@ import fsspec
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 
-from raftlog.cli.log_sources import ExportLog
+from raftlog.ops.logs import ExportLog
 from raftlog.segments.checkpoint_faults import checkpoint_faults
 from raftlog.segments.compact import compact
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from log_history import LogHistory
 from msgspec.structs import replace
 
-from raftlog.cli.log_sources import ExportLog, chunks
+from raftlog.ops.logs import ExportLog, chunks
 from raftlog.segments.errors import (
     CorruptExportError,
     ExportError,

@@ -22,11 +22,11 @@ from storage_kit import (
 
 from raftlog import batch
 from raftlog.batch import RecordData
-from raftlog.cli.log_sources import open_log
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.metadata.voters_log import to_entries
+from raftlog.ops.logs import open_log
 from raftlog.storage import log_store
 from raftlog.storage.api import AcceptHeader, LogStore, SnapshotId, VoteState
 from raftlog.storage.layout import LogState, read_log_state, write_log_state
@@ -559,17 +559,17 @@ async def test_a_reader_says_which_damaged_snapshot_it_leaves_out(
     for one in (SnapshotId(4, 1), SnapshotId(8, 1)):
         assert await make(store, one) is None
     store.close()
-    with open_log(tmp_path / "data", None, "", 1.0):
+    with open_log(tmp_path / "data", None, tuple, 1.0):
         assert capsys.readouterr().err == ""
     (newest,) = (tmp_path / "data/snapshots").glob(f"{8:020d}-*")
     newest.write_bytes(newest.read_bytes()[:-1])
-    with open_log(tmp_path / "data", None, "", 1.0) as source:
+    with open_log(tmp_path / "data", None, tuple, 1.0) as source:
         said = capsys.readouterr().err
         assert said.startswith(f"snapshot {newest} is corrupt: ")
         assert said.endswith("; it is left out\n")
         assert source.high_watermark == 4, "what the damaged one proved is not said to be committed"
     newest.write_bytes(next((tmp_path / "data/snapshots").glob(f"{4:020d}-*")).read_bytes())
-    with open_log(tmp_path / "data", None, "", 1.0) as source:
+    with open_log(tmp_path / "data", None, tuple, 1.0) as source:
         said = capsys.readouterr().err
         assert (
             said

@@ -1,49 +1,45 @@
-"""Logs that commands read: of a running cluster, of a stopped node's directory, of an export.
-
-All the same to who reads.
+"""Logs at hand, all read alike: of a running cluster, of a stopped node's directory, of an export;
+and what nodes say of the state and the log, by which a replay is checked.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
-
-import typer
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raftlog import batch
-from raftlog.cli.options import controllers
-from raftlog.cli.output import print_error
 from raftlog.errors import ApiError, ConfigError, CorruptLogError, ErrorCode
+from raftlog.metadata.entities import format_hash
 from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import DIGEST_BYTES
 from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot import SnapshotLoader
-from raftlog.segments.manifest import RAW, StateHash, read_manifest
+from raftlog.metadata.snapshot_file import Footer, SnapshotId, SnapshotVerifier
+from raftlog.printable import printable
+from raftlog.segments.manifest import MANIFEST_NAME, RAW, StateHash, read_manifest
 from raftlog.segments.place import open_place
 from raftlog.segments.reading import read_segment
+from raftlog.storage.meta_file import META_FILE
+from raftlog.transport.api import Transport
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from raftlog.cli.session import Session
     from raftlog.client.controller_client import ControllerClient
     from raftlog.client.log_reader import LogInfo, LogReader
+    from raftlog.ops.evidence import Survey
     from raftlog.storage.reader import LogReader as DirectoryReader
     from raftlog.wire.controller.v1.controller_pb2 import ControllerResponse
+
 
 READ_BYTES = 1 << 20
 POLL_GRACE_S = 2.0
 """So much later than it should a controller may answer a poll, before another one is looked for."""
-
-DataDirectory = Annotated[
-    Path | None,
-    typer.Option("--directory", "-d", metavar="DIR", help="Read a stopped node's data directory."),
-]
-ExportDirectory = Annotated[
-    str | None, typer.Option("--export", "-e", metavar="DIR|URI", help="Read an export.")
-]
 
 
 class LogSource(Protocol):
@@ -103,13 +99,18 @@ class LogSource(Protocol):
 
 @contextmanager
 def open_log(
-    directory: Path | None, export: str | None, bootstrap_controller: str, timeout_s: float
+    directory: Path | None,
+    export: str | None,
+    addresses: Callable[[], Sequence[str]],
+    timeout_s: float,
 ) -> Iterator[LogSource]:
-    """The log that the options name. Raises ConfigError, CorruptLogError, ApiError, ExportError."""
+    """Open the log of a stopped node's directory, of an export, or of the running cluster with the
+    controllers that ``addresses`` returns. Raises ConfigError, CorruptLogError, ApiError,
+    ExportError.
+    """
     if directory is not None and export is not None:
         raise ConfigError("give either --directory or --export, not both")
     if directory is not None:
-        from raftlog.cli.data_directory import require_node
         from raftlog.storage.reader import open_read_only
 
         require_node(directory)
@@ -119,10 +120,10 @@ def open_log(
     elif export is not None:
         source = ExportLog(export)
         if source.doubt:
-            print_error(source.doubt)
+            _warn(source.doubt)
         yield source
     else:
-        with closing(RunningLog(bootstrap_controller, timeout_s)) as running:
+        with closing(RunningLog(addresses(), timeout_s)) as running:
             yield running
 
 
@@ -131,7 +132,7 @@ def say_left_out(log: DirectoryReader) -> None:
     may be proven to be committed.
     """
     for what in log.left_out:
-        print_error(f"{what}; it is left out")
+        _warn(f"{what}; it is left out")
 
 
 def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterator[bytes]:
@@ -242,8 +243,6 @@ class DirectoryLog:
 
     def said(self) -> list[StateHash]:
         """What the snapshots beside the log say of the state."""
-        from raftlog.cli.state_hash_records import said_by_directory
-
         return said_by_directory(self._log)
 
     def _find_high_watermark(self) -> int:
@@ -333,14 +332,12 @@ class RunningLog:
     Close it.
     """
 
-    def __init__(self, bootstrap_controller: str, timeout_s: float) -> None:
-        from raftlog.cli.state_hash_records import StateHashRecorder
-
+    def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
+        self._addresses, self._timeout_s = tuple(addresses), timeout_s
+        self._rng = random.Random()
         self._runner = asyncio.Runner()
         try:
-            self._session, self._reader, info = self._runner.run(
-                _connect(bootstrap_controller, timeout_s)
-            )
+            self._transport, self._reader, info = self._runner.run(self._connect())
         except BaseException:
             self._runner.close()
             raise
@@ -350,30 +347,45 @@ class RunningLog:
         self.start_offset = info.log_start_offset
         self.high_watermark = self.end_offset = info.high_watermark
         self._snapshot_id = info.snapshot_id
-        self._controllers = (bootstrap_controller, timeout_s)
         self._client: ControllerClient | None = None
         self.listener: Callable[[bytes], None] | None = None
-        """Hears every chunk that is read."""
-        addresses = controllers(bootstrap_controller)
-        self._witness = StateHashRecorder(
-            self._session.transport, addresses, info.cluster_id, info.generation
-        )
+        """Called with every chunk that is read."""
+        self._state_hashes = _StateHashes(self._transport, addresses, info)
+
+    async def _connect(self) -> tuple[Transport, LogReader, LogInfo]:
+        from raftlog.client.listening import require_listener
+        from raftlog.client.log_reader import LogReader
+        from raftlog.client.security import security_of_environment
+        from raftlog.transport.grpc_transport import GrpcTransport
+
+        tls, token = security_of_environment()
+        files = None if tls is None else tls.files
+        require_listener(self._addresses, plaintext=tls is None, files=files)
+        transport = GrpcTransport(tls=tls, token=token)
+        reader = LogReader(transport, self._addresses, rng=self._rng, timeout_s=self._timeout_s)
+        try:
+            return transport, reader, await reader.info()
+        except BaseException:
+            reader.close()
+            await transport.close()
+            raise
 
     def now_ms(self) -> int:
         """See LogSource."""
-        from raftlog.cli.doctor_evidence import LOOK_S, gather
         from raftlog.client.security import security_of_environment
+        from raftlog.ops.collector import LOOK_S, Collector
 
-        bootstrap, timeout_s = self._controllers
-        seen = self._runner.run(
-            gather(controllers(bootstrap), min(timeout_s, LOOK_S), security_of_environment())
-        )
-        if seen.ahead_ms is None:
+        async def look() -> Survey:
+            collector = Collector(security_of_environment())
+            return await collector.survey(self._addresses, min(self._timeout_s, LOOK_S))
+
+        survey = self._runner.run(look())
+        if survey.ahead_ms is None:
             raise ConfigError(
                 "no controller tells its time (DescribeNode, which needs DESCRIBE on CLUSTER):"
                 " give --from with a date in place of --since"
             )
-        return seen.at_ms
+        return survey.at_ms
 
     @property
     def connections(self) -> int:
@@ -392,13 +404,13 @@ class RunningLog:
 
         Raises ApiError; refused items are in the response.
         """
-        bootstrap, timeout_s = self._controllers
+        from raftlog.client.controller_client import ControllerClient
 
         async def ask() -> ControllerResponse:
             if self._client is None:
-                self._client = self._session.controllers(bootstrap)
+                self._client = ControllerClient(self._transport, self._addresses, rng=self._rng)
             return await self._client.call(
-                body, timeout_s=timeout_s, principal=principal, raise_refused=False
+                body, timeout_s=self._timeout_s, principal=principal, raise_refused=False
             )
 
         return self._runner.run(ask())
@@ -426,7 +438,7 @@ class RunningLog:
 
     def said(self) -> list[StateHash]:
         """What the nodes of the quorum, those that answer, say of their state."""
-        return self._runner.run(self._witness.ask())
+        return self._runner.run(self._state_hashes.ask())
 
     def image_up_to(self, last: int) -> Image:
         """See LogSource: that of the newest snapshot, the only one that is told of."""
@@ -439,20 +451,154 @@ class RunningLog:
         return loader.finish()
 
     def close(self) -> None:
-        """End the connection and the loop."""
-        self._runner.run(self._session.close())
+        """Close the connections and the event loop."""
+        self._runner.run(self._close())
         self._runner.close()
 
+    async def _close(self) -> None:
+        self._reader.close()
+        if self._client is not None:
+            self._client.close()
+        await self._transport.close()
 
-async def _connect(
-    bootstrap_controller: str, timeout_s: float
-) -> tuple[Session, LogReader, LogInfo]:
-    from raftlog.cli.session import open_session
 
-    session = open_session(timeout_s)
-    try:
-        reader = session.log(bootstrap_controller)
-        return session, reader, await reader.info()
-    except BaseException:
-        await session.close()
-        raise
+ANSWER_WITHIN_S = 2.0
+"""For each question: a node that does not answer is not recorded, and the export does not wait for
+it.
+"""
+READ_BYTES = 1 << 20
+
+
+class _StateHashes:
+    """Asks all nodes of a running quorum for the hash of their image, and once for that of each of
+    their snapshots.
+    """
+
+    def __init__(self, transport: Transport, addresses: Sequence[str], log: LogInfo) -> None:
+        self._transport, self._addresses = transport, tuple(addresses)
+        self._cluster_id, self._generation = log.cluster_id, log.generation
+        self._asked: set[tuple[int, SnapshotId]] = set()
+
+    async def ask(self) -> list[StateHash]:
+        """Return the answers of the nodes that answer. Raises nothing."""
+        from raftlog.client.quorum_queries import ask_quorum
+        from raftlog.client.security import security_of_environment
+
+        quorum = await ask_quorum(self._addresses, ANSWER_WITHIN_S, security_of_environment())
+        found: list[StateHash] = []
+        for answer in quorum.answers:
+            found += await self._said_by(answer)
+        return found
+
+    async def _said_by(self, answer: Any) -> list[StateHash]:
+        from raftlog.client.log_reader import fetch_footer
+
+        one = answer.description
+        if one is None or (one.cluster_id, one.generation) != (self._cluster_id, self._generation):
+            return []
+        said: list[StateHash] = []
+        if one.image_offset >= 0 and len(one.state_hash) == 16:
+            footer = Footer(
+                int.from_bytes(one.state_hash, "big"), one.log_hash_begin_offset, one.log_hash
+            )
+            said.append(
+                _state_hash(one.image_offset, one.image_epoch, footer, one.node_id, "image")
+            )
+        for snapshot in one.snapshots:
+            snapshot_id = SnapshotId(snapshot.end_offset, snapshot.epoch)
+            if (one.node_id, snapshot_id) in self._asked:
+                continue
+            found = await fetch_footer(
+                self._transport,
+                answer.address,
+                snapshot_id,
+                cluster_id=self._cluster_id,
+                timeout_s=ANSWER_WITHIN_S,
+            )
+            if found is not None:
+                self._asked.add((one.node_id, snapshot_id))
+                said.append(
+                    _state_hash(
+                        snapshot.end_offset - 1, snapshot.epoch, found, one.node_id, "snapshot"
+                    )
+                )
+        return said
+
+
+def said_by_directory(log: DirectoryReader) -> list[StateHash]:
+    """What the sound snapshots in a stopped node's directory say; a damaged one is no reason not to
+    export the log. Raises StorageError.
+    """
+    said: list[StateHash] = []
+    for snapshot_id in log.snapshots:
+        with suppress(CorruptLogError):
+            said.append(
+                _state_hash(
+                    snapshot_id.end_offset - 1,
+                    snapshot_id.epoch,
+                    _footer_of(log, snapshot_id),
+                    log.identity.node_id,
+                    "snapshot",
+                )
+            )
+    return said
+
+
+def _footer_of(log: DirectoryReader, snapshot_id: SnapshotId) -> Footer:
+    """The footer of a snapshot, checked from end to end.
+
+    Raises CorruptLogError, StorageError.
+    """
+    verifier, position = SnapshotVerifier(), 0
+    while data := log.read_snapshot(snapshot_id, position, READ_BYTES):
+        verifier.feed(data)
+        position += len(data)
+    verifier.finish()
+    assert verifier.footer is not None
+    return verifier.footer
+
+
+def _state_hash(offset: int, epoch: int, footer: Footer, node_id: int, source: str) -> StateHash:
+    hashed = len(footer.log_hash) == DIGEST_BYTES
+    return StateHash(
+        offset=offset,
+        epoch=epoch,
+        state_hash=format_hash(footer.state_hash),
+        node_id=node_id,
+        source=source,
+        log_hash=footer.log_hash.hex() if hashed else "",
+        log_hash_begin_offset=footer.log_hash_begin_offset if hashed else -1,
+    )
+
+
+_NAMED = 3
+
+
+def _warn(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def require_node(directory: Path) -> None:
+    """Whoever reads has nothing to format: say what it is instead, and where there are some.
+
+    Raises ConfigError.
+    """
+    if (directory / META_FILE).exists():
+        return
+    if not directory.is_dir():
+        why = "it is a file" if directory.exists() else "it does not exist"
+    elif (directory / MANIFEST_NAME).exists():
+        why = "it is an export"
+    else:
+        why = f"it has no {META_FILE}"
+    raise ConfigError(f"{directory} is no data directory of a node: {why}. {_where(directory)}")
+
+
+def _where(directory: Path) -> str:
+    patterns = (f"*/{META_FILE}", f"*/*/{META_FILE}")
+    there = [path.parent for pattern in patterns for path in sorted(directory.glob(pattern))]
+    # Brokers keep no log: they come last.
+    found = [str(path) for path in sorted(there, key=lambda path: (path / "partitions").exists())]
+    if not found:
+        return "The configuration of a node names it under log.dirs"
+    return f"There are some in it: {', '.join(found[:_NAMED])}" + (", …" if found[_NAMED:] else "")

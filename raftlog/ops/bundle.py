@@ -20,90 +20,115 @@ import gzip
 import io
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from google.protobuf import json_format
-from google.protobuf.message import Message
 
-from raftlog.cli.times import Period
+from raftlog.build import build_text
+from raftlog.client.security import security_of_environment
 from raftlog.errors import ConfigError
-from raftlog.metadata.changes import Changed
 from raftlog.observability.journal import NodeEvent
-from raftlog.ops.evidence import About as NodeAbout
-from raftlog.ops.evidence import LogTold, NodeSeen, NodeTold, Reach, Timeline
-from raftlog.ops.evidence import Survey as Seen
-from raftlog.transport.tls_look import TlsSeen, TlsTrouble
-from raftlog.wire.controller.v1 import controller_pb2
-from raftlog.wire.node.v1 import node_pb2
-from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.ops import doctor, story
+from raftlog.ops.collector import Collector, Diagnosis, nodes_of
+from raftlog.ops.evidence import LogTold, NodeTold, Survey, Timeline
+from raftlog.ops.history import Period
 
-FORMAT = 1
+FORMAT = 2
 MEMBER_MAX_BYTES, BUNDLE_MAX_BYTES, MEMBERS_MAX = 64 << 20, 512 << 20, 10_000
 READ_MAX_BYTES = 128 << 20
-"""Of the parts that are read here: as objects they take six times as much."""
+"""Bound of the parts that are read here: as objects they take six times as much memory."""
+LOG_LINES = 1_000
+DIAGNOSE_S = 6.0
+TEXT_MAX = 200
+"""Characters of an error, which may quote all of a part."""
 _READ = frozenset({"bundle.json", "doctor.json", "log.json"})
 _EVENTS = "/events.jsonl"
 _BLOCK = 512
-TEXT_MAX = 200
-"""Characters of an error, which may quote all of a part."""
-
-
-class ToldNode(msgspec.Struct):
-    """As in ``bundle.json``."""
-
-    name: str
-    role: str
-    node_id: int
-    endpoint: str = ""
-    failure: str = ""
 
 
 class About(msgspec.Struct):
-    """``bundle.json``."""
+    """``bundle.json``. The events of ``nodes`` are parts of their own."""
 
     format: int
     created_ms: int
     version: str
     from_ms: int
     to_ms: int
-    nodes: list[ToldNode]
+    nodes: list[NodeTold]
 
 
-class _Log(msgspec.Struct):
-    changes: list[Changed]
-    writes_ms: list[int]
-    failure: str = ""
-    late: str = ""
+async def diagnose(
+    survey: Survey, brokers: Sequence[str], timeout_s: float, *, disk: bool
+) -> list[Diagnosis]:
+    """Ask each node of a surveyed cluster for what only a bundle has."""
+    collector = Collector(security_of_environment())
+    nodes = nodes_of(survey, brokers)
+    timeout_s = min(timeout_s, DIAGNOSE_S)
+    return await collector.diagnoses(nodes, timeout_s, log_lines=LOG_LINES, disk=disk)
 
 
-class _About(msgspec.Struct):
-    name: str
-    node: dict[str, Any]
-    ahead_ms: int = 0
+def parts_of(
+    survey: Survey, timeline: Timeline, diagnoses: Sequence[Diagnosis]
+) -> tuple[dict[str, bytes], list[NodeTold]]:
+    """Return the parts of a bundle by name, and its nodes, with the reason for what is missing."""
+    failures = {one.node.name: one.failure for one in diagnoses}
+    nodes = [
+        msgspec.structs.replace(one, failure=one.failure or failures.get(one.name, ""))
+        for one in timeline.nodes
+    ]
+    parts: dict[str, bytes] = {}
+    for one in diagnoses:
+        if one.described or one.diagnosed:
+            parts |= _node_parts(one)
+    listed = [msgspec.structs.replace(one, events=()) for one in nodes]
+    span = timeline.from_ms, timeline.to_ms
+    about = About(FORMAT, survey.at_ms, build_text(), *span, listed)
+    findings = doctor.diagnose(survey)
+    explained = story.screen(story.tell(timeline), findings, everything=True)
+    parts |= {
+        "bundle.json": _json(about),
+        "doctor.json": msgspec.json.encode(survey),
+        "doctor.txt": doctor.screen(survey, findings).encode(),
+        "explain.txt": explained.encode(),
+        "log.json": msgspec.json.encode(timeline.log),
+    }
+    for told in nodes:
+        lines = b"".join(msgspec.json.encode(event) + b"\n" for event in told.events)
+        parts[f"nodes/{told.name}{_EVENTS}"] = lines
+    return dict(sorted(parts.items())), nodes
 
 
-class _Looked(msgspec.Struct):
-    endpoint: str
-    reach: str
-    failure: str
-    waited_ms: int
-    node_id: int
-    description: dict[str, Any] | None = None
-    about: _About | None = None
-    tls_trouble: str = ""
-    tls_text: str = ""
+def _node_parts(one: Diagnosis) -> dict[str, bytes]:
+    document = {"endpoint": one.node.endpoint, **one.described}
+    if one.described:
+        document["config"] = {key["name"]: _value(key["value"]) for key in one.described["config"]}
+    parts, found = {}, one.diagnosed
+    if found:
+        document["disk"] = {
+            "sync_us": found["sync_us"],
+            "probe_failure": found["probe_failure"] or None,
+            "free_bytes": found["free_bytes"],
+            "total_bytes": found["total_bytes"],
+        }
+        parts["metrics.txt"] = found["metrics"].encode()
+        parts["log.jsonl"] = "".join(f"{line}\n" for line in found["log_lines"]).encode()
+    parts["node.json"] = _json(document)
+    return {f"nodes/{one.node.name}/{name}": data for name, data in parts.items()}
 
 
-class _Doctor(msgspec.Struct):
-    nodes: list[_Looked]
-    at_ms: int
-    brokers: dict[str, Any] | None = None
-    brokers_failure: str = ""
-    broker_nodes: list[_About] = []
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
+def _value(text: str) -> Any:
+    """Return the value of a configuration key; its text, if the node has sent no JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text
 
 
 def write_bundle(file: Path, parts: Mapping[str, bytes], created_ms: int) -> None:
@@ -161,28 +186,16 @@ class Bundle:
                 f"{file} has the format {self.about.format}; this build reads {FORMAT}"
             )
 
-    def seen(self) -> Seen:
-        """What the doctor saw."""
-        found = self._decode("doctor.json", _Doctor)
-        brokers = None
-        try:
-            if found.brokers is not None:
-                brokers = json_format.ParseDict(
-                    found.brokers,
-                    controller_pb2.DescribeBrokersResponse(),
-                    ignore_unknown_fields=True,
-                )
-            nodes = tuple(_looked(one) for one in found.nodes)
-            told = tuple(_about(one) for one in found.broker_nodes)
-        except json_format.ParseError as error:
-            raise ConfigError(f"{self._file}: doctor.json: {error!s:.{TEXT_MAX}}") from error
-        return Seen(nodes, brokers, found.brokers_failure, found.at_ms, told)
+    def survey(self) -> Survey:
+        """Return what the doctor saw."""
+        found: Survey = self._decode("doctor.json", Survey)
+        return found
 
-    def told(self, period: Period) -> Timeline:
-        """What happened, as far as the bundle has it. Raises BadParameter for no such period."""
+    def timeline(self, period: Period | None) -> Timeline:
+        """Return what happened in a period, as far as the bundle has it; None: in all of it."""
         first_ms, last_ms = self.about.from_ms, self.about.to_ms
-        if period.is_given:
-            first_ms, last_ms = period.at(lambda: self.about.to_ms)
+        if period is not None:
+            first_ms, last_ms = period(lambda: self.about.to_ms)
         nodes = []
         for one in {each.name: each for each in self.about.nodes}.values():
             lines = self._parts.get(f"nodes/{one.name}{_EVENTS}", b"").splitlines()
@@ -190,15 +203,9 @@ class Bundle:
                 events = tuple(msgspec.json.decode(line, type=NodeEvent) for line in lines)
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{self._file}: events of {one.name}: {error}") from error
-            nodes.append(NodeTold(one.name, one.role, one.node_id, events, one.failure))
-        log = self._decode("log.json", _Log)
-        told = LogTold(
-            tuple(log.changes),
-            tuple(log.writes_ms),
-            log.failure,
-            log.late,
-        )
-        return Timeline(first_ms, min(last_ms, self.about.to_ms), tuple(nodes), told)
+            nodes.append(msgspec.structs.replace(one, events=events))
+        log = self._decode("log.json", LogTold)
+        return Timeline(first_ms, min(last_ms, self.about.to_ms), tuple(nodes), log)
 
     def _decode(self, name: str, type_: type[Any]) -> Any:
         try:
@@ -207,75 +214,6 @@ class Bundle:
             raise ConfigError(f"{self._file} is no debug bundle: it has no {name}") from None
         except msgspec.DecodeError as error:
             raise ConfigError(f"{self._file}: {name}: {error}") from error
-
-
-def doctor_part(seen: Seen) -> bytes:
-    """``doctor.json``."""
-    return msgspec.json.encode(
-        _Doctor(
-            [
-                _Looked(
-                    one.endpoint,
-                    one.reach.name,
-                    one.failure,
-                    one.waited_ms,
-                    one.node_id,
-                    None if one.description is None else _plain(one.description),
-                    None if one.about is None else _written(one.about),
-                    one.tls.trouble.value,
-                    one.tls.text,
-                )
-                for one in seen.nodes
-            ],
-            seen.at_ms,
-            None if seen.brokers is None else _plain(seen.brokers),
-            seen.brokers_failure,
-            [_written(one) for one in seen.broker_nodes],
-        )
-    )
-
-
-def _written(one: NodeAbout) -> _About:
-    """Without the configuration, which has a part of its own."""
-    node = {name: value for name, value in _plain(one.node).items() if name != "config"}
-    return _About(one.name, node, one.ahead_ms)
-
-
-def _about(one: _About) -> NodeAbout:
-    node = json_format.ParseDict(
-        one.node, node_pb2.DescribeNodeResponse(), ignore_unknown_fields=True
-    )
-    return NodeAbout(one.name, node, one.ahead_ms)
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
-    return found
-
-
-def log_part(log: LogTold) -> bytes:
-    """``log.json``."""
-    return msgspec.json.encode(_Log(list(log.changes), list(log.writes_ms), log.failure, log.late))
-
-
-def _looked(one: _Looked) -> NodeSeen:
-    description = None
-    if one.description is not None:
-        description = json_format.ParseDict(
-            one.description, quorum_pb2.DescribeQuorumResponse(), ignore_unknown_fields=True
-        )
-    if one.reach not in Reach.__members__:
-        raise ValueError(f"reach {one.reach!r}")
-    return NodeSeen(
-        one.endpoint,
-        Reach[one.reach],
-        description,
-        one.failure,
-        one.waited_ms,
-        one.node_id,
-        None if one.about is None else _about(one.about),
-        TlsSeen(TlsTrouble(one.tls_trouble), one.tls_text),
-    )
 
 
 def _parts_of(file: Path) -> dict[str, bytes]:
