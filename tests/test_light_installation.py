@@ -113,6 +113,10 @@ def test_client_commands_import_nothing_of_the_extras() -> None:
         ("produce", "t", "--value", "x", *NOWHERE): 4,
         ("quorum", "describe", *NO_QUORUM): 4,
         ("log", "dump", *NO_QUORUM): 4,
+        ("doctor", *NO_QUORUM): 4,
+        ("explain", *NO_QUORUM): 0,
+        ("history", "topic", "t", *NO_QUORUM): 4,
+        ("cluster", "loglevel", *NO_QUORUM): 4,
     }
     help_, *answers = command_lines(["--help"], *map(list, commands), extras=True)
     assert (help_[0], help_[3]) == (0, ["typer"])

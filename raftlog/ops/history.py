@@ -23,7 +23,6 @@ from raftlog.observability.journal import read_journal
 from raftlog.ops.collector import LOOK_S, Collector, nodes_of
 from raftlog.ops.evidence import LogTold, NodeTold, Survey, Timeline
 from raftlog.ops.logs import LogSource, begins_late, chunks, open_log, require_node
-from raftlog.storage.meta_file import read_identity
 
 Period = Callable[[Callable[[], int]], tuple[int, int]]
 """Returns the first and last millisecond of a period; asks for the time now if that matters."""
@@ -231,6 +230,9 @@ class StoppedNodes:
 
 
 def _journal_of(directory: Path, role: str) -> NodeTold:
+    # Only here: clients have no storage.
+    from raftlog.storage.meta_file import read_identity
+
     node_id = read_identity(directory).node_id
     name = f"{role}-{node_id}"
     try:

@@ -26,6 +26,7 @@ from raftlog.storage.private import FILE_MODE
 
 LOG_DIRECTORY = "log"
 JOURNAL_DIRECTORY = "journal"
+META_FILE = "meta.json"
 LOCK_FILE = "lock"
 LOG_STATE_FILE = "log-state.json"
 _STATE_KIND = "log-state"

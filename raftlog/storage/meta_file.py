@@ -22,6 +22,7 @@ from raftlog.storage.layout import (
     LOCK_FILE,
     LOG_DIRECTORY,
     LOG_STATE_FILE,
+    META_FILE,
     DirectoryLock,
     LogState,
     write_log_state,
@@ -33,7 +34,6 @@ from raftlog.storage.snapshot_files import SNAPSHOT_DIRECTORY
 from raftlog.storage.vote_file import VOTE_FILE, write_vote_file
 from raftlog.words import named
 
-META_FILE = "meta.json"
 _KIND = "meta"
 _STAGED = META_FILE + TEMPORARY_SUFFIX
 _FORMATTED = (LOG_DIRECTORY, SNAPSHOT_DIRECTORY, VOTE_FILE, LOG_STATE_FILE, BOOTSTRAP_FILE)

@@ -24,7 +24,8 @@ from said import IDENTITY, batches_of, chunk_of, vote_as_said
 from raftlog.errors import StorageError
 from raftlog.storage import opening, partition_opening
 from raftlog.storage.bootstrap_file import read_bootstrap
-from raftlog.storage.meta_file import META_FILE, format_storage
+from raftlog.storage.layout import META_FILE
+from raftlog.storage.meta_file import format_storage
 from raftlog.storage.partition_opening import open_partition_store
 from raftlog.storage.snapshot_files import file_name
 
