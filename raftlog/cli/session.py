@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from raftlog.cli.interrupts import run_cancellable
 from raftlog.cli.options import brokers, controllers
-from raftlog.client.listening import require_listener
+from raftlog.client.admission import require_listener
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -1,33 +1,116 @@
 """Whether the servers are there and can be spoken to, found out before the first call.
 
-A call goes on trying until its time is over, as servers restart; a program that begins with a wrong
-port or certificate is better told at once.
+A call goes on trying until its time is over, as servers restart; a person, or a program that begins
+with a wrong port or certificate, is better told at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from raftlog.client.options import Options
 from raftlog.endpoint import parse_endpoint
-from raftlog.errors import TlsError
+from raftlog.errors import ApiError, ErrorCode, TlsError
+from raftlog.words import named
 
 if TYPE_CHECKING:
+    from raftlog.client.options import Options
     from raftlog.transport.tls_look import TlsFiles, TlsSeen
 
+PATIENCE_S = 0.1
+"""A refusal of a host that is there comes sooner; a slow name server is not waited for."""
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client of gRPC begins: the preface, and settings of nothing."""
+_NO_GRPC = (b"HTTP/", b"<")
+"""How servers of HTTP/1 answer that: some do not even say a status."""
+_ALERT = b"\x15"
+"""How a server of TLS begins to answer that, if it does not just hang up."""
+REFUSES = "nobody listens at {} (connection refused)"
+UNKNOWN_NAME = "the host of {} is not known (mistyped?)"
+WANTS_TLS = "{} speaks TLS: set RAFTLOG_TLS_CA_FILE and a certificate, or a token"
+NO_TLS = "{} speaks no TLS: leave RAFTLOG_TLS_... unset, or give the address of another listener"
+HTTP = "{} answers as an HTTP server, not gRPC: give the port of a listener, not of http.listener"
 LOOK_TIMEOUT_S = 2.0
 """For each step of a handshake."""
 LOOK_AGAIN_S = 0.2
 """A server that is about to stop hangs up, as one does that does not take a certificate."""
 
 
+def require_listener(
+    addresses: Sequence[str], *, plaintext: bool = False, files: TlsFiles | None = None
+) -> None:
+    """Raises ApiError (NETWORK_EXCEPTION) if every address refuses connections, or is of a server
+    that this client cannot speak with: told only where it is said to speak in ``plaintext``, or
+    with which ``files`` of TLS.
+
+    Returns at the first that may be a node, or when it takes too long to know.
+    """
+    found: list[dict[str, list[str]]] = []
+
+    def look() -> None:
+        wrong: dict[str, list[str]] = {}
+        for address in addresses:
+            what = _what_is_wrong(address, plaintext, files)
+            if not what:
+                return
+            wrong.setdefault(what, []).append(address)
+        found.append(wrong)
+
+    # A daemon: the lookup of a name must not keep the process from ending.
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(PATIENCE_S)
+    if found:
+        said = "; ".join(what.format(named(where)) for what, where in found[0].items())
+        raise ApiError(ErrorCode.NETWORK_EXCEPTION, f"{said}; nothing was sent")
+
+
+def _what_is_wrong(address: str, plaintext: bool, files: TlsFiles | None) -> str:
+    """A sentence about an address; empty: nothing, as far as can be seen."""
+    host, port = parse_endpoint(address).socket_address
+    try:
+        with socket.create_connection((host, port), PATIENCE_S) as connection:
+            if plaintext:
+                return _of_plaintext(connection, host, port)
+        return _of_tls(host, port, files) if files else ""
+    except ConnectionRefusedError:
+        return REFUSES
+    except socket.gaierror as error:
+        return UNKNOWN_NAME if error.errno == socket.EAI_NONAME else ""
+    except OSError:
+        return ""
+
+
+def _of_plaintext(connection: socket.socket, host: str, port: int) -> str:
+    connection.sendall(_HELLO)
+    answer = connection.recv(5)
+    if answer.startswith(_NO_GRPC):
+        return HTTP
+    if answer[:1] in (b"", _ALERT):
+        from raftlog.transport.tls_look import speaks_tls
+
+        return WANTS_TLS if speaks_tls(host, port, PATIENCE_S) else ""
+    return ""
+
+
+def _of_tls(host: str, port: int, files: TlsFiles) -> str:
+    from raftlog.transport.tls_look import TlsTrouble, tls_trouble
+
+    seen = tls_trouble(host, port, files, PATIENCE_S)
+    if seen.trouble in (TlsTrouble.NONE, TlsTrouble.OWN_REFUSED):
+        return ""  # One that is about to stop hangs up, too, and another takes its place.
+    if seen.trouble is TlsTrouble.PLAINTEXT:
+        with socket.create_connection((host, port), PATIENCE_S) as connection:
+            return _of_plaintext(connection, host, port) or NO_TLS
+    return HTTP if seen.trouble is TlsTrouble.NOT_H2 else f"{{}} {seen.text}"
+
+
 def require_servers(options: Options) -> None:
     """Raises NetworkError and TlsError if none of the brokers can be spoken to."""
-    from raftlog.client.listening import require_listener
-
     require_listener(options.bootstrap, plaintext=options.tls is None)
     if options.tls is not None:
         _require_tls(options.bootstrap, options.tls.files)

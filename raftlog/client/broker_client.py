@@ -9,9 +9,14 @@ from google.protobuf.message import Message
 
 from raftlog.client.controller_client import DEFAULT_TIMEOUT_S
 from raftlog.client.endpoints import Endpoints, known_endpoints
-from raftlog.client.requests import broker_request, check_items, controller_request, require_success
-from raftlog.client.round_robin import RoundRobin
-from raftlog.client.router import Protocol, Refusal, Router
+from raftlog.client.requests import (
+    broker_request,
+    check_items,
+    controller_request,
+    require_success,
+    timeout_ms,
+)
+from raftlog.client.router import Protocol, Refusal, RoundRobin, Router
 from raftlog.client.session import Session
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
@@ -64,11 +69,11 @@ class BrokerClient:
             greeted=lambda response: self._learn(response.api_versions),
             notice=self._noticed,
         )
-        self._router: Router | RoundRobin
-        if round_robin:
-            self._router = RoundRobin(transport, self.endpoints.given, protocol, rng=rng)
-        else:
-            self._router = Router(transport, self.endpoints, protocol, rng=rng)
+        self._router = (
+            RoundRobin(transport, self.endpoints.given, protocol, rng=rng)
+            if round_robin
+            else Router(transport, self.endpoints, protocol, rng=rng)
+        )
 
     @property
     def servers(self) -> str:
@@ -190,7 +195,7 @@ class BrokerClient:
         """
         request = broker_request(body, cluster_id=self._cluster_id)
         request.read.mode = mode
-        request.read.timeout_ms = _ms(timeout_s)
+        request.read.timeout_ms = timeout_ms(timeout_s)
         if self._token is not None:
             request.read.at_least.CopyFrom(self._token)
         response = require_success(await self.send(request, timeout_s, idempotent=True))
@@ -237,13 +242,10 @@ class BrokerClient:
         item that was refused raises RefusedItemsError; with ``raise_refused`` false the response
         has the results of all.
         """
-        if isinstance(body, controller_pb2.ControllerRequest):
-            write = body
-        else:
-            client = common_pb2.ClientIdentity(principal=principal) if principal else None
-            write = controller_request(body, acks=acks, client=client, cluster_id=self._cluster_id)
-        if not write.timeout_ms:
-            write.timeout_ms = _ms(timeout_s)
+        write = controller_request(
+            body, acks=acks, principal=principal, cluster_id=self._cluster_id
+        )
+        write.timeout_ms = write.timeout_ms or timeout_ms(timeout_s)
         response = require_success(
             await self.send(broker_request(write, cluster_id=self._cluster_id), timeout_s)
         )
@@ -286,10 +288,6 @@ ELSEWHERE = frozenset(
 )
 
 
-def _ms(timeout_s: float) -> int:
-    return max(1, int(timeout_s * 1000))
-
-
 def _refusal(response: broker_pb2.BrokerResponse) -> Refusal | None:
     """A fenced broker takes nothing new, one without a lease reads nothing strictly, and one of
     another cluster is the wrong one: another one may.
@@ -302,7 +300,7 @@ def _again(request: broker_pb2.BrokerRequest, remaining_s: float) -> broker_pb2.
     copy = broker_pb2.BrokerRequest()
     copy.CopyFrom(request)
     if copy.HasField("write"):
-        copy.write.timeout_ms = _ms(remaining_s)
+        copy.write.timeout_ms = timeout_ms(remaining_s)
     else:
-        copy.read.timeout_ms = _ms(remaining_s)
+        copy.read.timeout_ms = timeout_ms(remaining_s)
     return copy

@@ -8,7 +8,13 @@ import random
 from google.protobuf.message import Message
 
 from raftlog.client.endpoints import Endpoints
-from raftlog.client.requests import check_items, controller_request, joined, require_success
+from raftlog.client.requests import (
+    check_items,
+    controller_request,
+    joined,
+    require_success,
+    timeout_ms,
+)
 from raftlog.client.router import Protocol, Refusal, Router
 from raftlog.client.session import Session
 from raftlog.config_writes.messages import ConfigWrite
@@ -83,7 +89,7 @@ class ControllerClient:
         A ConfigWrite is the cheapest write: no message is made of it on its way.
         """
         if not request.timeout_ms:
-            request.timeout_ms = max(1, int(timeout_s * 1000))
+            request.timeout_ms = timeout_ms(timeout_s)
         return self._router.send(request, timeout_s)
 
     async def call(
@@ -102,13 +108,9 @@ class ControllerClient:
         An item that was refused raises RefusedItemsError; with ``raise_refused`` false the response
         has the results of all.
         """
-        if isinstance(body, controller_pb2.ControllerRequest):
-            request = body
-        else:
-            client = common_pb2.ClientIdentity(principal=principal) if principal else None
-            request = controller_request(
-                body, acks=acks, client=client, cluster_id=self._cluster_id
-            )
+        request = controller_request(
+            body, acks=acks, principal=principal, cluster_id=self._cluster_id
+        )
         response = require_success(await self.send(request, timeout_s))
         return check_items(response) if raise_refused else response
 
@@ -142,7 +144,7 @@ def controller_again(
         return request.again(remaining_s)
     copy = controller_pb2.ControllerRequest()
     copy.CopyFrom(request)
-    copy.timeout_ms = max(1, int(remaining_s * 1000))
+    copy.timeout_ms = timeout_ms(remaining_s)
     return copy
 
 

@@ -31,12 +31,25 @@ def controller_request(
     *,
     acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
     client: common_pb2.ClientIdentity | None = None,
+    principal: str = "",
     cluster_id: str = "",
 ) -> controller_pb2.ControllerRequest:
-    """A request to the active controller. Raises TypeError if ``body`` is none of its bodies."""
+    """A request to the active controller, from one of its bodies; a whole one is returned as it is.
+
+    Raises TypeError for anything else.
+    """
+    if isinstance(body, controller_pb2.ControllerRequest):
+        return body
+    if principal:
+        client = common_pb2.ClientIdentity(principal=principal)
     request = controller_pb2.ControllerRequest(cluster_id=cluster_id, acks=acks, client=client)
     getattr(request, _field(_CONTROLLER, body)).CopyFrom(body)
     return request
+
+
+def timeout_ms(timeout_s: float) -> int:
+    """A timeout in whole milliseconds, at least one."""
+    return max(1, int(timeout_s * 1000))
 
 
 def broker_request(body: Message, *, cluster_id: str = "") -> broker_pb2.BrokerRequest:

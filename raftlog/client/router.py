@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from typing_extensions import override
 
 from raftlog import tracing
 from raftlog.client.endpoints import Endpoints, EndpointSelector, with_reasons
@@ -158,6 +159,11 @@ that is slow altogether.
 """
 ROUTES_MAX = 16
 """Links that a server may have a client make in advance, with those there are."""
+PASSED_OVER_S = 0.5
+"""How long the round robin leaves out a server that refused, or was lost, if there are others."""
+SILENT_PASSED_OVER_S = 5.0
+"""The same for one whose link has gone silent: trying it again may cost another call its deadline.
+"""
 ANSWER_MARGIN_S = 0.5
 """An answer that the server gives at the deadline itself still has to travel."""
 
@@ -552,3 +558,88 @@ class Route(RpcClient):
     def noticed(self, notice: Any) -> None:
         """Tell the router."""
         self._router.route_noticed(self, notice)
+
+
+class RoundRobin(Router):
+    """Calls to several servers in turn, so that they share the load: each call goes to the next one
+    that is connected. Links are made with the first call, to all.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        endpoints: Endpoints,
+        protocol: Protocol,
+        *,
+        rng: random.Random,
+    ) -> None:
+        super().__init__(transport, endpoints, protocol, rng=rng)
+        self._all = self._endpoints.known
+        self._turn = rng.randrange(len(self._all))
+        self._passed_over: dict[str, float] = {}
+
+    @override
+    def _attempt(self, call: RoutedCall, deadline: float) -> None:
+        route = self._next()
+        if route is None:
+            self._wait(call)
+            return
+        call.route = route
+        call.attempts += 1
+        route.start(call.request, deadline + ANSWER_MARGIN_S, call)
+
+    def _next(self) -> Route | None:
+        """The next in turn that is connected and did not fail lately; else the next that is
+        connected; None: none is.
+        """
+        if self._closed:
+            return None
+        self._connect()
+        turn = self._all[self._turn :] + self._all[: self._turn]
+        connected = [one for one in turn if self._routes[one].connected]
+        if not connected:
+            return None
+        now = self._loop.time()
+        good = (one for one in connected if self._passed_over.get(one, now) <= now)
+        chosen = next(good, connected[0])
+        self._turn = (self._all.index(chosen) + 1) % len(self._all)
+        return self._routes[chosen]
+
+    @override
+    def _connect(self) -> None:
+        for address in self._all:
+            if address not in self._routes:
+                self._dial(address)
+
+    @override
+    def _is_current(self, route: Route) -> bool:
+        return False  # No call waits for one server.
+
+    @override
+    def refused(self, route: Route, refusal: Refusal) -> bool:
+        self._passed_over[route.address] = self._loop.time() + PASSED_OVER_S
+        return True
+
+    @override
+    def silent(self, route: Route) -> None:
+        # A write may hang elsewhere: the server that does not forward it need not be silent itself.
+        pause_s = SILENT_PASSED_OVER_S if route.silent else PASSED_OVER_S
+        self._passed_over[route.address] = self._loop.time() + pause_s
+
+    @override
+    def route_opened(self, route: Route) -> None:
+        self._failures.pop(route.address, None)
+        self._send_waiting()
+
+    @override
+    def route_closed(self, route: Route) -> None:
+        self._passed_over[route.address] = self._loop.time() + PASSED_OVER_S
+
+    @override
+    def route_turned_away(self, route: Route, error: ApiError) -> None:
+        self._failures[route.address] = str(error)
+        if not any(one.connected for one in self._routes.values()) and all(
+            map(self._failure_of, self._all)
+        ):
+            for call in self._take_waiting():
+                call.turned_away(error)

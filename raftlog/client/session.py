@@ -27,6 +27,7 @@ from raftlog.client.requests import (
     controller_request,
     joined,
     pause_after,
+    timeout_ms,
 )
 from raftlog.errors import ApiError, ErrorCode, OtherServerError
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
@@ -161,8 +162,9 @@ class Session:
         the others are written. With ``raise_refused`` false the response has the results.
         """
         deadline = self._loop.time() + timeout_s
-        request = controller_request(body, acks=acks, cluster_id=self._cluster_id)
-        request.client.principal = principal
+        request = controller_request(
+            body, acks=acks, principal=principal, cluster_id=self._cluster_id
+        )
         pauses = Backoff(_PAUSES, self._rng)
         while True:
             client = await self._admit(deadline)
@@ -238,7 +240,7 @@ class Session:
             remaining_s = deadline - self._loop.time()
             if write is not None:
                 write.number(request)
-            request.timeout_ms = max(1, int(min(ATTEMPT_S, remaining_s) * 1000))
+            request.timeout_ms = timeout_ms(min(ATTEMPT_S, remaining_s))
             copy = controller_pb2.ControllerRequest()
             copy.CopyFrom(request)
             try:

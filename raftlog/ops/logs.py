@@ -353,7 +353,7 @@ class RunningLog:
         self._state_hashes = _StateHashes(self._transport, addresses, info)
 
     async def _connect(self) -> tuple[Transport, LogReader, LogInfo]:
-        from raftlog.client.listening import require_listener
+        from raftlog.client.admission import require_listener
         from raftlog.client.log_reader import LogReader
         from raftlog.client.security import security_of_environment
         from raftlog.transport.grpc_transport import GrpcTransport

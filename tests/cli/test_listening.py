@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from command_lines import Raftlog
 
-from raftlog.client.listening import require_listener
+from raftlog.client.admission import require_listener
 from raftlog.errors import ApiError, ErrorCode
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from raftlog.client.listening import require_listener
+from raftlog.client.admission import require_listener
 from raftlog.errors import ApiError
 from raftlog.transport.tls_look import (
     TlsFiles,
