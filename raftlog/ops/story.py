@@ -104,7 +104,9 @@ def _summary(lines: tuple[Line, ...]) -> tuple[str, ...]:
             subjects = sorted({one.subject for one in these} - {"cluster", "partitions"})
             if code != "ELECTION" and subjects:
                 text += f" ({', '.join(subjects[:3])}{', …' if len(subjects) > 3 else ''})"
-            if longest.lasted_ms:
+            if longest.lasted_ms and not (
+                code == "ELECTION" and any(x.lasted_ms == 0 for x in these)
+            ):
                 text += f", {took(longest.lasted_ms)}{' at most' if len(these) > 1 else ''}"
             said.append(text)
     return tuple(said)

@@ -145,6 +145,9 @@ BEFORE_MS = 60_000
 """What happened to a leader so long before its successor was elected may have to do with it."""
 
 
+_LEADER_KNOWN = (Kind.BECAME_LEADER, Kind.LEADER_CHANGED)
+
+
 class Elected(NamedTuple):
     """``before``: who led before, -1: nobody, or it is not known."""
 
@@ -194,18 +197,19 @@ def elections(timeline: Timeline) -> Iterator[Line]:
             most = "" if is_known else "at most "
             text += f", after {most}{took(lasted_ms)} without a leader"
         yield Line(
-            min(begun_ms, one.at_ms),
+            min(begun_ms, one.at_ms) if is_known else one.at_ms,
             "ELECTION",
             _weight(one, reason, lost),
             f"controller-{one.leader_id}",
             f"{text}: {_why(one, reason, lost)}",
-            until_ms,
+            # An upper bound is no length.
+            until_ms if is_known else one.at_ms,
         )
 
 
 def outages(timeline: Timeline) -> Iterator[Line]:
     """Times of more than a second without a leader, as the nodes saw them."""
-    found = spans(timeline, Kind.NO_LEADER, (Kind.BECAME_LEADER, Kind.LEADER_CHANGED))
+    found = spans(timeline, Kind.NO_LEADER, _LEADER_KNOWN)
     return (_outage(group) for group in overlapping(found))
 
 
@@ -680,25 +684,67 @@ def _burst(changes: list[Changed]) -> Line:
 
 
 def gaps(timeline: Timeline) -> Iterator[Line]:
-    """Times without a write, where writes had come often and came again."""
-    times = timeline.log.writes_ms
+    """Times without a write in which no write could be committed, where writes had come often.
+
+    Idle clients leave no gap: at least half of it must be a time in which the nodes tell that
+    nobody led, the leader did not run or answer, or writes were refused.
+    """
+    halts = list(_halts(timeline))
     pauses: list[int] = []
-    for before, after in pairwise(times):
+    for before, after in pairwise(timeline.log.writes_ms):
         pause = after - before
-        if len(pauses) >= RECENT_WRITES // 2:
-            usual = median(pauses[-RECENT_WRITES:])
-            if pause >= max(GAP_MIN_MS, GAP_FACTOR * usual):
-                yield Line(
-                    before,
-                    "WRITE_GAP",
-                    Weight.TROUBLE,
-                    "cluster",
-                    f"no write was committed for {took(pause)}; before, one came every"
-                    f" {took(round(usual))}",
-                    after,
-                )
-                continue
-        pauses.append(pause)
+        if len(pauses) < RECENT_WRITES // 2:
+            pauses.append(pause)
+            continue
+        usual = median(pauses[-RECENT_WRITES:])
+        if pause < max(GAP_MIN_MS, GAP_FACTOR * usual):
+            pauses.append(pause)
+            continue
+        longest: dict[str, int] = {}
+        for from_ms, until_ms, what in halts:
+            if (both_ms := min(after, until_ms) - max(before, from_ms)) > 0:
+                longest[what] = max(longest.get(what, 0), both_ms)
+        if 2 * max(longest.values(), default=0) >= pause:
+            yield Line(
+                before,
+                "WRITE_GAP",
+                Weight.TROUBLE,
+                "cluster",
+                f"no write was committed for {took(pause)}; before, one came every"
+                f" {took(round(usual))}",
+                after,
+                tuple(f"for {took(ms)} of it {what}" for what, ms in longest.items()),
+            )
+
+
+def _halts(timeline: Timeline) -> Iterator[tuple[int, int, str]]:
+    """Times in which no write could be committed: begin, end, and what was the matter."""
+    known = elected(timeline)
+
+    def led(node_id: int, at_ms: int) -> bool:
+        leaders = [one.leader_id for one in known if one.at_ms <= at_ms]
+        return leaders[-1:] == [node_id]
+
+    for line in elections(timeline):
+        if line.at_ms < line.until_ms:
+            yield line.at_ms, line.until_ms, "no node led"
+    for group in overlapping(spans(timeline, Kind.NO_LEADER, _LEADER_KNOWN)):
+        until = until_ms(group)
+        yield group[0].begun.at_ms, timeline.to_ms if until < 0 else until, "no node led"
+    for event in timeline.events(Kind.LOOP_STALL, Kind.DISK_STALL):
+        name = "gap_ms" if event.kind == Kind.LOOP_STALL else "busy_ms"
+        begin_ms = event.at_ms - event.number(name, 0)
+        if event.role == "controller" and led(event.node_id, begin_ms):
+            what = "did not run" if event.kind == Kind.LOOP_STALL else "waited for its disk"
+            yield begin_ms, event.at_ms, f"the leader, node {event.node_id}, {what}"
+    for one in spans(timeline, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
+        peer, begin_ms = one.begun.number("peer_id"), one.begun.at_ms - NOTICED_MS
+        if led(peer, begin_ms):
+            end_ms = begin_ms + NOTICED_MS + one.lasted_ms(timeline.to_ms)
+            yield begin_ms, end_ms, f"the leader, node {peer}, did not answer the others"
+    for one in spans(timeline, Kind.WRITES_REFUSED, (Kind.WRITES_RESUMED, Kind.LOST_LEADERSHIP)):
+        end_ms = one.begun.at_ms + one.lasted_ms(timeline.to_ms)
+        yield one.begun.at_ms, end_ms, "writes were refused"
 
 
 RULES = (
