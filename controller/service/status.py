@@ -55,7 +55,10 @@ class OutageWatch:
     def tick(self, now: float) -> None:
         """See ``Chore``."""
         node = self._node
-        if knows_leader(node.replica.core.role, node.leader_id):
+        role = node.replica.core.role
+        # A voter that lost a pre-vote follows the old leader again, whether it answers or not.
+        ended = self._since is None or role != "follower" or node.replica.describe(now).hears_leader
+        if ended and knows_leader(role, node.leader_id):
             node.directory.outage = ""
             self._over(now)
             return
@@ -406,8 +409,8 @@ def _replica(replica: ReplicaDescription, endpoint: str, *, low: bool) -> pb.Rep
 
 
 def ready(service: ControllerService) -> tuple[bool, str]:
-    """Whether this node takes part in serving: it leads and has claimed, or follows a leader it
-    knows. And why.
+    """Return whether this node takes part in serving, and why: it leads, has claimed, and hears a
+    majority of the voters within the fetch timeout; or follows a leader that answers its fetches.
     """
     if service.node.loading:
         return False, "loading the snapshot that its log begins with"
@@ -419,8 +422,11 @@ def ready(service: ControllerService) -> tuple[bool, str]:
     if conflict := service.replica.core.log_conflict:
         return False, conflict
     also = f"; {service.log_contradiction}" if service.log_contradiction else ""
+    seen = service.replica.describe(service.node.now())
     if leadership is not None:
         if leadership.decider is not None:
+            if unheard := _unheard_majority(seen, service.node.quorum.fetch_timeout_ms):
+                return False, f"leads epoch {epoch}, but {unheard}"
             refusal = service.node.space.verdict.refusal
             if refusal:
                 also = f"; writes are refused: {refusal}{also}"
@@ -441,9 +447,25 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         last = f"; the last leader was node {leader}" if leader >= 0 else ""
         why = service.node.directory.outage or f"no leader is known in epoch {epoch}"
         return False, f"{why}; this node is {role}{last}"
+    if not seen.hears_leader:
+        lost = [one for one in service.replica.peer_reach() if one.node_id == leader]
+        since = "" if not lost or lost[0].is_reached else f": {_lost(lost[0])}"
+        return False, f"following node {leader} in epoch {epoch}, which answers no fetch{since}"
     if service.node.committed_end < 0:
         return False, f"following node {leader}, but what is committed is not known yet"
     return True, f"following node {leader} in epoch {epoch}{also}"
+
+
+def _unheard_majority(seen: QuorumDescription, fetch_timeout_ms: int) -> str:
+    """Return since when a leader has heard no majority of the voters; empty: it hears one."""
+    ages_ms = sorted(one.last_fetch_age_ms for one in seen.voters if one.last_fetch_age_ms >= 0)
+    needed = len(seen.voters) // 2 + 1
+    if len(ages_ms) < needed:
+        return "no majority of the voters has fetched from it yet"
+    age_ms = ages_ms[needed - 1]
+    if age_ms <= fetch_timeout_ms:
+        return ""
+    return f"no majority of the voters has fetched from it for {age_ms / 1000:.1f} s"
 
 
 def status(service: ControllerService) -> dict[str, object]:

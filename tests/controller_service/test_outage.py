@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from quorum_world import QuorumWorld
+from simulated import simulated
 from structlog.testing import capture_logs
 
 from controller.service.node import Directory
-from controller.service.status import AGAIN_S, FIRST_S, OutageWatch, outage_text
+from controller.service.status import AGAIN_S, FIRST_S, OutageWatch, outage_text, ready
 from raftlog.quorum.description import QuorumDescription
 from raftlog.replica.peer_reach import PeerReach
 from raftlog.voter import Voter
@@ -61,14 +64,14 @@ def test_a_node_without_voters() -> None:
 
 def watched() -> tuple[OutageWatch, Any]:
     directory = Directory(2, VOTERS)
-    core = SimpleNamespace(role="prospective")
+    core = SimpleNamespace(role="prospective", hears=False)
     node: Any = SimpleNamespace(
         directory=directory,
         leader_id=1,
         quorum=SimpleNamespace(node_id=2),
         replica=SimpleNamespace(
             core=core,
-            describe=lambda now: described(core.role),
+            describe=lambda now: replace(described(core.role), hears_leader=core.hears),
             peer_reach=lambda: (PeerReach(1, "Connection refused", 10), PeerReach(3)),
         ),
     )
@@ -88,6 +91,10 @@ def test_it_is_said_when_an_election_should_be_over_and_again_and_once_at_the_en
         watch.tick(10.0 + FIRST_S + AGAIN_S)
         assert len(lines) == 2
         node.replica.core.role = "follower"
+        watch.tick(49.0)
+        assert len(lines) == 2, "after a lost pre-vote it follows one that answers nothing"
+        assert "2 of 3 voters" in node.directory.outage
+        node.replica.core.hears = True
         watch.tick(50.0)
         watch.tick(50.1)
     assert lines[2:] == [
@@ -105,3 +112,29 @@ def test_a_short_election_leaves_no_line() -> None:
         watch.tick(10.2)
     assert not lines
     assert node.directory.outage == ""
+
+
+@pytest.mark.parametrize("leads", [True, False])
+@simulated
+async def test_controller_is_not_ready_when_it_hears_no_quorum_although_its_links_are_open(
+    leads: bool,
+) -> None:
+    """[between two pre-votes a voter followed the leader that it did not hear, and was ready]"""
+    world = QuorumWorld(voters=3)
+    await world.write("a")
+    leader = await world.active()
+    cut = leader if leads else next(one for one in world.up() if one is not leader)
+    await world.until(lambda: all(ready(one.service)[0] for one in world.up()))
+    paused = [one for one in world.up() if one is not cut]
+    for other in paused:
+        world.network.pause(other.name)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await asyncio.sleep(cut.service.node.quorum.fetch_timeout_ms / 1000 + 0.3)
+    while loop.time() < begun + 20:
+        is_ready, why = ready(cut.service)
+        assert not is_ready, (loop.time() - begun, why)
+        await asyncio.sleep(0.05)
+    for other in paused:
+        world.network.resume(other.name)
+    await world.until(lambda: all(ready(one.service)[0] for one in world.up()))
