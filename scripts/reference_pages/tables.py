@@ -1,13 +1,15 @@
 """The generated sections of written pages: error codes, permissions, node events, configuration
-keys, mutants.
+keys, mutants, rows of the proposals.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import pairwise
+from pathlib import Path
 
 from raftlog.client import broker_client, consumer, producer, session
 from raftlog.config.reference import reference
@@ -34,6 +36,7 @@ from raftlog.transport.statuses import status_of
 from reference_pages.markdown import cell, paragraph, table
 from simulation.mutants.registry import MUTANTS
 
+ROOT = Path(__file__).resolve().parents[2]
 RETRIED_BY: Mapping[str, Set[ErrorCode]] = {
     "reads": broker_client.ELSEWHERE,
     "session": session.TRANSIENT,
@@ -99,6 +102,23 @@ def mutants() -> str:
     return table(("Mutant", "What it breaks", "Killed within seeds"), rows)
 
 
+def proposal_rows() -> str:
+    """Return the table of the rows of the proposals' page: the edits that make each false, and the
+    tests that notice.
+    """
+    sys.path.insert(0, str(ROOT / "tests" / "rows"))
+    from rows import EDITS, NO_EDITS
+
+    rows = [
+        (one.row, one.breaks, "`" + "`, `".join(edit.target for edit in one.edits) + "`", tests)
+        for one in EDITS
+        for tests in [", ".join(f"`{test}`" for test in one.tests)]
+    ]
+    rows += [(one.row, f"No edit makes it false: {one.why}", "", "") for one in NO_EDITS]
+    heads = ("Row", "What an edit breaks", "Where", "Tests that notice")
+    return table(heads, ((row, cell(text), *rest) for row, text, *rest in rows))
+
+
 def permissions() -> str:
     """Return the table of the right that each request needs, without the requests of nodes."""
     return table(("Request", "To", "Needs", "On"), _permission_rows())
@@ -152,5 +172,6 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     "node events": node_events,
     "configuration keys": configuration_keys,
     "mutants": mutants,
+    "rows": proposal_rows,
 }
 """The sections by their names: ``<!-- generated: NAME -->`` in a page stands for one."""

@@ -23,6 +23,7 @@ ALL: tuple[RowEdit | NoEdit, ...] = (
     *rows_further.ROWS,
 )
 EDITS = tuple(one for one in ALL if isinstance(one, RowEdit))
+NO_EDITS = tuple(one for one in ALL if isinstance(one, NoEdit))
 
 
 def named_rows() -> list[str]:
