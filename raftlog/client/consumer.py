@@ -23,10 +23,9 @@ from raftlog import batch
 from raftlog.client.arguments import checked
 from raftlog.client.conditions import OFFSET_MAX
 from raftlog.client.endpoints import Endpoints, with_reasons
-from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, TopicView, known_code
-from raftlog.client.requests import pause_after, require_success
+from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, TopicView, no_partition
+from raftlog.client.requests import item_error, pause_after, require_success
 from raftlog.client.streams import AsyncStream
-from raftlog.client.wire import item_error
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, RaftlogError
 from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS
@@ -370,13 +369,7 @@ class Consumer:
                 self._whole[topic] = view
             for index, offset in sorted(wanted.items()):
                 if index >= view.partition_count:
-                    message = (
-                        f"topic {topic} has no partition {index}: it has"
-                        f" {view.partition_count}, from 0 on"
-                    )
-                    self._fail(
-                        ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")
-                    )
+                    self._fail(no_partition(topic, index, view.partition_count))
                 for one in range(view.partition_count) if index < 0 else [index]:
                     self._positions.setdefault(
                         (view.id, one), _Position(topic, (view.id, one), offset)
@@ -499,10 +492,10 @@ class Consumer:
                 "current_leader"
             ):
                 self._leaders.learn(position.key, result.current_leader)
-            message = result.error_message or f"{position.topic}-{position.key[1]}"
-            code = known_code(result.error_code)
-            field = "offset" if code is ErrorCode.OFFSET_OUT_OF_RANGE else ""
-            self._refused([position], ApiError(code, message, field=field))
+            field = "offset" if result.error_code == ErrorCode.OFFSET_OUT_OF_RANGE else ""
+            error = item_error(result, f"{position.topic}-{position.key[1]}", field=field)
+            assert error is not None
+            self._refused([position], error)
             return
         self._leaders.settled()
         position.failing(None, self._loop.time())
@@ -606,13 +599,9 @@ class AsyncRecords(AsyncStream[Record]):
             raise ValueError(f"offset={offset!r:.80}: a number from 0 on, 'earliest' or 'latest'")
         response = await core.read(broker_pb2.MetadataRequest(topics=[topic]))
         (found,) = response.metadata.topics
-        error = item_error(found.error_code, f"there is no topic {topic!r}", "topic")
+        error = item_error(found, f"there is no topic {topic!r}", field="topic")
         if error is None and not -1 < (partition or 0) < len(found.partitions):
-            message = (
-                f"topic {topic} has no partition {partition}: it has"
-                f" {len(found.partitions)}, from 0 on"
-            )
-            error = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")
+            error = no_partition(topic, partition, len(found.partitions))
         if error is not None:
             raise error
         # What was there when it began to read may be dropped before it is read.

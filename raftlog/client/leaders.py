@@ -16,7 +16,7 @@ from typing import Any
 from raftlog import tracing
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.endpoints import Endpoints
-from raftlog.client.requests import broker_request, pause_after, require_success
+from raftlog.client.requests import broker_request, item_error, pause_after, require_success
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport, TransportLimits
@@ -52,6 +52,12 @@ class TopicView:
     name: str
     id: bytes
     partition_count: int
+
+
+def no_partition(topic: str, index: int | None, count: int) -> ApiError:
+    """The error for a partition that a topic does not have."""
+    message = f"topic {topic} has no partition {index}: it has {count}, from 0 on"
+    return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")
 
 
 class Leaders:
@@ -250,14 +256,6 @@ answer.
 """
 
 
-def known_code(number: int) -> ErrorCode:
-    """A code of the wire; one that this build does not know is UNKNOWN_SERVER_ERROR."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
 REQUEST_PARTITIONS_MAX = 1000
 """More partitions are asked for in several requests."""
 
@@ -308,20 +306,18 @@ async def ask_leader(
     caller = RpcClient(transport, endpoint, Conversation.BROKER)
     try:
         async with asyncio.timeout(timeout_s):
-            if keys:
-                asked = [
-                    keys[at : at + REQUEST_PARTITIONS_MAX]
-                    for at in range(0, len(keys), REQUEST_PARTITIONS_MAX)
-                ]
-                requests = (
-                    data_pb2.BrokerMetadataRequest(partitions=[_wire(key) for key in some])
-                    for some in asked
-                )
-                return [await _page(caller, request, timeout_s, cluster_id) for request in requests]
-            pages = [await _page(caller, data_pb2.BrokerMetadataRequest(), timeout_s, cluster_id)]
-            while pages[-1].HasField("next_cursor"):
-                request = data_pb2.BrokerMetadataRequest(cursor=pages[-1].next_cursor)
-                pages.append(await _page(caller, request, timeout_s, cluster_id))
+            pages: list[data_pb2.BrokerMetadataResponse] = []
+            for at in range(0, max(1, len(keys)), REQUEST_PARTITIONS_MAX):
+                request = data_pb2.BrokerMetadataRequest()
+                for topic_id, index in keys[at : at + REQUEST_PARTITIONS_MAX]:
+                    request.partitions.add(topic_id=topic_id, partition_index=index)
+                while True:
+                    asked = broker_request(request, cluster_id=cluster_id)
+                    answer = require_success(await caller.call(asked, timeout_s))
+                    pages.append(answer.broker_metadata)
+                    if keys or not pages[-1].HasField("next_cursor"):
+                        break
+                    request = data_pb2.BrokerMetadataRequest(cursor=pages[-1].next_cursor)
             return pages
     except TimeoutError:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"{endpoint} did not answer in time") from None
@@ -345,32 +341,14 @@ async def _ask(
         return LeaderAnswer(broker_id, failure=str(error))
     if pages[0].broker_id != broker_id:
         return LeaderAnswer(broker_id, failure=f"broker {pages[0].broker_id} answers at {endpoint}")
-    led = {
-        (one.topic_id, one.partition_index): one
-        for page in pages
-        for one in page.partitions
-        if not one.error_code
-    }
-    refused = {
-        (
-            one.topic_id,
-            one.partition_index,
-        ): f"{known_code(one.error_code).name}: {one.error_message}".rstrip(": ")
-        for page in pages
-        for one in page.partitions
-        if one.error_code
-    }
+    led: dict[PartitionKey, data_pb2.LedPartition] = {}
+    refused: dict[PartitionKey, str] = {}
+    for one in (one for page in pages for one in page.partitions):
+        key = one.topic_id, one.partition_index
+        if (refusal := item_error(one)) is not None:
+            refused[key] = f"{refusal.code.name}: {refusal.message}".rstrip(": ")
+        else:
+            led[key] = one
     return LeaderAnswer(
         broker_id, pages[-1].broker_epoch, tuple(led[key] for key in sorted(led)), refused
     )
-
-
-async def _page(
-    caller: RpcClient, request: data_pb2.BrokerMetadataRequest, timeout_s: float, cluster_id: str
-) -> data_pb2.BrokerMetadataResponse:
-    asked = broker_pb2.BrokerRequest(cluster_id=cluster_id, broker_metadata=request)
-    return require_success(await caller.call(asked, timeout_s)).broker_metadata
-
-
-def _wire(key: PartitionKey) -> data_pb2.PartitionKey:
-    return data_pb2.PartitionKey(topic_id=key[0], partition_index=key[1])

@@ -21,8 +21,8 @@ import xxhash
 
 from raftlog import tracing
 from raftlog.client.endpoints import Endpoints
-from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, known_code
-from raftlog.client.requests import pause_after, require_success
+from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, no_partition
+from raftlog.client.requests import item_error, pause_after, require_success
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS, PRODUCE_MAX_RECORDS
@@ -353,14 +353,7 @@ class Producer:
             self._unrouted.setdefault(topic, []).append((waiting, key, partition))
             return
         if partition >= view.partition_count:
-            message = (
-                f"topic {topic} has no partition {partition}: it has"
-                f" {view.partition_count}, from 0 on"
-            )
-            self._release(
-                [waiting],
-                ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition"),
-            )
+            self._release([waiting], no_partition(topic, partition, view.partition_count))
             return
         index = partition if partition >= 0 else self._choose(topic, key, view.partition_count)
         queue = self._queues.get((view.id, index))
@@ -517,19 +510,15 @@ class Producer:
     def _take(
         self, key: PartitionKey, queue: PartitionQueue, result: data_pb2.ProducePartitionResult
     ) -> None:
-        if not result.error_code:
+        error = item_error(result, f"{queue.topic}-{queue.index}")
+        if error is None:
             self._leaders.settled()
             self._ended(queue.stored(result.base_offset))
             return
         if result.HasField("current_leader"):
             self._leaders.learn(key, result.current_leader)
-        message, field = result.error_message or f"{queue.topic}-{queue.index}", ""
-        if named := _FIELD.fullmatch(message):
-            message, field = named.groups()
-        unknown = result.outcome_unknown
-        error = ApiError(
-            known_code(result.error_code), message, field=field, outcome_unknown=unknown
-        )
+        if named := _FIELD.fullmatch(error.message):
+            error.message, error.field = named.groups()
         self._failed(queue, error)
 
     def _failed(self, queue: PartitionQueue, error: ApiError) -> None:

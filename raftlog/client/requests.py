@@ -137,11 +137,23 @@ def _error_of(item: Any) -> ApiError | None:
     fields = item.DESCRIPTOR.fields_by_name
     if "error" in fields and fields["error"].message_type is _ERROR:
         return error_from_wire(item.error) if item.HasField("error") else None
-    if "error_code" in fields:
-        return error_from_wire(
-            common_pb2.Error(error_code=item.error_code, error_message=item.error_message)
+    return item_error(item) if "error_code" in fields else None
+
+
+def item_error(item: Any, message: str = "", *, field: str = "") -> ApiError | None:
+    """Return the error of an item whose fields have the code and message; None: it has none.
+    ``message``: for an item without one.
+    """
+    if not item.error_code:
+        return None
+    return error_from_wire(
+        common_pb2.Error(
+            error_code=item.error_code,
+            error_message=getattr(item, "error_message", "") or message,
+            field=field,
+            outcome_unknown=getattr(item, "outcome_unknown", False),
         )
-    return None
+    )
 
 
 @cache

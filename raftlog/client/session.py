@@ -16,7 +16,6 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import NoReturn
 
 from google.protobuf.message import Message
@@ -27,13 +26,13 @@ from raftlog.client.requests import (
     controller_request,
     joined,
     pause_after,
+    require_success,
     timeout_ms,
 )
 from raftlog.errors import ApiError, ErrorCode, OtherServerError
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.dialing import Backoff
-from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -60,32 +59,23 @@ class OpenClient:
         """How many more numbers are within the window, however the ones before them end."""
         return self.all_below_done + WINDOW - self._next
 
-    def begin(self) -> NumberedWrite:
-        """Take the next number."""
-        sequence, self._next = self._next, self._next + 1
-        self._in_flight[sequence] = None
-        return NumberedWrite(self, sequence)
+    def begin(self) -> int:
+        """Take the next number for a write."""
+        number, self._next = self._next, self._next + 1
+        self._in_flight[number] = None
+        return number
 
-    def finish(self, write: NumberedWrite) -> None:
-        """Its writer knows the outcome, or that it will not be known: no attempt follows."""
-        del self._in_flight[write.sequence]
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedWrite:
-    """One write, the same number in every attempt."""
-
-    client: OpenClient
-    sequence: int
-
-    def number(self, request: controller_pb2.ControllerRequest) -> None:
-        """Put the identity into a request."""
+    def put_into(self, request: controller_pb2.ControllerRequest, number: int) -> None:
+        """Number an attempt of a write: each attempt has the same number."""
         identity = request.client
-        identity.client_id, identity.sequence = self.client.id, self.sequence
-        identity.all_below_done, identity.generation = (
-            self.client.all_below_done,
-            self.client.generation,
-        )
+        identity.client_id, identity.generation = self.id, self.generation
+        identity.sequence, identity.all_below_done = number, self.all_below_done
+
+    def finish(self, number: int) -> None:
+        """No attempt of this write follows: its writer knows the outcome, or that it will not be
+        known.
+        """
+        del self._in_flight[number]
 
 
 ATTEMPT_S = 2.0
@@ -168,9 +158,9 @@ class Session:
         pauses = Backoff(_PAUSES, self._rng)
         while True:
             client = await self._admit(deadline)
-            write = client.begin()
+            number = client.begin()
             try:
-                response = await self._until_known(request, write, deadline)
+                response = await self._until_known(request, deadline, client, number)
                 return check_items(response) if raise_refused else response
             except RefusedItemsError:
                 raise
@@ -184,7 +174,7 @@ class Session:
                 # a new one.
                 await self._pause(pauses, deadline, error)
             finally:
-                client.finish(write)
+                client.finish(number)
                 self._wake()
 
     def forget(self) -> None:
@@ -213,7 +203,7 @@ class Session:
             cluster_id=self._cluster_id,
         )
         try:
-            await self._until_known(request, None, self._loop.time() + timeout_s)
+            await self._until_known(request, self._loop.time() + timeout_s)
         except ApiError as error:
             if error.code is not ErrorCode.UNKNOWN_PRODUCER_ID:
                 raise
@@ -223,12 +213,13 @@ class Session:
     async def _until_known(
         self,
         request: controller_pb2.ControllerRequest,
-        write: NumberedWrite | None,
         deadline: float,
+        client: OpenClient | None = None,
+        number: int = 0,
     ) -> controller_pb2.ControllerResponse:
         """Send until there is an answer that is the outcome.
 
-        Without a number only what may be done twice.
+        Without a client the request has no number: only what may be done twice.
         """
         pauses = Backoff(_PAUSES, self._rng)
         on_the_way = 0
@@ -238,23 +229,20 @@ class Session:
         """
         while True:
             remaining_s = deadline - self._loop.time()
-            if write is not None:
-                write.number(request)
+            if client is not None:
+                client.put_into(request, number)
             request.timeout_ms = timeout_ms(min(ATTEMPT_S, remaining_s))
             copy = controller_pb2.ControllerRequest()
             copy.CopyFrom(request)
             try:
                 response = await self._attempt(copy, request.timeout_ms / 1000)
-                error = (
-                    error_from_wire(response.error, leader_id=response.leader_id)
-                    if response.HasField("error")
-                    else None
-                )
+                require_success(response)
+                error = None
             except ApiError as failed:
                 error = failed
             if error is None and response.HasField("write"):
                 response = response if standing is None else joined(standing, response)
-                if write is None or response.write.reached >= request.acks:
+                if client is None or response.write.reached >= request.acks:
                     return response
                 standing = response
             if standing is not None:
@@ -262,7 +250,7 @@ class Session:
                     return standing
                 continue
             if error is None:
-                if write is None or not on_the_way or response.HasField("write"):
+                if client is None or not on_the_way or response.HasField("write"):
                     return response
                 _unknown(
                     "an attempt wrote nothing, but an earlier one may yet be executed",
@@ -271,7 +259,7 @@ class Session:
             if error.outcome_unknown:
                 on_the_way += 1
             elif error.code not in TRANSIENT or isinstance(error, OtherServerError):
-                if on_the_way and write is not None:
+                if on_the_way and client is not None:
                     _unknown(f"{error.message}{_EARLIER_ATTEMPT}", error.code, error)
                 raise error
             await self._pause(pauses, deadline, error, on_the_way)
@@ -333,7 +321,7 @@ class Session:
                 request = controller_request(
                     controller_pb2.OpenClientRequest(name=self._name), cluster_id=self._cluster_id
                 )
-                response = await self._until_known(request, None, deadline)
+                response = await self._until_known(request, deadline)
                 self._client = OpenClient(
                     response.open_client.client_id, response.write.token.generation
                 )
@@ -382,6 +370,5 @@ async def happens(event: asyncio.Event, within_s: float) -> bool:
 
 
 def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> NoReturn:
-    raise ApiError(
-        code, message, field=cause.field if cause is not None else "", outcome_unknown=True
-    ) from cause
+    field = cause.field if cause is not None else ""
+    raise ApiError(code, message, field=field, outcome_unknown=True) from cause

@@ -9,6 +9,7 @@ from raftlog.client.endpoints import (
     UNREACHABLE_FOR_S,
     EndpointSelector,
     KnownEndpoints,
+    with_reasons,
 )
 from raftlog.errors import ConfigError
 
@@ -106,3 +107,11 @@ def test_repeated_endpoints_count_once_and_none_is_an_error() -> None:
     assert finder("a", "a", "b").known == ("a", "b")
     with pytest.raises(ConfigError):
         finder()
+
+
+def test_each_reason_is_said_once() -> None:
+    refused, silent = "UNAVAILABLE: Connection refused (111)", "does not answer"
+    assert with_reasons({"a:1": refused, "b:1": silent, "c:1": refused, "d:1": ""}) == (
+        f"a:1 and c:1 ({refused}), b:1 ({silent}), d:1"
+    )
+    assert with_reasons({"a:1": refused}) == f"a:1 ({refused})"

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
 
 from raftlog import batch
 from raftlog.batch import RecordData
-from raftlog.client.log_reader import BelowLogStartError, LogReader
+from raftlog.client.log_reader import (
+    FOOTER_BYTES_MAX,
+    BelowLogStartError,
+    CommittedImage,
+    LogInfo,
+    LogReader,
+    fetch_footer,
+)
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, SaslAuthenticationFailedError
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.records import record
+from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotId
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
+from raftlog.wire.quorum.v1 import quorum_pb2
+from raftlog.wire.records.v1 import records_pb2 as rec
 
 FAR_S = 60.0
 Answer = Callable[[pb.MetadataFetchRequest], "pb.MetadataFetchResponse | None"]
@@ -285,3 +298,93 @@ def test_who_was_asked_in_vain_is_said_with_the_reason() -> None:
 
 def committed(request: pb.MetadataFetchRequest) -> pb.MetadataFetchResponse:
     return pb.MetadataFetchResponse(cluster_id="c", generation=1, high_watermark=7)
+
+
+class Log:
+    """A committed log of one config value a batch, as a LogReader shows it."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.start = 0
+        self.begun_at: list[int] = []
+        """Where each reading began."""
+
+    async def info(self) -> LogInfo:
+        return LogInfo("c", (8,), self.end, 0)
+
+    async def chunks(self, offset: int, until: int) -> AsyncIterator[bytes]:
+        self.begun_at.append(offset)
+        if offset < self.start:
+            # Once: as if the log began anew, so that a reader that starts over finds it all.
+            self.start = 0
+            raise BelowLogStartError(offset, 5, SnapshotId(5, 1))
+        for base in range(offset, until):
+            message = rec.ConfigRecord(
+                resource_type=16, resource_name="r", name="match", value=str(base)
+            )
+            yield batch.encode([record(message).data], base_offset=base, epoch=1, timestamp_ms=1)
+
+
+def test_it_reads_on_from_where_it_was_and_begins_anew_where_it_must() -> None:
+    log: Any = Log()
+    committed = CommittedImage(log)
+
+    async def look() -> tuple[int, str]:
+        image = await committed.read()
+        return image.offset, image.configs[16, "r"]["match"]
+
+    async def test() -> None:
+        log.end = 3
+        first = await committed.read()
+        assert await look() == (2, "2")
+        log.end = 5
+        assert await look() == (4, "4")
+        assert first.configs[16, "r"]["match"] == "2", (
+            "an image that was given away does not change"
+        )
+        assert log.begun_at == [0, 3, 3]
+        log.end, log.start = 9, 6
+        assert await look() == (8, "8")
+        assert log.begun_at[3:] == [5, 0]
+
+    asyncio.run(test())
+
+
+def test_footer_takes_two_requests_whatever_the_size_of_the_snapshot() -> None:
+    builder = ImageBuilder(Image())
+    for number in range(50):
+        message = rec.ConfigRecord(
+            resource_type=16, resource_name="r", name=f"k{number}", value="x" * 100
+        )
+        builder.apply_chunk(
+            batch.encode([record(message).data], base_offset=number, epoch=1, timestamp_ms=1)
+        )
+    image = builder.snapshot()
+    content = b"".join(pieces(image, header_of(image, cluster_id="c", generations=(3,))))
+    asked: list[int] = []
+
+    def serve(request: Any) -> Any:
+        asked.append(request.position)
+        return quorum_pb2.FetchSnapshotResponse(
+            correlation_id=request.correlation_id,
+            size=len(content),
+            position=request.position,
+            bytes=content[request.position : request.position + request.max_bytes],
+        )
+
+    def drop(request: Any) -> Any:
+        return quorum_pb2.FetchSnapshotResponse(
+            correlation_id=request.correlation_id, error_code=ErrorCode.SNAPSHOT_NOT_FOUND
+        )
+
+    async def test() -> None:
+        transport: Any = FakeTransport(a=serve, b=drop)
+        for address, state_hash in (("a", image.state_hash), ("b", None), ("nobody", None)):
+            footer = await fetch_footer(
+                transport, address, SnapshotId(50, 1), cluster_id="c", timeout_s=0.2
+            )
+            assert (footer.state_hash if footer is not None else None) == state_hash
+        assert asked == [0, len(content) - FOOTER_BYTES_MAX]
+        assert transport.open == 0
+
+    asyncio.run(test())
