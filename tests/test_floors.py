@@ -22,7 +22,7 @@ FLOORS: dict[str, str] = {
         raftlog.background_look raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch raftlog.config_writes raftlog.deadline raftlog.deadline_timer
         raftlog.quorum_time
         raftlog.step_tracer raftlog.tracing raftlog.identity raftlog.access raftlog.principals raftlog.key_file
-        raftlog.config.fields raftlog.config.settings
+        raftlog.quorum.config raftlog.config.fields raftlog.config.settings
     """
     ),
     "content": "raftlog.metadata",
@@ -198,6 +198,33 @@ def test_the_replay_knows_nothing_of_a_controller_but_its_rules(arrows: list[Arr
         if room_of(one.imported) != "controller.rules"
     }
     assert deciding == {"replay.generate"}
+
+
+def test_quorum_imports_neither_settings_nor_io() -> None:
+    """The state machine gets messages, time and randomness as arguments."""
+    imported: set[str] = set()
+    for path in (ROOT / "raftlog" / "quorum").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(str(node.module))
+    pure = {"abc", "bisect", "collections.abc", "dataclasses", "enum", "functools", "itertools"}
+    pure |= {"math", "random", "typing", "typing_extensions", "msgspec", "__future__"}
+    contracts = {"raftlog.deadline", "raftlog.errors", "raftlog.limits.hosts", "raftlog.voter"}
+    contracts |= {"raftlog.metadata.log_generation", "raftlog.storage.api"}
+    contracts.add("raftlog.wire.quorum.v1")
+    outside = {name for name in imported if not name.startswith("raftlog.quorum")}
+    assert outside <= pure | contracts
+
+
+def test_quorum_has_no_circle_even_for_types(arrows: list[Arrow]) -> None:
+    inside = "raftlog.quorum"
+    assert not circle(
+        (one.importer, one.imported)
+        for one in arrows
+        if one.importer.startswith(inside) and one.imported.startswith(inside)
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from raftlog.quorum.epoch_index import EpochIndex
-from raftlog.quorum.log_ends import LogEnds
+from raftlog.quorum.log_state import EpochIndex, LogEnds
 from raftlog.storage.log_runs import LogRuns
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.decisions.quorum.transfer import best_successor
-from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.core import QuorumDescription
 
 CHECK_EVERY_S = 1.0
 ENOUGH_FACTOR = 1.25

@@ -19,7 +19,7 @@ from raftlog.endpoint import endpoint_on
 from raftlog.observability.journal import Journal, Kind
 from raftlog.observability.latency import LATENCY_BOUNDS_S
 from raftlog.printable import printable
-from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.replica.peer_reach import PeerReach
 from raftlog.storage.api import LogStore
 from raftlog.voter import Voter

@@ -23,7 +23,7 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.versions import supports_vote_in_place, supports_voter_listeners
 from raftlog.observability.journal import Journal
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.core import QuorumDescription
 from raftlog.storage.api import LogStore
 from raftlog.transport.api import Probe, Transport
 from raftlog.transport.unary_link import Caller, UnaryLink

@@ -4,7 +4,7 @@ A field's name with dots for underscores is its key (Kafka's where Kafka has one
 the name in capitals is its environment variable. ``raftlog config keys`` prints this file as a
 table.
 
-A part of the program whose settings have defaults of their own takes them from here
+The defaults of the quorum are its own; other parts of the program take their defaults from here
 (``Settings.request_timeout_ms``), so this file imports nothing heavy: pydantic checks values in
 ``load.py``.
 """
@@ -29,6 +29,7 @@ from raftlog.config.fields import (
     Voters,
     Within,
 )
+from raftlog.quorum import config as quorum
 from raftlog.resource_limits import TransportLimits
 
 BOTH = ("controller", "broker")
@@ -158,27 +159,27 @@ class Settings:
 
     # --- the quorum ------------------------------------------------------------------------------
     controller_quorum_election_timeout_ms: Positive = _key(
-        1000,
+        quorum.ELECTION_TIMEOUT_MS,
         "How long a node without a leader waits before it asks for votes. It matters at cold starts"
         " and after failed elections; the death of a leader's process is noticed at once.",
         unit="ms",
         roles=CONTROLLER,
     )
     controller_quorum_election_jitter_max_ms: Positive = _key(
-        200,
+        quorum.ELECTION_JITTER_MAX_MS,
         "Random time added to the election timeout, and half of it to the fetch timeout, so that"
         " two nodes do not ask for votes at the same instant.",
         unit="ms",
         roles=CONTROLLER,
     )
     controller_quorum_election_backoff_max_ms: Positive = _key(
-        40,
+        quorum.ELECTION_BACKOFF_MAX_MS,
         "The longest wait before a candidate tries again after a refused or split election.",
         unit="ms",
         roles=CONTROLLER,
     )
     controller_quorum_fetch_timeout_ms: Positive = _key(
-        1000,
+        quorum.FETCH_TIMEOUT_MS,
         "A follower that hears nothing from the leader for this long asks for votes. A leader"
         " resigns when no majority has fetched from it for 1.5 times as long. Raise it where pauses"
         " or network delays are longer.",
@@ -186,14 +187,14 @@ class Settings:
         roles=CONTROLLER,
     )
     controller_quorum_fetch_max_wait_ms: Positive = _key(
-        400,
+        quorum.FETCH_MAX_WAIT_MS,
         "How long an idle leader parks a fetch. It must be well below the fetch timeout, because"
         " the reply is what keeps that timeout from expiring.",
         unit="ms",
         roles=CONTROLLER,
     )
     controller_quorum_fetch_max_bytes: Positive = _key(
-        8 << 20,
+        quorum.FETCH_MAX_BYTES,
         "The most log bytes in one fetch reply. With more, a follower that is far behind catches up"
         " faster, at the price of memory.",
         unit="bytes",
@@ -209,7 +210,7 @@ class Settings:
         roles=CONTROLLER,
     )
     controller_quorum_request_timeout_ms: Positive = _key(
-        1000,
+        quorum.REQUEST_TIMEOUT_MS,
         "How long a request of the quorum may stay unanswered. Then the node sends it again, and"
         " replaces the connection if nothing has arrived on it.",
         unit="ms",

@@ -69,8 +69,8 @@ class EpochAllowance:
         self._left = float(ALLOWANCE_EPOCHS)
         self._at = now
 
-    def take(self, epochs: int, now: float) -> bool:
-        """Use so many, if that many are left."""
+    def spend(self, epochs: int, now: float) -> bool:
+        """Use up this number of epochs; False, and nothing is used, if fewer are left."""
         refilled = self._left + max(0.0, now - self._at) * ALLOWANCE_EPOCHS_PER_S
         self._left, self._at = min(float(ALLOWANCE_EPOCHS), refilled), max(now, self._at)
         if epochs > self._left:

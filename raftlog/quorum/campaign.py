@@ -1,19 +1,20 @@
-"""What asking for pre-votes and asking for votes have in common."""
+"""Asking for pre-votes (KIP-996) and for votes: the roles of a voter that campaigns.
+
+Why: docs/decisions/002-elections-by-proof-of-death.md
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from raftlog.deadline import NEVER
 from raftlog.quorum.events import ResponseReceived
-from raftlog.quorum.role import Role
+from raftlog.quorum.messages import process_response
+from raftlog.quorum.node import MIN_BACKOFF_S, Node, Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-
-if TYPE_CHECKING:
-    from raftlog.quorum.node import Node
 
 ROUND_TRIPS = 2
 """Of the slowest peer that answered: as long as others are waited for."""
@@ -118,11 +119,11 @@ class Campaign(Role, ABC):
     def against(self) -> set[int]:
         """Who said no, or can say nothing."""
         node = self.node
-        # One that has resigned answers, and is known by that: the hurry. Of two voters both have
-        # to.
-        counts_silent = self._silent_id in node.peers and not node.hurry and len(node.voters) > 2
-        silent = {self._silent_id} if counts_silent else set()
-        return (self._refused | self._failed | silent) - self.supporters()
+        against = self._refused | self._failed
+        if self._silent_id in node.peers and not node.fast_election and len(node.voters) > 2:
+            # In a fast election a leader that has resigned answers. Of two voters both have to.
+            against.add(self._silent_id)
+        return against - self.supporters()
 
     def count(self) -> None:
         """Decide, if the answers so far do."""
@@ -144,7 +145,7 @@ class Campaign(Role, ABC):
         ):
             return
         del self._awaited[event.peer_id]
-        if not self.node.heed(response, event.peer_id):
+        if not process_response(self.node, response, event.peer_id):
             return
         self.node.hints.note_answer(event.peer_id, self.node.now - self.asked_at)
         self._bound_round()
@@ -187,3 +188,233 @@ class Campaign(Role, ABC):
         if peer_id in self._failed:
             self._failed.remove(peer_id)
             self._ask(peer_id)
+
+
+SPREAD = 1.5
+"""Of the election jitter: within this all that lose their leader together have said so, however far
+they are.
+"""
+
+
+class Prospective(Campaign):
+    """Keeps the leader and the vote of its epoch; a majority of pre-votes makes it a candidate of
+    the next one.
+    """
+
+    name = "prospective"
+    pre_vote = True
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, node.leader_id)
+        self._go_at = NEVER
+        self._outranks_until = node.now + node.config.election_timeout_ms / 1000
+
+    @override
+    def enter(self) -> None:
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        if not (self.has_majority() and self.node.now >= self._may_go_at()):
+            self.ask_all()
+        # Else enough said so before this node asked.
+        self.count()
+
+    @override
+    def supporters(self) -> set[int]:
+        node = self.node
+        return (
+            self.granted
+            | node.hints.supporters(node.now)
+            | ({node.config.node_id} if node.is_voter else set())
+        )
+
+    @override
+    def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
+        self.node.hints.note_supporter(peer_id, self.node.now)
+
+    @override
+    def on_doubter(self, peer_id: int) -> None:
+        self.ask_again(peer_id)
+        self.count()
+
+    @override
+    def outranks(self, candidate_id: int, last_epoch: int, end_offset: int) -> bool:
+        # Of two that ask each other one must go, or they split the vote: the one with the longer
+        # log, the lower id. It counts the other's question as a yes. Not for ever: it may be cut
+        # off from a third that the other reaches.
+        node = self.node
+        return (
+            node.is_voter
+            and node.installing is None
+            and node.now < self._outranks_until
+            and (last_epoch, end_offset) == (node.log.last_epoch, node.log.end)
+            and node.config.node_id < candidate_id
+        )
+
+    @override
+    def grants_vote(self) -> bool:
+        return True
+
+    @override
+    def on_vote_granted(self) -> None:
+        self.node.become_unattached(self.epoch)
+
+    @override
+    def won(self) -> None:
+        self._go_at = self._may_go_at()
+        if self.node.now >= self._go_at:
+            self._go()
+        else:
+            # The round lasts until then.
+            self.timer, self.retry_at = max(self.timer, self._go_at), NEVER
+
+    def _may_go_at(self) -> float:
+        """Of those that lose their leader in the same instant all would win the pre-vote, and then
+        split the vote.
+
+        So one yields to those that go before it. With more than three voters some of these may not
+        have been heard yet: then answers count at once, what was said before not.
+        """
+        node = self.node
+        heard = self.supporters() | self.against() | node.hints.rivals(node.now)
+        if (
+            node.fast_election
+            or len(self.granted) + node.is_voter >= node.votes_needed
+            or heard.issuperset(node.peers)
+        ):
+            wait_until = node.now
+        else:
+            wait_until = self.asked_at + SPREAD * node.config.election_jitter_max_ms / 1000
+        # Not for ever: one that goes before this node may be cut off from a third that this one
+        # reaches, or be a stranger's invention.
+        return min(max(node.hints.yields_until(), wait_until), self._outranks_until)
+
+    def _go(self) -> None:
+        if self.node.installing is None:
+            self.node.become_candidate()
+        else:
+            # Whoever leads must have its log in its hands.
+            self.timer = self._go_at = self.node.now + MIN_BACKOFF_S
+
+    @override
+    def lost(self) -> None:
+        if self.node.fast_election:
+            self.retry_soon(self.node.backoff_s())
+        else:
+            self._fall_back()
+
+    def _fall_back(self) -> None:
+        node = self.node
+        if node.leader_id != -1:
+            node.become_follower(node.leader_id, node.epoch, doubts=True)
+        else:
+            node.become_unattached(node.epoch)
+
+    @override
+    def deadline(self) -> float:
+        return min(super().deadline(), self._go_at)
+
+    @override
+    def on_tick(self) -> None:
+        node = self.node
+        if node.now >= self._go_at:
+            self._go_at = NEVER
+            if self.has_majority():
+                self.won()
+        elif node.now < self.deadline():
+            return
+        elif self.has_majority():
+            self.won()
+        elif node.fast_election:
+            self._begin_round()
+        else:
+            self._fall_back()
+
+    @override
+    def on_peer_lost(self, peer_id: int) -> None:
+        if peer_id == self.node.leader_id:
+            self.node.start_fast_election(peer_id)
+            self.count()
+
+    @override
+    def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
+        self.node.start_fast_election()
+        self.count()
+
+
+class Candidate(Campaign):
+    """Leads as soon as a majority has voted for it, its own vote counted when it is durable."""
+
+    name = "candidate"
+    pre_vote = False
+
+    def __init__(self, node: Node, silent_id: int) -> None:
+        super().__init__(node, silent_id)
+        self._vote_durable = False
+        self.heard = node.heard
+        """Of this node and of those that have voted for it, what was heard last."""
+        self._early: dict[int, tuple[pb.FetchRequest, Any]] = {}
+        """The Fetches of its voters that wait for the outcome, at most one of each voter, with
+        their reply_to.
+        """
+
+    @override
+    def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
+        self.heard = self.heard.and_of(
+            response.last_heard_epoch,
+            response.last_heard_age_ms if response.HasField("last_heard_age_ms") else None,
+            self.node.now,
+        )
+
+    @override
+    def enter(self) -> None:
+        self.ask_all()
+
+    @override
+    def on_vote_persisted(self) -> None:
+        durable = self.node.durable_vote
+        if durable.epoch == self.epoch and durable.voted_id == self.node.config.node_id:
+            self._vote_durable = True
+            if self.node.is_voter:
+                self.granted.add(self.node.config.node_id)
+            self.count()
+
+    @override
+    def won(self) -> None:
+        # Others may have answered while the own vote is still on its way to the disk. Without it
+        # this node would forget in a crash that it has led, and lead the epoch a second time.
+        if self._vote_durable:
+            self.node.succession = self.heard
+            early, self._early = tuple(self._early.values()), {}
+            self.node.become_leader(tuple(sorted(self.granted)), early)
+
+    @override
+    def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
+        # Answered when it is known whether this node leads.
+        if request.replica_id not in self.node.peers:
+            self.decline_fetch(request, reply_to)
+            return
+        older = self._early.pop(request.replica_id, None)
+        self._early[request.replica_id] = request, reply_to
+        if older is not None:
+            self.decline_fetch(*older)
+
+    @override
+    def leave(self) -> None:
+        for request, reply_to in self._early.values():
+            self.decline_fetch(request, reply_to)
+
+    @override
+    def lost(self) -> None:
+        # Another has the votes, or nobody has: a leader would have said so within the time that the
+        # slowest answer took. A rival that goes first gets two round trips more.
+        trips = 3 if self.node.hints.yields_until() >= self.node.now else 1
+        self.retry_soon(trips * self.slowest_answer_s + self.node.backoff_s())
+        if self.retry_at < NEVER:
+            self.timer = max(self.timer, self.retry_at)
+
+    @override
+    def on_tick(self) -> None:
+        # Lost or split: first ask again whether another epoch is worth it.
+        if self.node.now >= self.deadline():
+            self.node.become_prospective()

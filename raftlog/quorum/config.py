@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.config.settings import Settings
 from raftlog.voter import Voter
 
 __all__ = ["QuorumConfig", "Voter"]
+
+ELECTION_TIMEOUT_MS = 1000
+ELECTION_JITTER_MAX_MS = 200
+ELECTION_BACKOFF_MAX_MS = 40
+FETCH_TIMEOUT_MS = 1000
+FETCH_MAX_WAIT_MS = 400
+FETCH_MAX_BYTES = 8 << 20
+REQUEST_TIMEOUT_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +38,22 @@ class QuorumConfig:
     node_id: int
     directory_id: str
     voters: tuple[Voter, ...]
-    election_timeout_ms: int = Settings.controller_quorum_election_timeout_ms
-    election_jitter_max_ms: int = Settings.controller_quorum_election_jitter_max_ms
-    fetch_timeout_ms: int = Settings.controller_quorum_fetch_timeout_ms
-    election_backoff_max_ms: int = Settings.controller_quorum_election_backoff_max_ms
+    election_timeout_ms: int = ELECTION_TIMEOUT_MS
+    election_jitter_max_ms: int = ELECTION_JITTER_MAX_MS
+    fetch_timeout_ms: int = FETCH_TIMEOUT_MS
+    election_backoff_max_ms: int = ELECTION_BACKOFF_MAX_MS
     """A refused or split election is tried again after 10 ms to this, spread by node rank."""
-    fetch_max_wait_ms: int = Settings.controller_quorum_fetch_max_wait_ms
+    fetch_max_wait_ms: int = FETCH_MAX_WAIT_MS
     high_watermark_linger_ms: int = 20
     """How long a replica's fetch stays parked when the only news for it is the high watermark.
 
     Nobody waits for that: commits need the replica's next acknowledgement, brokers ask the leader.
     It rides on the next data or round, or comes after this; at once, as KIP-1166 has it, it would
     double the messages of every write. 0: at once."""
-    fetch_max_bytes: int = Settings.controller_quorum_fetch_max_bytes
+    fetch_max_bytes: int = FETCH_MAX_BYTES
     fetch_snapshot_max_bytes: int = 1 << 20
     """What a part of a snapshot is asked to have at the most."""
-    request_timeout_ms: int = Settings.controller_quorum_request_timeout_ms
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
     max_metadata_version: int = 1
     """The highest metadata.version this program knows; the leader hears it in every Fetch."""
     endpoint: str = ""

@@ -1,7 +1,6 @@
 """The quorum's state machine as the shell sees it: events and the time in, effects out.
 
-The theory of operation is in ``node.py``; one module for each role; what peers ask is in
-``requests.py``.
+The theory of operation is in ``transitions.py``.
 
 Why: docs/decisions/001-pull-based-raft-as-a-state-machine.md
 """
@@ -10,12 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from raftlog.metadata.log_generation import Lineage
-from raftlog.quorum import membership, requests
-from raftlog.quorum.config import QuorumConfig, Voter
-from raftlog.quorum.description import QuorumDescription, describe
+from raftlog.quorum import messages
+from raftlog.quorum.config import QuorumConfig
+from raftlog.quorum.election_state import Heard
 from raftlog.quorum.events import (
     Effect,
     Event,
@@ -36,16 +36,134 @@ from raftlog.quorum.events import (
     Tick,
     VotePersisted,
 )
-from raftlog.quorum.heard import Heard
 from raftlog.quorum.invariants import Invariants
+from raftlog.quorum.leader import Leader, ReplicaProgress
 from raftlog.quorum.node import Node
+from raftlog.quorum.transitions import RaftNode
 from raftlog.storage.api import RecoveredLog
+from raftlog.voter import Voter
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescription:
+    """One replica as the leader knows it. -1: unknown, or never. ``directory_id`` empty: not known.
+
+    ``max_metadata_version`` 0: unknown, or a program that does not say.
+    """
+
+    node_id: int
+    directory_id: str
+    log_end_offset: int
+    last_fetch_age_ms: int
+    last_caught_up_age_ms: int
+    max_metadata_version: int = 0
+    low_on_space: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """One node.
+
+    Offsets of ends are exclusive, -1 is unknown or none; replicas are known to a leader alone,
+    itself included.
+
+    ``voters`` and ``observers`` are their progress; ``voter_set`` is the set in force here, since
+    ``voters_offset`` (as in VotersAt; -1: the configured set).
+
+    ``hears_leader``: the leader of this epoch has answered a Fetch lately, so this node would deny
+    a pre-vote; false on the leader itself. ``parked_fetches``: those that wait for news on the
+    leader. ``votes_needed``: those that elect this node.
+    """
+
+    role: str
+    epoch: int
+    leader_id: int
+    voted_id: int
+    log_start_offset: int
+    log_end_offset: int
+    flushed_end_offset: int
+    high_watermark: int
+    epoch_start_offset: int
+    voters: tuple[ReplicaDescription, ...]
+    observers: tuple[ReplicaDescription, ...]
+    voter_set: tuple[Voter, ...] = ()
+    voters_offset: int = -1
+    hears_leader: bool = False
+    parked_fetches: int = 0
+    votes_needed: int = 0
+
+
+def describe(node: Node, now: float) -> QuorumDescription:
+    """See :meth:`raftlog.quorum.core.QuorumCore.describe`."""
+    role, log = node.role, node.log
+    voters: tuple[ReplicaDescription, ...] = ()
+    observers: tuple[ReplicaDescription, ...] = ()
+    parked_fetches = 0
+    if isinstance(role, Leader):
+        progress = role.progress
+        voters = tuple(_replica(replica, now) for replica in progress.voters.values())
+        observers = tuple(
+            _replica(replica, now) for _, replica in sorted(progress.observers.items())
+        )
+        if progress.counts_leader:
+            voters = tuple(sorted([_myself(node), *voters], key=lambda replica: replica.node_id))
+        else:
+            observers = (_myself(node), *observers)
+        parked_fetches = role.parked_fetches
+    return QuorumDescription(
+        role=role.name,
+        epoch=node.epoch,
+        leader_id=node.leader_id,
+        voted_id=node.vote.voted_id,
+        log_start_offset=log.start,
+        log_end_offset=log.end,
+        flushed_end_offset=log.flushed_end,
+        high_watermark=node.high_watermark,
+        epoch_start_offset=role.start_offset,
+        voters=voters,
+        observers=observers,
+        voter_set=node.voters.all,
+        voters_offset=node.history.offset,
+        hears_leader=role.hears_leader,
+        parked_fetches=parked_fetches,
+        votes_needed=node.votes_needed,
+    )
+
+
+def _myself(node: Node) -> ReplicaDescription:
+    config = node.config
+    return ReplicaDescription(
+        config.node_id,
+        config.directory_id,
+        node.log.flushed_end,
+        0,
+        0,
+        config.max_metadata_version,
+        node.low_on_space,
+    )
+
+
+def _replica(replica: ReplicaProgress, now: float) -> ReplicaDescription:
+    return ReplicaDescription(
+        replica.node_id,
+        replica.directory_id or "",
+        replica.end_offset,
+        _age_ms(replica.fetched_at, now),
+        _age_ms(replica.caught_up_at, now),
+        replica.max_metadata_version,
+        replica.low_on_space,
+    )
+
+
+def _age_ms(then: float | None, now: float) -> int:
+    return -1 if then is None else max(0, round((now - then) * 1000))
+
+
 _HANDLED: dict[type, Callable[[Node, Any, Any], None]] = {
-    pb.FetchRequest: requests.handle_fetch,
+    pb.FetchRequest: messages.handle_fetch,
 }
-"""As ``requests.handle`` does: these are on the way of every write."""
+"""As ``messages.handle`` does: these are on the way of every write."""
 
 
 class QuorumCore:
@@ -60,7 +178,7 @@ class QuorumCore:
     def __init__(
         self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float
     ) -> None:
-        self._node = Node(config, recovered, rng, now)
+        self._node: Node = RaftNode(config, recovered, rng, now)
         self._invariants = Invariants(self._node)
         self.validate_each_step = False
         """Check after every step also what takes longer with a longer log.
@@ -208,7 +326,7 @@ class QuorumCore:
         return self._node.log.lineage
 
     def divergence(self, end_offset: int, last_epoch: int) -> tuple[int, int] | None:
-        """See :meth:`raftlog.quorum.log_ends.LogEnds.divergence`."""
+        """See :meth:`raftlog.quorum.log_state.LogEnds.divergence`."""
         return self._node.log.divergence(end_offset, last_epoch)
 
     @property
@@ -255,7 +373,7 @@ class QuorumCore:
 
     def membership_obstacle(self) -> str:
         """Why this node may not propose another voter set now; empty if it may."""
-        return membership.obstacle(self._node)
+        return self._node.membership_obstacle()
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -264,7 +382,7 @@ class QuorumCore:
         self._node.role.on_tick()
 
     def _request_received(self, event: RequestReceived) -> None:
-        handle = _HANDLED.get(type(event.request), requests.handle)
+        handle = _HANDLED.get(type(event.request), messages.handle)
         handle(self._node, event.request, event.reply_to)
 
     def _response_received(self, event: ResponseReceived) -> None:
@@ -279,7 +397,7 @@ class QuorumCore:
         if node.dials(event.peer_id):
             node.connected.add(event.peer_id)
         if event.peer_id == node.lost_leader:
-            node.end_hurry()
+            node.end_fast_election()
         node.role.on_peer_connected(event.peer_id)
 
     def _peer_lost(self, event: PeerLost) -> None:
@@ -337,4 +455,4 @@ class QuorumCore:
         node.role.on_snapshot_stored(sound=not event.error)
 
     def _space_changed(self, event: SpaceChanged) -> None:
-        self._node.low_on_space, self._node.wished_at = event.low, None
+        self._node.low_on_space, self._node.election_deferred_at = event.low, None

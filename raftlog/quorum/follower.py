@@ -1,48 +1,123 @@
-"""A voter that follows the leader of its epoch."""
+"""The roles of a node that neither leads nor campaigns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
 
 from typing_extensions import override
 
+from raftlog.deadline import NEVER
+from raftlog.quorum.election_state import Heard
 from raftlog.quorum.events import ResponseReceived
 from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict
-from raftlog.quorum.heard import Heard
-from raftlog.quorum.role import Role
+from raftlog.quorum.messages import process_response
+from raftlog.quorum.node import Node, Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
-if TYPE_CHECKING:
-    from raftlog.quorum.node import Node
 
-
-class Follower(Role):
-    """Fetches.
-
-    Asks for pre-votes when the leader is silent for the fetch timeout, resigns, or is proven gone.
-
-    Only what the leader *answers* resets the fetch timer: one that can send but not be reached must
-    be replaced.
+class Unattached(Role):
+    """A voter that knows no leader in its epoch. It waits for a leader or a candidate, then asks
+    for pre-votes itself.
     """
 
-    name = "follower"
+    name = "unattached"
 
-    def __init__(self, node: Node, *, doubts: bool = False, early: Fetcher | None = None) -> None:
-        """``early``: who has asked the leader in this epoch already."""
+    def __init__(self, node: Node, timer: float) -> None:
         super().__init__(node)
-        self._doubts = doubts
-        self._leader_id = node.leader_id
-        self._fetcher = early or Fetcher(node, node.leader_id)
-        self._fetch_timeout_s = node.config.fetch_timeout_ms / 1000 + node.jitter_s() / 2
-        self._fetch_deadline = node.now + self._fetch_timeout_s
-        self._hears_leader = False
+        self._timer = timer
+        self._has_granted = False
+        self._fetcher: Fetcher | None = None
+
+    @override
+    def deadline(self) -> float:
+        return self._timer
+
+    @property
+    @override
+    def election_timer(self) -> float | None:
+        return self._timer
+
+    @override
+    def postpone_election(self, until: float) -> None:
+        self._timer = until
+
+    @override
+    def grants_pre_vote(self) -> bool:
+        return True
+
+    @override
+    def grants_vote(self) -> bool:
+        return True
+
+    @override
+    def on_vote_granted(self) -> None:
+        # The candidate gets its time.
+        self._timer, self._has_granted = self.node.election_deadline(), True
+
+    @override
+    def on_vote_told(self) -> None:
+        # The candidate answers when it leads, with the first records of the epoch: two hops sooner
+        # than when it first has to say that it leads.
+        node = self.node
+        if self._fetcher is None and node.dials(node.vote.voted_id):
+            self._fetcher = Fetcher(node, node.vote.voted_id)
+            self._fetcher.pump()
+
+    @override
+    def on_flushed(self) -> None:
+        # The end of the log may have been on its way to the disk when the vote was granted.
+        if self._fetcher is not None:
+            self._fetcher.pump()
+
+    def fetcher_of(self, leader_id: int) -> Fetcher | None:
+        """Return the fetcher that has sent a Fetch to this leader before it led."""
+        fetcher = self._fetcher
+        return fetcher if fetcher is not None and fetcher.peer_id == leader_id else None
+
+    @override
+    def on_response(self, event: ResponseReceived) -> None:
+        fetcher, node = self._fetcher, self.node
+        if (
+            fetcher is None
+            or not fetcher.awaits(event.peer_id, event.correlation_id)
+            or not isinstance(event.response, FETCHED)
+        ):
+            return
+        if (
+            not process_response(node, event.response, event.peer_id)
+            and node.leader_id == event.peer_id
+        ):
+            # The peer leads this epoch: the new role has this fetcher, and uses the answer.
+            node.role.on_response(event)
+        elif node.role is self:
+            self._fetcher = None
+
+    @override
+    def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
+        if self._fetcher is not None and self._fetcher.awaits(peer_id, correlation_id):
+            self._fetcher = None
+
+    @override
+    def on_tick(self) -> None:
+        if self.node.now >= self._timer:
+            self.node.become_prospective()
+
+    @override
+    def on_peer_connected(self, peer_id: int) -> None:
+        # A cold start: enough voters are connected, so there is nothing to wait for but a candidate
+        # that is about to lead.
+        if self.node.fast_election and not self._has_granted and self.node.majority_connected():
+            self.node.become_prospective()
+
+
+class FetchingRole(Role, ABC):
+    """A role that fetches the log; what an answer means for the leader is the subclass's."""
+
+    _fetcher: Fetcher
+    _hears_leader = False
 
     @override
     def enter(self) -> None:
-        if self._leader_id in self.node.lost:
-            # Told of a leader that is known to be gone: somebody has yet to notice.
-            self.node.begin_hurry(self._leader_id)
-            self._expect_end(self.node.backoff_s())
         self._fetcher.pump()
 
     @override
@@ -51,9 +126,83 @@ class Follower(Role):
 
     @override
     def on_snapshot_stored(self, *, sound: bool) -> None:
-        # How long the disk took is not the leader's fault.
-        self._fetch_deadline = max(self._fetch_deadline, self.node.now + self._fetch_timeout_s)
         self._fetcher.on_snapshot_stored(sound=sound)
+
+    @property
+    @override
+    def hears_leader(self) -> bool:
+        return self._hears_leader
+
+    @override
+    def grants_pre_vote(self) -> bool:
+        return not self._hears_leader
+
+    @override
+    def on_response(self, event: ResponseReceived) -> None:
+        response = event.response
+        if (
+            self._fetcher.awaits(event.peer_id, event.correlation_id)
+            and isinstance(response, FETCHED)
+            and process_response(self.node, response, event.peer_id)
+        ):
+            self.on_fetched(response, self._fetcher.process(response, event.span))
+
+    @abstractmethod
+    def on_fetched(
+        self, response: pb.FetchResponse | pb.FetchSnapshotResponse, verdict: Verdict
+    ) -> None:
+        """React to the awaited answer, which the fetcher has processed."""
+
+    @override
+    def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
+        if self._fetcher.awaits(peer_id, correlation_id):
+            self.retry()
+
+    @abstractmethod
+    def retry(self) -> None:
+        """Fetch again after a pause: the last Fetch failed."""
+
+    @override
+    def on_flushed(self) -> None:
+        self._fetcher.pump()
+
+    @override
+    def on_voters_changed(self) -> None:
+        self._fetcher.pump()
+
+
+class Follower(FetchingRole):
+    """A voter that follows the leader of its epoch. It asks for pre-votes when the leader is silent
+    for the fetch timeout, resigns, or is proven gone.
+
+    Only *answers* of the leader reset the fetch timer: one that can send but not be reached must be
+    replaced.
+    """
+
+    name = "follower"
+
+    def __init__(self, node: Node, *, doubts: bool = False, early: Fetcher | None = None) -> None:
+        """``early``: the fetcher that has already sent a Fetch to the leader in this epoch."""
+        super().__init__(node)
+        self._doubts = doubts
+        self._leader_id = node.leader_id
+        self._fetcher = early or Fetcher(node, node.leader_id)
+        self._fetch_timeout_s = node.config.fetch_timeout_ms / 1000 + node.jitter_s() / 2
+        self._fetch_deadline = node.now + self._fetch_timeout_s
+
+    @override
+    def enter(self) -> None:
+        if self._leader_id in self.node.lost:
+            # The leader is known to be gone: the node that named it has yet to notice.
+            self.node.start_fast_election(self._leader_id)
+            self._expect_election(self.node.backoff_s())
+        super().enter()
+
+    @override
+    def on_snapshot_stored(self, *, sound: bool) -> None:
+        # The leader is not to blame for the time that the disk took.
+        self._fetch_deadline = max(self._fetch_deadline, self.node.now + self._fetch_timeout_s)
+        super().on_snapshot_stored(sound=sound)
 
     @override
     def deadline(self) -> float:
@@ -64,19 +213,10 @@ class Follower(Role):
     def election_timer(self) -> float | None:
         return self._fetch_deadline
 
-    @property
-    @override
-    def hears_leader(self) -> bool:
-        return self._hears_leader
-
     @override
     def postpone_election(self, until: float) -> None:
         self._hears_leader = False
         self._fetch_deadline = until
-
-    @override
-    def grants_pre_vote(self) -> bool:
-        return not self._hears_leader
 
     @override
     def on_tick(self) -> None:
@@ -86,40 +226,35 @@ class Follower(Role):
             self._fetcher.on_tick()
 
     @override
-    def on_response(self, event: ResponseReceived) -> None:
-        response = event.response
-        if not self._fetcher.awaits(event.peer_id, event.correlation_id) or not isinstance(
-            response, FETCHED
-        ):
-            return
-        if not self.node.heed(response, event.peer_id):
-            return
-        verdict = self._fetcher.take(response, event.span)
+    def on_fetched(
+        self, response: pb.FetchResponse | pb.FetchSnapshotResponse, verdict: Verdict
+    ) -> None:
+        node = self.node
         if verdict is Verdict.ACCEPTED:
             if not self._hears_leader:
                 self._hears_leader, self._doubts = True, False
-                self.node.wished_at = None
-            if self.node.hurry:
-                # It answers, so it is back, whatever its control link says.
-                self.node.lost.discard(self._leader_id)
-                self.node.end_hurry()
-            self._fetch_deadline = self.node.now + self._fetch_timeout_s
-            self.node.heard = Heard(self.epoch, self.node.now, leading_ms=self._fetcher.leading_ms)
+                node.election_deferred_at = None
+            if node.fast_election:
+                # The leader answers, so it is back, whatever its control link says.
+                node.lost.discard(self._leader_id)
+                node.end_fast_election()
+            self._fetch_deadline = node.now + self._fetch_timeout_s
+            node.heard = Heard(self.epoch, node.now, leading_ms=self._fetcher.leading_ms)
             self._fetcher.pump()
             self._process_successor(response)
         elif verdict is Verdict.REFUSED:
             self._fetcher.back_off()
         else:
-            # It says itself that it leads this epoch no more, and no one leads an epoch twice.
+            # The leader of this epoch leads no more, and no node leads an epoch twice.
             preferred = tuple(getattr(response, "preferred_candidates", ()))
             if preferred:
-                me = self.node.config.node_id
+                me = node.config.node_id
                 place = preferred.index(me) if me in preferred else None
                 self.on_end_quorum_epoch(place, len(preferred))
                 return
-            self.node.begin_hurry()
+            node.start_fast_election()
             self._fetcher.stop()
-            self._expect_end(self.node.backoff_s())
+            self._expect_election(node.backoff_s())
 
     def _process_successor(self, response: pb.FetchResponse | pb.FetchSnapshotResponse) -> None:
         """Note whether the leader names this node as its successor: while a transfer is under way,
@@ -137,22 +272,13 @@ class Follower(Role):
                 node.named_by = -1, -1
 
     @override
-    def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
-        if self._fetcher.awaits(peer_id, correlation_id):
-            self._fetcher.back_off()
-
-    @override
-    def on_flushed(self) -> None:
-        self._fetcher.pump()
-
-    @override
-    def on_voters_changed(self) -> None:
-        self._fetcher.pump()
+    def retry(self) -> None:
+        self._fetcher.back_off()
 
     @override
     def on_peer_lost(self, peer_id: int) -> None:
         if peer_id == self._leader_id:
-            self.node.begin_hurry(peer_id)
+            self.node.start_fast_election(peer_id)
             self.node.become_prospective()
 
     @override
@@ -162,21 +288,169 @@ class Follower(Role):
 
     @override
     def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
-        self.node.begin_hurry()
+        self.node.start_fast_election()
         self._fetcher.stop()
         if place == 0:
             if self._leader_id in self.node.peers:
-                # Who resigns and names this node would grant it the pre-vote: no need to ask.
+                # The leader that resigns for this node would grant it the pre-vote: no need to ask.
                 self.node.hints.note_supporter(self._leader_id, self.node.now)
             self.node.become_prospective()
             return
         longest_ms = self.node.config.election_backoff_max_ms
         slot_ms = longest_ms if place is None else (longest_ms >> (candidates - 1)) << (place - 1)
-        self._expect_end(min(longest_ms, slot_ms) / 1000)
+        self._expect_election(min(longest_ms, slot_ms) / 1000)
 
-    def _expect_end(self, delay_s: float) -> None:
-        """The leader is gone: whoever asks next gets the pre-vote, and this node asks itself after
-        ``delay_s``.
-        """
+    def _expect_election(self, delay_s: float) -> None:
+        """The leader is gone: grant the next pre-vote, and ask for pre-votes after ``delay_s``."""
         self._hears_leader = False
         self._fetch_deadline = min(self._fetch_deadline, self.node.now + delay_s)
+
+
+class Observer(FetchingRole):
+    """A node that is no voter, as far as its log says. It fetches from the leader; while it knows
+    none, from one voter after the other, and follows the leader that their refusals name.
+
+    It never asks for votes. It grants one if asked: the candidate knows from a longer log that this
+    node is a voter.
+    """
+
+    name = "observer"
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._asked = node.random_index(max(1, len(node.voters)))
+        if node.leader_id != -1:
+            peer_id = node.leader_id
+            self._leader_deadline = node.now + node.config.fetch_timeout_ms / 1000 + node.jitter_s()
+        else:
+            peer_id = self._next_voter()
+            self._leader_deadline = NEVER
+        self._fetcher = Fetcher(node, peer_id)
+
+    def _next_voter(self) -> int:
+        """Return the next of the voters and bootstrap servers, round robin.
+
+        A voter with this node's id, on another disk, is left out.
+        """
+        node = self.node
+        ids = [*node.peers, *(peer.node_id for peer in node.config.bootstrap_peers)]
+        self._asked += 1
+        return ids[self._asked % len(ids)] if ids else -1
+
+    @override
+    def deadline(self) -> float:
+        return min(self._leader_deadline, self._fetcher.deadline())
+
+    @override
+    def grants_vote(self) -> bool:
+        return True
+
+    @override
+    def on_tick(self) -> None:
+        if self.node.now >= self._leader_deadline:
+            self._forget_leader()
+        elif self._fetcher.overdue:
+            self.retry()
+        else:
+            self._fetcher.on_tick()
+
+    def _forget_leader(self) -> None:
+        self.node.become_unattached(self.epoch)
+
+    @override
+    def on_fetched(
+        self, response: pb.FetchResponse | pb.FetchSnapshotResponse, verdict: Verdict
+    ) -> None:
+        if verdict is Verdict.ACCEPTED:
+            self._hears_leader = True
+            self._leader_deadline = self.node.now + self.node.config.fetch_timeout_ms / 1000
+            self._fetcher.pump()
+        elif verdict is Verdict.NOT_LEADER and self.node.leader_id != -1:
+            self._forget_leader()
+        else:
+            self.retry()
+
+    @override
+    def retry(self) -> None:
+        self._fetcher.back_off(None if self.node.leader_id != -1 else self._next_voter())
+
+    @override
+    def on_voters_changed(self) -> None:
+        if self.node.leader_id == -1 and not self.node.dials(self._fetcher.peer_id):
+            self._fetcher.back_off(self._next_voter())
+        super().on_voters_changed()
+
+    @override
+    def on_peer_lost(self, peer_id: int) -> None:
+        if peer_id == self.node.leader_id:
+            self._forget_leader()
+
+
+class Resigned(Role):
+    """A node that led or campaigned in its epoch, and takes no more part in it: it tells the other
+    voters that it leads no more, and asks for pre-votes after the election timeout.
+    """
+
+    name = "resigned"
+
+    def __init__(self, node: Node, timer: float, preferred: tuple[int, ...] = ()) -> None:
+        super().__init__(node)
+        self._timer = timer
+        self._preferred = preferred
+        self._awaited: dict[int, int] = {}
+
+    @override
+    def enter(self) -> None:
+        if not self._preferred:
+            return
+        node = self.node
+        request = pb.EndQuorumEpochRequest(
+            cluster_id=node.config.cluster_id,
+            leader_id=node.config.node_id,
+            leader_epoch=node.epoch,
+            preferred_candidates=[
+                pb.PreferredCandidate(
+                    candidate_id=node_id, candidate_directory_id=node.voters.directory_of(node_id)
+                )
+                for node_id in self._preferred
+            ],
+        )
+        for peer_id in node.peers:
+            self._awaited[peer_id] = node.send(peer_id, request)
+
+    @override
+    def deadline(self) -> float:
+        return self._timer
+
+    @override
+    def postpone_election(self, until: float) -> None:
+        self._timer = until
+
+    @override
+    def grants_pre_vote(self) -> bool:
+        return True
+
+    @override
+    def on_tick(self) -> None:
+        if self.node.now >= self._timer:
+            self._move_on()
+
+    def _move_on(self) -> None:
+        if self.node.participates:
+            self.node.become_prospective()
+        else:
+            self.node.become_unattached(self.epoch)
+
+    @override
+    def on_voters_changed(self) -> None:
+        if not self.node.participates and not self._awaited:
+            self._move_on()
+
+    @override
+    def on_response(self, event: ResponseReceived) -> None:
+        if self._awaited.get(event.peer_id) == event.correlation_id and isinstance(
+            event.response, pb.EndQuorumEpochResponse
+        ):
+            del self._awaited[event.peer_id]
+            if process_response(self.node, event.response, event.peer_id):
+                self.on_voters_changed()

@@ -53,7 +53,7 @@ class Invariants:
             node.history.voters,
             node.history.record_offset,
             node.is_voter,
-            node.takes_part,
+            node.participates,
             node.installing,
             log.start,
             log.epochs.last_epoch,
@@ -75,7 +75,7 @@ class Invariants:
             node.history.record_offset < node.log.end,
             "no voter set is of a record that is not in the log",
         )
-        _require(node.takes_part or not node.is_voter, "every voter takes part")
+        _require(node.participates or not node.is_voter, "every voter takes part")
         self._vote, self._leader_confirmed = node.vote, node.leader_confirmed
         led_from = node.role.start_offset if isinstance(node.role, Leader) else 0
         self._least_end = max(led_from, node.history.record_offset + 1)
@@ -130,10 +130,10 @@ class Invariants:
         me = node.config.node_id
         _require(role.epoch == node.epoch == node.vote.epoch, "the role is of this epoch")
         if role.name == "leader":
-            _require(node.takes_part, "who is removed for certain leads no more")
+            _require(node.participates, "who is removed for certain leads no more")
         elif role.name != "resigned":
             _require(
-                (role.name == "observer") != node.takes_part,
+                (role.name == "observer") != node.participates,
                 "voters are no observers, and others nothing else",
             )
         _require(

@@ -1,377 +1,659 @@
-"""The roles of a node, and the transitions between them.
+"""One node of the quorum: its state, how its effects leave it, and the base class of its roles.
 
-Theory of operation
--------------------
-
-Time is cut into epochs; each has at most one leader. A voter gives one vote in an epoch and never
-forgets it, so two leaders of one epoch would need two majorities without a common voter. A vote
-goes only to a candidate whose log is at least as complete as the voter's (Raft 5.4.1), so a leader
-holds whatever a majority made durable before it was elected: what is committed.
-
-Before a node campaigns in a new epoch, it asks whether it could win (pre-vote, KIP-996). It is then
-Prospective: it changes nothing durable and does not disturb nodes that hear a leader. If a majority
-would vote for it, it becomes a Candidate in the next epoch. It counts its own vote, like any other,
-once the vote is durable. The leader starts its epoch with a record of its own (LeaderChange). Its
-high watermark moves only when a majority has flushed that record, which commits everything before
-it, too (Raft 5.4.2).
-
-Followers pull. The offset of a Fetch is the acknowledgement, so a follower sends it after the
-flush. The leader counts itself at its flushed offset, too, although it sends records before it
-flushes them. Where the logs differ the leader answers with (epoch, end offset) and the follower
-truncates, epoch by epoch, never below its high watermark.
-
-A leader that a majority does not fetch from resigns (check-quorum): it cannot commit, and should
-not seem to lead. A node that has durably voted for itself takes no part in that epoch after a
-restart (Resigned): it may have sent records that it then lost in the crash, and must not write
-other records at their (offset, epoch).
-
-The epoch and the vote are durable before any message that follows from them is sent, except a
-candidate's requests for votes, which promise nothing. The table of
-transitions below is complete; ``enter`` refuses any other.
-
-The voter set in force is the last one in the log, from the moment it is appended until it is
-truncated (KIP-853). A set differs from its predecessor by at most one replica, and is appended only
-when the predecessor is committed, so every majority of one set meets every majority of the other. A
-node that is not a voter is an Observer in every epoch. A removed voter is an exception: it takes
-part, without counting itself, until it knows that its removal is committed, because it may be the
-only node that can still commit it.
+The transitions between roles are abstract here: ``transitions.py`` has them, and the theory of
+operation. The roles are in ``follower.py``, ``campaign.py`` and ``leader.py``; what peers say is
+processed in ``messages.py``.
 """
 
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-from raftlog.errors import ErrorCode, FatalError
-from raftlog.quorum.admission import MAX_EPOCH, Refusal, epoch_refusal, is_endpoint
-from raftlog.quorum.campaign_reason import CampaignReason, campaign_reason
-from raftlog.quorum.candidate import Candidate
-from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.events import PersistVote
-from raftlog.quorum.follower import Follower
-from raftlog.quorum.leader import Leader
-from raftlog.quorum.node_state import NodeState
-from raftlog.quorum.observer import Observer
-from raftlog.quorum.prospective import Prospective
-from raftlog.quorum.resigned import Resigned
-from raftlog.quorum.role import Role
-from raftlog.quorum.unattached import Unattached
-from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.deadline import NEVER
+from raftlog.errors import ConfigError, ErrorCode
+from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.quorum.admission import EpochAllowance, Refusal
+from raftlog.quorum.config import QuorumConfig, Voter
+from raftlog.quorum.election_state import NEVER_HEARD, CampaignReason, ElectionHints
+from raftlog.quorum.events import (
+    BindGeneration,
+    Effect,
+    Fatal,
+    Flush,
+    HighWatermarkAdvanced,
+    LeaderChanged,
+    LoadSnapshot,
+    LogSpan,
+    PeersChanged,
+    PersistVote,
+    Refused,
+    Reply,
+    ReplyFetch,
+    ReplySnapshot,
+    ResponseReceived,
+    SaveLeader,
+    Send,
+    SendFetch,
+    SendFetchSnapshot,
+    VotersChanged,
+)
+from raftlog.quorum.log_state import LogState
+from raftlog.quorum.voters import VoterHistory, VoterSet
+from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
+from raftlog.voter import VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
-SAME, HIGHER = "same epoch", "higher epoch"
+ControlRequest = pb.VoteRequest | pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest
 
-TRANSITIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    # Knows no leader. Leaves the role when the election timer ends, or when it learns of a leader
-    # or a higher epoch.
-    "unattached": {
-        "prospective": (SAME,),
-        "follower": (SAME, HIGHER),
-        "unattached": (HIGHER,),
-        "observer": (SAME,),
-    },
-    # Asks for pre-votes. If refused, it returns to its earlier role. If it votes for another node,
-    # it becomes unattached.
-    "prospective": {
-        "candidate": (HIGHER,),
-        "follower": (SAME, HIGHER),
-        "unattached": (SAME, HIGHER),
-        "observer": (SAME,),
-    },
-    # Has voted for itself. Only a candidate becomes a leader.
-    "candidate": {
-        "leader": (SAME,),
-        "prospective": (SAME,),
-        "follower": (SAME, HIGHER),
-        "unattached": (HIGHER,),
-    },
-    # Never follows anybody in its own epoch.
-    "leader": {"resigned": (SAME,), "follower": (HIGHER,), "unattached": (HIGHER,)},
-    # Led or campaigned in this epoch, but no longer does. If it only campaigned, another node may
-    # lead this epoch.
-    "resigned": {
-        "prospective": (SAME,),
-        "follower": (SAME, HIGHER),
-        "unattached": (HIGHER,),
-        "observer": (SAME, HIGHER),
-    },
-    # Follows one leader for the whole epoch. A leader known only by a claim gives way to a proven
-    # one.
-    "follower": {
-        "prospective": (SAME,),
-        "follower": (SAME, HIGHER),
-        "unattached": (HIGHER,),
-        "observer": (SAME,),
-    },
-    # Follows any leader that it finds, until it becomes a voter.
-    "observer": {
-        "observer": (SAME, HIGHER),
-        "follower": (SAME,),
-        "unattached": (SAME,),
-        "resigned": (SAME,),
-    },
-}
+SENDS = (Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch, ReplySnapshot)
+"""Effects that wait until the votes before them are durable."""
+
+MIN_BACKOFF_S = 0.010
+"""The shortest pause before a refused or split election is tried again."""
 
 
-class LeaderHint(Protocol):
-    """The fields that every response has: the error, and the epoch and leader that the responder
-    knows.
+class Role:
+    """One role in one epoch: it reacts to the events that concern it, and ignores the rest.
+
+    Each transition makes a new object, so that late answers find nobody. The time is ``node.now``.
+    A handler that makes a transition must not touch ``self`` afterwards.
     """
 
-    error_code: int
-    leader_id: int
-    leader_epoch: int
+    name: ClassVar[str]
+    start_offset = -1
+    """Offset at which a leader's epoch begins; -1 in other roles."""
+    nearer = True
+    """Whether the deadline may be nearer than when it was last read."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.epoch = node.epoch
+
+    def enter(self) -> None:
+        """The node has entered this role."""
+
+    def leave(self) -> None:
+        """The node is about to leave this role; ``node.epoch`` may already be the new one."""
+
+    def deadline(self) -> float:
+        """Return the time of the next tick that this role needs."""
+        return NEVER
+
+    @property
+    def election_timer(self) -> float | None:
+        """Time of the next election attempt, which a higher epoch does not postpone; None: a new
+        timer starts.
+        """
+        return None
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether the leader of this epoch has recently answered this node's Fetches."""
+        return False
+
+    def postpone_election(self, until: float) -> None:
+        """Leave the election to other nodes until then, and grant them pre-votes."""
+
+    def grants_pre_vote(self) -> bool:
+        """Whether a candidate with a complete log gets a pre-vote."""
+        return False
+
+    def grants_vote(self) -> bool:
+        """Whether this role may grant a vote at all, if none was granted in this epoch."""
+        return False
+
+    def outranks(self, candidate_id: int, last_epoch: int, end_offset: int) -> bool:
+        """Whether this node asks for pre-votes itself and goes before that candidate."""
+        return False
+
+    def on_tick(self) -> None:
+        """Time has passed."""
+
+    def on_response(self, event: ResponseReceived) -> None:
+        """A peer has answered; the request may be of an earlier role."""
+
+    def on_request_failed(self, peer_id: int, correlation_id: int) -> None:
+        """A request gets no answer."""
+
+    def on_peer_connected(self, peer_id: int) -> None:
+        """The control link to a peer is up."""
+
+    def on_peer_lost(self, peer_id: int) -> None:
+        """A peer's process is gone."""
+
+    def on_vote_persisted(self) -> None:
+        """``node.durable_vote`` has changed."""
+
+    def on_flushed(self) -> None:
+        """``node.log.flushed_end`` may have moved."""
+
+    def on_proposed(self, span: LogSpan, *, more_follows: bool) -> None:
+        """The shell proposes a span; only a leader appends it."""
+
+    def on_read_index_requested(self) -> None:
+        """The shell requests proof of leadership; only a leader can provide it."""
+
+    def on_resign_requested(self, reason: str, successor: int) -> None:
+        """Stop leading. ``successor`` campaigns first; -1: the most complete voter does."""
+
+    def on_successor_chosen(self, successor: int) -> None:
+        """Name the successor to the voters; only a leader does."""
+
+    def on_vote_granted(self) -> None:
+        """This node has granted its vote of this epoch to another node."""
+
+    def on_vote_told(self) -> None:
+        """The response with that vote leaves as soon as the vote is durable."""
+
+    def on_doubter(self, peer_id: int) -> None:
+        """A voter hears no leader and cannot lead itself: its log is shorter, or this node outranks
+        it.
+        """
+
+    def on_end_quorum_epoch(self, place: int | None, candidates: int) -> None:
+        """The leader has resigned. ``place``: this node's among the preferred candidates; None: it
+        is not one.
+        """
+
+    def on_snapshot_stored(self, *, sound: bool) -> None:
+        """The fetched snapshot is on the disk, with no log before it; or it was not sound."""
+
+    def on_snapshot_fetch(self, replica_id: int, directory_id: str) -> None:
+        """A replica of this epoch fetches a snapshot here; only a leader notes that."""
+
+    def on_voters_changed(self) -> None:
+        """Another voter set is in force, or it is committed, and the role stays."""
+
+    def on_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
+        """Answer a valid Fetch of this epoch."""
+        self.decline_fetch(request, reply_to)
+
+    def decline_fetch(self, request: pb.FetchRequest, reply_to: Any) -> None:
+        """Refuse a Fetch because this node does not lead."""
+        self.refuse_fetch(request.correlation_id, reply_to, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def refuse_fetch(
+        self,
+        correlation_id: int,
+        reply_to: Any,
+        error: ErrorCode,
+        preferred: tuple[int, ...] = (),
+    ) -> None:
+        """Answer a Fetch with an error and the known leader.
+
+        ``preferred``: the candidates of the next election, from a leader that resigns.
+        """
+        node = self.node
+        response = pb.FetchResponse(
+            error_code=error,
+            leader_id=node.leader_id,
+            leader_epoch=node.epoch,
+            high_watermark=node.high_watermark,
+            log_start_offset=node.log.start,
+            correlation_id=correlation_id,
+            leader_endpoint=node.leader_endpoint,
+            preferred_candidates=preferred,
+        )
+        node.out.append(ReplyFetch(reply_to, response, offset=-1, max_bytes=0))
 
 
-class Node(NodeState):
-    """A quorum node: its state, and the role that it has now."""
+class Node(ABC):
+    """A quorum node: the state that all roles share, and its present role.
+
+    ``now`` is the time of the current step; ``out`` collects the step's effects.
+    """
 
     role: Role
+    disk_busy_s: float | None = None
+    """Duration of the disk call under way at the last tick; None: unknown."""
+    knew_leader = False
+    """Whether a leader was known since the start."""
+    campaign_reason = CampaignReason.NONE
+    """Reason of the campaign since the last leader; for operators alone."""
+    named_by = (-1, -1)
+    """The leader that has named this node as its successor, and the leader's epoch."""
+    high_watermark = -1
+    generation = NO_GENERATION
+    """The generation below the high watermark."""
+    log_conflict = ""
+    """Why this node cannot follow the leader, for people: their logs contradict each other. Empty:
+    it can.
+    """
+    heard = NEVER_HEARD
+    """The last leader that answered this node, or this node itself."""
+    succession = NEVER_HEARD
+    """While this node leads: the last leader that its voters had heard."""
 
     def __init__(
         self, config: QuorumConfig, recovered: RecoveredLog, rng: random.Random, now: float
     ) -> None:
-        super().__init__(config, recovered, rng, now)
-        highest = max(self.vote.epoch, self.log.last_epoch)
-        if highest > MAX_EPOCH:
-            raise FatalError(
-                f"epoch {highest} is above {MAX_EPOCH}, the highest there may be: nobody can be"
-                " elected after it. If no other directory of the quorum is better, `raftlog"
-                " storage recover` makes one that begins at a lower epoch"
-            )
-        if self.log.last_epoch > self.vote.epoch:
-            # A crash came between the records and the epoch. This node cast no vote in that epoch:
-            # it would be durable.
-            self.set_vote(VoteState(self.log.last_epoch))
-        self.role = self._first_role()
-        self.role_stale = False
-        self.announce_leader()
-        self.role.enter()
-
-    def _first_role(self) -> Role:
-        """The role at startup, from the durable vote.
-
-        A node that voted for itself is Resigned, even if nothing says that it won.
+        self.config = config
+        self.log = LogState(recovered)
+        self.history = VoterHistory(config.voters, recovered)
+        self.voters: VoterSet
+        """The voter set in force."""
+        self.is_voter: bool
+        """Whether this replica is in the set in force."""
+        self.participates: bool
+        """Whether this node votes and campaigns: a voter, or one whose removal is not known to be
+        committed. Else it observes.
         """
-        me, vote = self.config.node_id, self.vote
-        alone = len(self.voters) == 1 and self.is_voter
-        timer = self.now if alone else self.election_deadline()
-        if me not in (vote.voted_id, vote.leader_id) and vote.leader_id in self.voters:
-            self.leader_id = vote.leader_id
-        if not self.takes_part:
-            return Observer(self)
-        if me in (vote.voted_id, vote.leader_id):
-            return Resigned(self, timer)
-        if self.leader_id != -1:
-            return Follower(self)
-        if self.is_voter:
-            self.begin_hurry()
-        return Unattached(self, timer)
-
-    def settle_role(self) -> None:
-        """Take the role that fits the new voter set."""
+        self.peers: tuple[int, ...]
+        """Ids of the other voters, ascending."""
+        self.endpoint = ""
+        """This node's own endpoint, from its configuration or from the last set that had it."""
         self.role_stale = False
-        self.announce_peers()
-        name, me = self.role.name, self.config.node_id
-        if self.takes_part and name == "observer":
-            if self.leader_id != -1:
-                self.enter(Follower(self))
-            elif me in (self.vote.voted_id, self.vote.leader_id):
-                self.enter(Resigned(self, self.election_deadline()))
-            else:
-                self.enter(Unattached(self, self.election_deadline()))
-        elif not self.takes_part and name not in ("observer", "leader", "resigned"):
-            self.enter(Observer(self))
-        else:
-            self.role.on_voters_changed()
-
-    def enter(self, role: Role) -> None:
-        """Take a role, if the table of transitions allows it. Raises FatalError if it does not."""
-        old = self.role
-        kind = SAME if role.epoch == old.epoch else HIGHER
-        if role.epoch < old.epoch or kind not in TRANSITIONS[old.name].get(role.name, ()):
-            raise FatalError(
-                f"no way from {old.name} of epoch {old.epoch} to {role.name} of epoch {role.epoch}"
-            )
-        old.leave()
-        self.role = role
-        self.announce_leader()
-        role.enter()
-
-    def become_unattached(self, epoch: int) -> None:
-        """No leader is known in ``epoch``, which is this one or a higher one."""
-        timer = self.role.election_timer
-        if epoch > self.epoch:
-            self.set_vote(VoteState(epoch))
-            if self.hurry:
-                timer = self.now + self.backoff_s()
-        else:
-            timer = None
+        """The voter set has changed, or its change is committed: the role is checked at the end of
+        the step.
+        """
+        self.vote = self.durable_vote = recovered.vote
+        """The vote that this node acts on, and the last one reported durable."""
+        self.epoch = recovered.vote.epoch
+        """The present epoch."""
         self.leader_id = -1
-        if not self.takes_part:
-            self.enter(Observer(self))
-        else:
-            self.enter(Unattached(self, self.election_deadline() if timer is None else timer))
+        """The known leader of this epoch.
 
+        ``vote.leader_id`` is the one that ever led it, this node included.
+        """
+        self.leader_confirmed = False
+        """Whether the leader of this epoch has answered a Fetch as such, or is this node: then no
+        other is believed to lead it.
+        """
+        self.allowance = EpochAllowance(now)
+        """How far unproven claims may still raise the epoch."""
+        self.bound_generation = recovered.bound_generation
+        """The generation of this directory, which follows no log that does not descend from it."""
+        self.low_on_space = self.truncation_unflushed = self.disk_hangs = False
+        """``disk_hangs``: this node led, and its disk made no progress; it does not campaign until
+        a flush is done.
+        """
+        self.election_deferred_at: float | None = None
+        """Since when this node leaves elections to others, which have more space; None: it does
+        not.
+        """
+        self.installing: SnapshotId | None = None
+        """The snapshot by which the shell is about to replace the log: until then this node neither
+        fetches nor leads.
+        """
+        self.connected: set[int] = set()
+        self.lost: set[int] = set()
+        self.fast_election = False
+        """The epoch's leader is proven gone, or there never was one: pre-votes are requested after
+        a short pause, not after a timeout.
+        """
+        self.lost_leader = -1
+        """The peer whose return ends the fast election; -1: none."""
+        self.now = now
+        self.out: list[Effect] = []
+        self.halted = self.leader_unsaved = False
+        self._rng = rng
+        self._announced = (-1, -1)
+        self._correlation_id = 0
+        self._leader_endpoint = ""
+        self._dialed: dict[int, Voter] | None = None
+        if recovered.snapshots:
+            self._load(recovered.snapshots[-1])
+        self._adopt_voters()
+
+    def _load(self, snapshot_id: SnapshotId) -> None:
+        """Count the content of a snapshot as committed."""
+        self.high_watermark = snapshot_id.end_offset
+        self.out.append(LoadSnapshot(snapshot_id))
+        self.out.append(HighWatermarkAdvanced(snapshot_id.end_offset))
+        self._note_generation()
+
+    # --- transitions, see ``transitions.py`` -----------------------------------------------------
+
+    @abstractmethod
+    def settle_role(self) -> None:
+        """Enter the role that fits the new voter set."""
+
+    @abstractmethod
+    def become_unattached(self, epoch: int) -> None:
+        """Know no leader in ``epoch``, which is this one or a higher one."""
+
+    @abstractmethod
     def become_prospective(self) -> None:
         """Ask for pre-votes; or wait first, if another node should campaign before this one."""
-        if self.epoch >= MAX_EPOCH:
-            refusal = Refusal(
-                ErrorCode.INVALID_REQUEST,
-                "epoch",
-                f"no epoch is left above {self.epoch}: recover the quorum",
-            )
-            self.refuse("Election", refusal)
-            self.role.postpone_election(self.election_deadline())
-            return
-        until = self.stands_back_until()
-        if until > self.now:
-            self.role.postpone_election(until)
-        else:
-            self.campaign_reason = campaign_reason(self)
-            self.enter(Prospective(self))
 
+    @abstractmethod
     def become_candidate(self) -> None:
-        """Begin the next epoch with a vote for this node.
+        """Begin the next epoch with a vote for this node."""
 
-        It asks for the others' votes while its own is on the way to the disk: to ask is no vote.
-        """
-        silent_id, self.leader_id = self.leader_id, -1
-        vote = VoteState(self.epoch + 1, self.config.node_id, self.config.directory_id)
-        self.take_vote(vote)
-        self.enter(Candidate(self, silent_id))
-        self.out.append(PersistVote(vote))
-
+    @abstractmethod
     def become_leader(
         self, granting_voters: tuple[int, ...], early: Sequence[tuple[pb.FetchRequest, Any]] = ()
     ) -> None:
-        """Lead: a majority has voted for this node, its own durable vote included.
+        """Lead: a majority has voted for this node, and its own vote is durable.
 
-        ``early``: the Fetches that have come meanwhile.
+        ``early``: the Fetches that arrived meanwhile.
         """
-        self.set_leader(self.config.node_id)
-        self.wished_at = None
-        self.end_hurry()
-        self.enter(Leader(self, granting_voters, early))
 
+    @abstractmethod
     def become_resigned(self, preferred: tuple[int, ...]) -> None:
         """Stop leading, and tell the other voters, the ``preferred`` candidates first."""
-        self.leader_id = -1
-        self.knew_leader, self.campaign_reason = True, CampaignReason.NONE
-        self.enter(Resigned(self, self.election_deadline(), preferred))
 
+    @abstractmethod
     def become_follower(
         self, leader_id: int, epoch: int, endpoint: str = "", *, doubts: bool = False
     ) -> None:
-        """Follow the leader of ``epoch``, which is this one or a higher one; it listens at
-        ``endpoint``, if that is known.
+        """Follow the leader of ``epoch``, which is this one or a higher one.
 
-        ``doubts``: the leader was silent for the fetch timeout, and this node follows it only
-        because it knows no other.
+        ``endpoint``: the leader's, if known. ``doubts``: the leader was silent for the fetch
+        timeout, and this node follows it only because it knows no other.
         """
-        if epoch > self.epoch or leader_id != self.leader_id:
-            self.end_hurry()
-        self.knew_leader = True
-        early = self.role.early_fetcher(leader_id) if epoch == self.epoch else None
-        if not doubts:
-            self.campaign_reason = CampaignReason.NONE
-        if epoch > self.epoch:
-            self.set_vote(VoteState(epoch, leader_id=leader_id))
-        self.set_leader(
-            leader_id, endpoint or (self.leader_endpoint if leader_id == self.leader_id else "")
-        )
-        self.enter(
-            Follower(self, doubts=doubts, early=early) if self.takes_part else Observer(self)
-        )
+
+    # --- durable state ---------------------------------------------------------------------------
+
+    def set_vote(self, vote: VoteState) -> None:
+        """Change epoch or vote: later messages wait until that is durable."""
+        self._drop_superseded_vote()
+        self.adopt_vote(vote)
+        self.out.append(PersistVote(vote))
+
+    def adopt_vote(self, vote: VoteState) -> None:
+        """Act on this epoch and vote; the caller has it persisted."""
+        if vote.epoch > self.vote.epoch:
+            self.leader_confirmed = False
+            self.hints.clear()
+        self.vote, self.epoch = vote, vote.epoch
+        self.leader_unsaved = False
 
     def grant_vote(self, candidate_id: int, directory_id: str) -> None:
-        """Give the vote of this epoch."""
+        """Grant the vote of this epoch."""
         self.set_vote(replace(self.vote, voted_id=candidate_id, voted_directory_id=directory_id))
         self.role.on_vote_granted()
 
-    def admit(self, epoch: int, field: str, *, proven: bool) -> Refusal | None:
-        """Why this node refuses to enter ``epoch``, a higher one; None if it may.
+    def _drop_superseded_vote(self) -> None:
+        """Write an epoch and the vote granted in it once, if nothing is sent between the two."""
+        for at in range(len(self.out) - 1, -1, -1):
+            if isinstance(self.out[at], SENDS):
+                return
+            if isinstance(self.out[at], PersistVote):
+                del self.out[at]
+                return
 
-        An unproven epoch uses up part of the allowance.
+    def set_leader(self, leader_id: int, endpoint: str = "") -> None:
+        """Note the leader of this epoch, and its endpoint if the voter set may not know it.
+
+        Saved when the disk has time: no promise rests on it. A restarted node that voted for itself
+        keeps silent in that epoch anyway, and two leaders in one epoch are excluded by the votes
+        alone.
         """
-        refusal = epoch_refusal(epoch, field)
-        if refusal is None and not proven and not self.allowance.take(epoch - self.epoch, self.now):
-            reason = f"epoch {epoch} is too far above {self.epoch} for an unproven claim"
-            refusal = Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, field, reason)
-        return refusal
+        if leader_id != self.leader_id:
+            # The hints are older than this leader's election.
+            self.hints.clear()
+        self.leader_id, self._leader_endpoint = leader_id, endpoint
+        if leader_id != self.vote.leader_id:
+            self.leader_confirmed = leader_id == self.config.node_id
+            self.vote = replace(self.vote, leader_id=leader_id)
+            self.leader_unsaved = True
 
-    def learn(
-        self, epoch: int, leader_id: int, endpoint: str = "", *, proven: bool = False
-    ) -> Refusal | None:
-        """Take the claim of another node that ``leader_id`` (-1: it knows none) leads ``epoch`` and
-        listens at ``endpoint``, if not empty.
+    def announce_leader(self) -> None:
+        """Tell the shell if (leader, epoch) is news."""
+        known = (self.leader_id, self.vote.epoch)
+        if known != self._announced:
+            self._announced = known
+            self.out.append(LeaderChanged(*known))
+            self.announce_peers()
 
-        The leader may be outside of this node's voter set: this log may lag behind. ``proven``: as
-        in ``admission``. A refused claim changes nothing.
+    def finish_step(self) -> list[Effect]:
+        """Return the effects of the step. Nothing follows a Fatal."""
+        if self.leader_unsaved:
+            self.leader_unsaved = False
+            self.out.append(SaveLeader(self.vote))
+        out, self.out = self.out, []
+        if self.halted:
+            del out[next(i for i, effect in enumerate(out) if isinstance(effect, Fatal)) + 1 :]
+        return out
+
+    # --- voter sets (KIP-853) --------------------------------------------------------------------
+
+    def append_voters(self, entries: tuple[VotersAt, ...]) -> None:
+        """Put the last of these appended VotersRecords in force."""
+        for entry in entries:
+            self.history.append(entry)
+        self._adopt_voters()
+
+    def truncate_voters(self, end_offset: int) -> None:
+        """Drop the VotersRecords at or above the new log end."""
+        if self.history.truncate(end_offset):
+            self._adopt_voters()
+
+    def install_snapshot(
+        self, snapshot_id: SnapshotId, voters: tuple[Voter, ...], generations: tuple[int, ...]
+    ) -> None:
+        """Begin anew from the snapshot that has replaced the log, with its voters and
+        generations.
         """
-        known = leader_id != self.config.node_id and (
-            leader_id in self.voters or (leader_id >= 0 and endpoint != "")
+        self.log.reset(snapshot_id, generations)
+        self._load(snapshot_id)
+        self.history.reset(snapshot_id.end_offset, voters)
+        self._adopt_voters()
+        self.out.append(Flush())
+
+    def _adopt_voters(self) -> None:
+        config, history = self.config, self.history
+        self.voters = history.voters
+        self.is_voter = self.voters.includes(config.node_id, config.directory_id)
+        was_voter = history.before.includes(config.node_id, config.directory_id)
+        # A removed leader must be able to lead until its removal is committed: perhaps it alone has
+        # the record, and no node that lacks it gets the votes of those that have it (Raft,
+        # dissertation 4.2.2).
+        self.participates = self.is_voter or (
+            was_voter and history.record_offset >= self.high_watermark
         )
-        if leader_id in self.lost and not self.takes_part:
-            # An observer does not follow a leader that it knows to be dead; it goes on asking other
-            # nodes.
-            known = False
-        if epoch > self.epoch:
-            refusal = self.admit(epoch, "leader_epoch", proven=proven)
-            if refusal is not None:
-                return refusal
-            if known:
-                self.become_follower(leader_id, epoch, endpoint)
-            else:
-                self.become_unattached(epoch)
-        elif epoch == self.epoch and known and leader_id != self.leader_id:
-            if self.vote.leader_id not in (-1, leader_id) and not (
-                proven and self._leader_is_claimed()
-            ):
-                reason = f"two leaders in epoch {epoch}: {self.vote.leader_id} and {leader_id}"
-                return Refusal(ErrorCode.INVALID_REQUEST, "leader_id", reason, contradiction=True)
-            self.become_follower(leader_id, epoch, endpoint)
-        return None
+        self.peers = tuple(node_id for node_id in self.voters.ids if node_id != config.node_id)
+        if config.endpoint:
+            # The set may have an old endpoint: others could not fetch from it, and so never commit
+            # the new one.
+            self.endpoint = config.endpoint
+        elif self.is_voter:
+            self.endpoint = self.voters.endpoint_of(config.node_id)
+        elif was_voter and not self.endpoint:
+            self.endpoint = history.before.endpoint_of(config.node_id)
+        self.hints = ElectionHints(config.fetch_timeout_ms / 2000)
+        self.role_stale = True
+        self.out.append(VotersChanged(history.offset, self.voters.all))
+        self.announce_peers()
 
-    def _knows_leader(self) -> bool:
-        """Whether this node has led this epoch, or the leader of it has answered a Fetch."""
-        return self.leader_confirmed or self.vote.leader_id == self.config.node_id
+    def membership_obstacle(self) -> str:
+        """Return why this node may not propose another voter set now; empty if it may.
 
-    def _leader_is_claimed(self) -> bool:
-        """Whether this node knows the leader of this epoch only by a claim, which gives way to
-        proof.
+        A leader that has committed nothing of its own epoch may have a change in its log, or lack
+        one, that another leader still has to undo or finish: two sets without a common voter could
+        follow.
         """
-        return not self.leader_confirmed and self.vote.leader_id != self.config.node_id
+        start_offset = self.role.start_offset
+        if start_offset == -1:
+            return "this node does not lead"
+        if self.high_watermark <= start_offset:
+            return "no record of this epoch is committed yet"
+        if self.history.record_offset >= self.high_watermark:
+            record_offset = self.history.record_offset
+            return f"the change of the voter set at {record_offset} is not committed yet"
+        return ""
 
-    def heed(self, response: LeaderHint, peer_id: int) -> bool:
-        """Learn from a response who leads.
+    def voters_refusal(self, span: LogSpan) -> str:
+        """Return why the leader may not append the VotersRecords of this span; empty if it may."""
+        why = self.membership_obstacle()
+        if why:
+            return why
+        if len(span.voters) > 1:
+            return "one change at a time"
+        entry = span.voters[0]
+        if not entry.voters:
+            return "it names no voters"
+        if not span.base_offset <= entry.offset < span.end_offset:
+            return "its offset is not in the span"
+        try:
+            proposed = VoterSet(entry.voters)
+        except ConfigError as error:
+            return str(error)
+        # A configured set names no directories for certain: the first set of the log may differ
+        # from it.
+        if self.history.offset != -1 and self.voters.replicas_changed(proposed) > 1:
+            return "it differs from the set in force by more than one replica"
+        return ""
 
-        False if that caused a transition: the caller then ignores the rest of the response.
+    # --- peers -----------------------------------------------------------------------------------
+
+    def announce_peers(self) -> None:
+        """Tell the shell if the set of nodes to dial has changed."""
+        dialed = {
+            voter.node_id: voter
+            for voter in self.voters.all
+            if voter.node_id != self.config.node_id
+        }
+        if not self.participates:
+            # All voters that an observer knows may be gone.
+            dialed |= {peer.node_id: peer for peer in self.config.bootstrap_peers}
+        leader_id, endpoint = self.leader_id, self._leader_endpoint
+        if leader_id not in (-1, self.config.node_id):
+            known = dialed.get(leader_id)
+            if endpoint and (known is None or self.history.offset != -1):
+                # A log that lags may not know the leader, or may have an endpoint that it has left.
+                dialed[leader_id] = Voter(leader_id, endpoint, known.directory_id if known else "")
+            elif known is None and self._dialed is not None and leader_id in self._dialed:
+                # Removed, but it leads until that is committed.
+                dialed[leader_id] = self._dialed[leader_id]
+        if dialed != self._dialed:
+            self._dialed = dialed
+            self.connected.intersection_update(dialed)
+            self.lost.intersection_update(dialed)
+            self.out.append(PeersChanged(tuple(dialed[node_id] for node_id in sorted(dialed))))
+
+    def dials(self, node_id: int) -> bool:
+        """Whether the shell was told to keep links to this node."""
+        return self._dialed is not None and node_id in self._dialed
+
+    def is_proven(self, peer_id: int) -> bool:
+        """Whether this peer's link goes to its endpoint in the voter set in force, or in the
+        configuration.
         """
-        if response.leader_epoch == self.epoch and response.leader_id == self.leader_id:
-            # What it says is known. So it is with nearly every answer of a leader.
-            return not self.halted
-        before = self.role
-        if response.leader_id == -1 and not self.takes_part:
-            # An observer has nothing to do in an epoch that has no leader. [One of the peers that
-            # it asks was removed, does not know it, and campaigns on, far ahead of everybody: an
-            # observer that took its epoch would be refused by each leader.]
-            return not self.halted
-        if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
-            endpoint = getattr(response, "leader_endpoint", "")
-            refusal = self.learn(
-                response.leader_epoch,
-                response.leader_id,
-                endpoint if is_endpoint(endpoint) else "",
-                proven=self.is_proven(peer_id),
-            )
-            if refusal is not None:
-                self.refuse(type(response).__name__, refusal)
-                if refusal.contradiction and self.is_proven(peer_id) and self._knows_leader():
-                    self.log_conflict = (
-                        f"{refusal.reason}: the directory of one of them was put back or copied,"
-                        " and committed records may be lost"
-                    )
-        return self.role is before and not self.halted
+        dialed = self._dialed.get(peer_id) if self._dialed is not None else None
+        if dialed is None:
+            return False
+        if peer_id in self.voters:
+            return dialed.endpoint == self.voters.endpoint_of(peer_id)
+        return dialed in self.config.bootstrap_peers
+
+    @property
+    def leader_endpoint(self) -> str:
+        """Endpoint of the leader of this epoch; empty if unknown."""
+        if self.leader_id == self.config.node_id:
+            return self.endpoint
+        if self._dialed is None or self.leader_id not in self._dialed:
+            return ""
+        return self._dialed[self.leader_id].endpoint
+
+    @property
+    def votes_needed(self) -> int:
+        """The votes that elect this node: those of a majority, or of all voters to found a quorum.
+
+        A configured set does not say on which disks its voters are. [Two of three controllers get
+        new disks and are formatted with the configuration of old. With a majority they elect one
+        of them before the third is heard, and found the quorum anew: its records are gone.] A
+        voter that has records votes for no empty log, so all votes prove that there are none. The
+        same holds for a restored log until its first leader has chosen a generation.
+        """
+        founds = self.log.end == 0 or self.log.lineage.ended
+        if founds and any(not voter.directory_id for voter in self.voters.all):
+            return len(self.voters)
+        return self.voters.majority
+
+    def majority_connected(self) -> bool:
+        """Whether enough other voters are connected for a majority."""
+        reachable = sum(node_id in self.connected for node_id in self.peers)
+        return reachable + self.is_voter >= self.votes_needed
+
+    # --- effects ---------------------------------------------------------------------------------
+
+    def send(self, peer_id: int, request: ControlRequest) -> int:
+        """Send a request on the control link; return its correlation id."""
+        correlation_id = self.next_correlation_id()
+        self.out.append(Send(peer_id, correlation_id, request))
+        return correlation_id
+
+    def next_correlation_id(self) -> int:
+        """Return a number that no request of this process has used before."""
+        self._correlation_id += 1
+        return self._correlation_id
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Raise the high watermark; it never goes down."""
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.out.append(HighWatermarkAdvanced(offset))
+            if self.generation != self.log.lineage.current:
+                self._note_generation()
+            if self.participates is not self.is_voter and offset > self.history.record_offset:
+                # Its removal is committed.
+                self.participates, self.role_stale = False, True
+
+    def _note_generation(self) -> None:
+        """Bind the directory to the generation of the committed log."""
+        self.generation = self.log.lineage.at(self.high_watermark)
+        if self.generation not in (NO_GENERATION, self.bound_generation):
+            self.bound_generation = self.generation
+            self.out.append(BindGeneration(self.generation))
+
+    def refuse(self, message: str, refusal: Refusal) -> None:
+        """Tell the shell that a message of this type is not believed."""
+        self.out.append(Refused(message, refusal.field, refusal.reason, refusal.contradiction))
+
+    def fail(self, reason: str) -> None:
+        """Halt: this node or its shell contradicts itself.
+
+        Never because of the content of a message.
+        """
+        self.halted = True
+        self.out.append(Fatal(reason))
+
+    # --- timing of elections ---------------------------------------------------------------------
+
+    def jitter_s(self) -> float:
+        """Return a random distance between the timers of two nodes."""
+        return self._rng.random() * self.config.election_jitter_max_ms / 1000
+
+    def election_deadline(self) -> float:
+        """Return the end of an election timer that starts now."""
+        return self.now + self.config.election_timeout_ms / 1000 + self.jitter_s()
+
+    def backoff_s(self) -> float:
+        """Return a short pause before the next try: each voter has its slot between 10 ms and
+        election_backoff_max_ms, by rank.
+        """
+        width = max(0.0, self.config.election_backoff_max_ms / 1000 - MIN_BACKOFF_S)
+        rank = self.voters.rank(self.config.node_id) if self.is_voter else 0
+        return MIN_BACKOFF_S + width * (rank + self._rng.random()) / len(self.voters)
+
+    def random_index(self, length: int) -> int:
+        """Return a random index into a list."""
+        return self._rng.randrange(length)
+
+    def election_backoff_until(self) -> float:
+        """Return when this node may campaign: now, or later if another one should lead."""
+        if self.disk_hangs:
+            return self.now + self.config.election_timeout_ms / 1000
+        if not self.low_on_space or (self.is_voter and not self.peers):
+            return self.now
+        if self.election_deferred_at is None:
+            self.election_deferred_at = self.now
+        return self.election_deferred_at + 2 * self.config.election_timeout_ms / 1000
+
+    def start_fast_election(self, lost_leader: int = -1) -> None:
+        """Elect soon: the leader is gone. ``lost_leader``: the peer that may yet return; -1 if it
+        certainly leads no more.
+        """
+        self.fast_election = True
+        self.lost_leader = lost_leader
+
+    def end_fast_election(self) -> None:
+        """Return to the ordinary timers."""
+        self.fast_election = False
+        self.lost_leader = -1

@@ -40,8 +40,7 @@ from raftlog.metadata.records import UnknownRecordError, record
 from raftlog.observability.latency import Latency
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.core import QuorumCore
-from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.core import QuorumCore, QuorumDescription
 from raftlog.quorum.leader import MORE_WITHIN_S
 from raftlog.quorum_time import AGAIN_S, QuorumTime
 from raftlog.replica.backlog import ReplicaBacklog

@@ -217,8 +217,8 @@ MUTANTS = (
                 "False",
             ),
             Edit(
-                "raftlog.quorum.membership:obstacle",
-                "if node.high_watermark <= start_offset:",
+                "raftlog.quorum.node:Node.membership_obstacle",
+                "if self.high_watermark <= start_offset:",
                 "if False:",
             ),
             Edit(

@@ -35,7 +35,7 @@ MUTANTS = (
         "a voter grants its vote of an epoch to a second candidate",
         (
             Edit(
-                "raftlog.quorum.requests:_grants",
+                "raftlog.quorum.messages:_grants",
                 "if node.vote.voted_id != -1:",
                 "if node.vote.voted_id == request.replica_id:",
             ),
@@ -61,7 +61,7 @@ MUTANTS = (
         "a candidate counts its own vote before it is on its disk",
         (
             Edit(
-                "raftlog.quorum.candidate:Candidate.enter",
+                "raftlog.quorum.campaign:Candidate.enter",
                 "self.ask_all()",
                 "self.ask_all()\n"
                 "        self._vote_durable = True\n"
@@ -102,7 +102,7 @@ MUTANTS = (
         "a follower that diverges drops its whole last epoch, committed or not",
         (
             Edit(
-                "raftlog.quorum.log_ends:LogEnds.truncation_point",
+                "raftlog.quorum.log_state:LogEnds.truncation_point",
                 "target = min(end_offset, local_end) if local_epoch == epoch else local_end",
                 "target = min(end_offset, max(self.epochs.last_start, self.start))",
             ),
@@ -121,7 +121,7 @@ MUTANTS = (
         "the leader sends a diverging epoch to a follower whose log ends where the epoch ends",
         (
             Edit(
-                "raftlog.quorum.log_ends:LogEnds.divergence",
+                "raftlog.quorum.log_state:LogEnds.divergence",
                 "epoch == last_epoch and offset <= end else",
                 "epoch == last_epoch and offset < end else",
             ),
@@ -135,7 +135,7 @@ MUTANTS = (
         " with any log below",
         (
             Edit(
-                "raftlog.quorum.log_ends:LogEnds.divergence",
+                "raftlog.quorum.log_state:LogEnds.divergence",
                 "return None if epoch == last_epoch and offset <= end else (epoch, end)",
                 "return None",
             ),
@@ -149,7 +149,7 @@ MUTANTS = (
         "one voter less than a majority commits",
         (
             Edit(
-                "raftlog.quorum.progress:Progress.majority_offset",
+                "raftlog.quorum.leader:Progress.majority_offset",
                 "offsets[-self._majority]",
                 "offsets[-max(1, self._majority - 1)]",
             ),
@@ -161,7 +161,7 @@ MUTANTS = (
         "an observer's Fetch counts for the high watermark",
         (
             Edit(
-                "raftlog.quorum.progress:Progress.majority_offset",
+                "raftlog.quorum.leader:Progress.majority_offset",
                 "for replica in self._voter_list:",
                 "for replica in (*self._voter_list, *self.observers.values()):",
             ),
@@ -213,12 +213,12 @@ MUTANTS = (
         "a voter grants its vote to a candidate whose log lacks records of its own (Raft 5.4.1)",
         (
             Edit(
-                "raftlog.quorum.requests:_grants",
+                "raftlog.quorum.messages:_grants",
                 "if node.vote.leader_id != -1 or not up_to_date:",
                 "if node.vote.leader_id != -1:",
             ),
             Edit(
-                "raftlog.quorum.requests:_grants",
+                "raftlog.quorum.messages:_grants",
                 "return up_to_date and node.role.grants_pre_vote()",
                 "return node.role.grants_pre_vote()",
             ),
@@ -231,7 +231,7 @@ MUTANTS = (
         "a node that voted for itself continues to campaign in that epoch after a restart",
         (
             Edit(
-                "raftlog.quorum.node:Node._first_role",
+                "raftlog.quorum.transitions:RaftNode._first_role",
                 "return Resigned(self, timer)",
                 "self.leader_id = -1\n"
                 "            self.set_vote(VoteState(vote.epoch, me, self.config.directory_id))\n"
@@ -278,7 +278,7 @@ MUTANTS = (
         "every request for a pre-vote is granted, also by a voter that hears a leader (KIP-996)",
         (
             Edit(
-                "raftlog.quorum.requests:_grants",
+                "raftlog.quorum.messages:_grants",
                 "return up_to_date and node.role.grants_pre_vote()",
                 "return up_to_date",
             ),
@@ -291,7 +291,7 @@ MUTANTS = (
         "a voter that misses its leader opens an epoch without a pre-vote",
         (
             Edit(
-                "raftlog.quorum.prospective:Prospective.enter",
+                "raftlog.quorum.campaign:Prospective.enter",
                 "self._begin_round()",
                 "self.node.become_candidate()",
             ),
@@ -318,7 +318,7 @@ MUTANTS = (
         "a voter set is in force when it is committed, not when it is appended (KIP-853)",
         (
             Edit(
-                "raftlog.quorum.node_state:NodeState._adopt_voters",
+                "raftlog.quorum.node:Node._adopt_voters",
                 "self.voters = history.voters",
                 "self.voters = history.voters if history.record_offset < max(0,"
                 " self.high_watermark) else history.before",
@@ -337,8 +337,8 @@ MUTANTS = (
                 "if False:",
             ),
             Edit(
-                "raftlog.quorum.membership:obstacle",
-                "if node.history.record_offset >= node.high_watermark:",
+                "raftlog.quorum.node:Node.membership_obstacle",
+                "if self.history.record_offset >= self.high_watermark:",
                 "if False:",
             ),
         ),
@@ -364,7 +364,7 @@ MUTANTS = (
         "a voter of any older set may open epochs, also one that was removed for certain",
         (
             Edit(
-                "raftlog.quorum.voter_history:VoterHistory.may_lead",
+                "raftlog.quorum.voters:VoterHistory.may_lead",
                 "held = (*base, *self._records[max(0, committed - 1) :])",
                 "held = (VotersAt(-1, ()), self._base, *self._records)",
             ),
@@ -383,7 +383,7 @@ MUTANTS = (
                 "return True",
             ),
             Edit(
-                "raftlog.quorum.fetcher:Fetcher.take",
+                "raftlog.quorum.fetcher:Fetcher.process",
                 "response.leader_epoch != self._epoch or response.leader_id != self.peer_id",
                 "response.leader_epoch < 0",
             ),

@@ -27,7 +27,7 @@ MUTANTS = (
         "a controller keeps the generation that its disk belongs to, whatever the log says",
         (
             Edit(
-                "raftlog.quorum.node_state:NodeState._note_generation",
+                "raftlog.quorum.node:Node._note_generation",
                 "if self.generation not in (NO_GENERATION, self.bound_generation):",
                 "if self.bound_generation == NO_GENERATION:",
             ),

@@ -154,7 +154,7 @@ MUTANTS = (
         "after the installation of a snapshot, the state machine continues with its old log",
         (
             Edit(
-                "raftlog.quorum.node_state:NodeState.install_snapshot",
+                "raftlog.quorum.node:Node.install_snapshot",
                 "self.log.reset(snapshot_id, generations)",
                 "pass",
             ),
@@ -167,7 +167,7 @@ MUTANTS = (
         "after the installation of a snapshot, the voter set stays that of the previous log",
         (
             Edit(
-                "raftlog.quorum.node_state:NodeState.install_snapshot",
+                "raftlog.quorum.node:Node.install_snapshot",
                 "self.history.reset(snapshot_id.end_offset, voters)",
                 "pass",
             ),
@@ -185,17 +185,17 @@ MUTANTS = (
         "a truncated snapshot counts as complete, and nothing verifies it",
         (
             Edit(
-                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take",
+                "raftlog.quorum.fetcher:SnapshotFetcher.store",
                 "self._size = response.size",
                 "self._size = min(600, response.size)",
             ),
             Edit(
-                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take",
+                "raftlog.quorum.fetcher:SnapshotFetcher.store",
                 "last=end == response.size",
                 "last=end == self._size",
             ),
             Edit(
-                "raftlog.quorum.snapshot_fetcher:SnapshotFetcher.take",
+                "raftlog.quorum.fetcher:SnapshotFetcher.store",
                 "or self._size not in (None, response.size)",
                 "",
             ),

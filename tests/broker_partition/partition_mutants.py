@@ -72,7 +72,7 @@ BREAKAGES = (
         "logs are not compared",
         (
             Edit(
-                "raftlog.quorum.log_ends:LogEnds.divergence",
+                "raftlog.quorum.log_state:LogEnds.divergence",
                 "return None if epoch == last_epoch and offset <= end else (epoch, end)",
                 "return None",
             ),

@@ -12,7 +12,7 @@ from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.records import RecordType
-from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.core import QuorumDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from controller.service.upkeep import Joining, wish
 from raftlog.quorum.config import QuorumConfig
-from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.core import QuorumDescription
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 

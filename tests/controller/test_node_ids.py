@@ -8,7 +8,7 @@ import pytest
 from deciding import Cell, registration
 
 from raftlog.errors import ErrorCode
-from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 

@@ -11,7 +11,7 @@ from deciding import Cell, registration
 
 from controller.state.leases import LEASE_SHARE, ReadLeases
 from raftlog.errors import ErrorCode
-from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.core import QuorumDescription
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb

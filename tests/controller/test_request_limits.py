@@ -21,7 +21,7 @@ from raftlog.errors import ErrorCode
 from raftlog.limits.fields import FIELDS, PRINCIPAL_MAX_CHARS
 from raftlog.limits.rules import Address, Allowed, ByHandler, Items, Octets, Text
 from raftlog.metadata import snapshot
-from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.segments.columns import RowBuffer
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

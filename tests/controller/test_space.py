@@ -12,7 +12,7 @@ from controller.disk.space import (
     SpaceWatch,
     effective_reserve_bytes,
 )
-from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 
 
 def quorum(*low: int, voters: int = 3, dead: tuple[int, ...] = ()) -> QuorumDescription:

@@ -7,7 +7,7 @@ from deciding import Cell
 
 from controller.decisions.quorum.transfer import LIVE_WITHIN_MS, Transfer, best_successor
 from raftlog.errors import ErrorCode
-from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 

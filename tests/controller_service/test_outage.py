@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from controller.service.node import Directory
 from controller.service.status import AGAIN_S, FIRST_S, OutageWatch, outage_text, ready
-from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.core import QuorumDescription
 from raftlog.replica.peer_reach import PeerReach
 from raftlog.voter import Voter
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from quorum_harness import Cluster
 
-from raftlog.quorum.heard import AGE_MAX_MS, NEVER_HEARD, Heard
+from raftlog.quorum.election_state import AGE_MAX_MS, NEVER_HEARD, Heard
 
 
 def test_the_latest_word_of_the_latest_epoch_counts() -> None:

@@ -92,10 +92,10 @@ def test_many_small_steps_are_bounded_by_time() -> None:
     """A stranger who raises the epoch by one with each message needs years to use the epochs up."""
     allowance, taken = EpochAllowance(0.0), 0
     for at in range(200_000):
-        taken += 100 * allowance.take(100, at / 1000)
+        taken += 100 * allowance.spend(100, at / 1000)
     assert taken <= ALLOWANCE_EPOCHS + 200 * ALLOWANCE_EPOCHS_PER_S
     assert (MAX_EPOCH - taken) / ALLOWANCE_EPOCHS_PER_S > 6 * 365 * 86_400
-    assert EpochAllowance(100.0).take(ALLOWANCE_EPOCHS, 0.0), (
+    assert EpochAllowance(100.0).spend(ALLOWANCE_EPOCHS, 0.0), (
         "a clock that goes back takes nothing away"
     )
 
@@ -277,7 +277,7 @@ def test_answer_that_names_the_leader_asked_is_not_that_leaders_resignation() ->
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=3, leader_epoch=6
     )
     node.step(ResponseReceived(3, fetch.correlation_id, refused))
-    assert (node.up.role, node.up._node.hurry) == ("follower", False)
+    assert (node.up.role, node.up._node.fast_election) == ("follower", False)
 
 
 def test_leader_that_says_that_it_leads_is_followed_whoever_said_that_it_does_not() -> None:

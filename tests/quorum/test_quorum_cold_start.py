@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from far_followers import TOPOLOGIES, cold_start
 
-from raftlog.quorum.election_hints import ElectionHints
+from raftlog.quorum.election_state import ElectionHints
 
 SEEDS = 2
 SPREADS_S = (0.0, 0.3, 2.0)

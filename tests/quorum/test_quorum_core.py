@@ -147,7 +147,7 @@ def test_validate_finds_what_is_wrong() -> None:
         ("knows itself", lambda node: setattr(node, "leader_id", 2)),
         ("higher epoch", lambda node: node.log.epochs.append(7, node.log.end - 1)),
         ("counts itself", lambda node: setattr(node, "is_voter", False)),
-        ("leads no more", lambda node: setattr(node, "takes_part", False)),
+        ("leads no more", lambda node: setattr(node, "participates", False)),
         (
             "newest of the log",
             lambda node: setattr(node, "voters", node.history.before.__class__(node.voters.all)),

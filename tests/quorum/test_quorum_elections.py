@@ -26,7 +26,7 @@ from raftlog.quorum.events import (
     SendFetch,
     VotePersisted,
 )
-from raftlog.quorum.node import TRANSITIONS
+from raftlog.quorum.transitions import TRANSITIONS
 from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -274,7 +274,7 @@ def test_a_granted_vote_gives_the_candidate_its_time() -> None:
 def test_a_refused_candidate_does_not_postpone_the_election() -> None:
     node = one(VoteState(5), [(5, 1)])
     before = node.up.next_deadline()
-    node.up._node.end_hurry()  # a cold start is in a hurry anyway
+    node.up._node.end_fast_election()  # a cold start is in a hurry anyway
     node.cluster.now += 0.9
     assert not ask(node, vote_request(1, replica_epoch=6)).vote_granted
     assert node.up.next_deadline() == before

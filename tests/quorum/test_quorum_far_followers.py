@@ -8,8 +8,8 @@ import pytest
 from far_followers import TOPOLOGIES, silence
 from quorum_harness import CLUSTER, TRAVEL_S, Cluster, SimNode, effects_of, requests_of
 
+from raftlog.quorum.election_state import Heard
 from raftlog.quorum.events import BecameLeader, PersistVote, RequestReceived
-from raftlog.quorum.heard import Heard
 from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -183,7 +183,7 @@ def test_what_was_heard_of_the_leader_before_says_nothing_of_this_one() -> None:
 
 def test_nobody_hears_a_leader_again_that_is_proven_gone() -> None:
     node = in_doubt()
-    node.role.node.begin_hurry(3)
+    node.role.node.start_fast_election(3)
     assert not ask(node, 2, end=4, heard_leading_ms=0)
     assert node.up.role == "candidate"
 

@@ -24,9 +24,8 @@ from raftlog.quorum.events import (
     SpaceChanged,
     VotersChanged,
 )
-from raftlog.quorum.progress import Progress
-from raftlog.quorum.voter_history import VoterHistory
-from raftlog.quorum.voters import VoterSet
+from raftlog.quorum.leader import Progress
+from raftlog.quorum.voters import VoterHistory, VoterSet
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -272,13 +271,13 @@ def test_what_is_known_of_a_replica_stays() -> None:
     progress = Progress(VoterSet(voters("1", "2", "3")), 1, 0.0)
     progress.heard_from(2, "dir2").acknowledge(5, 9, 1.0)
     progress.heard_from(4, "dir4").acknowledge(7, 9, 2.0)
-    progress.take(VoterSet(voters("1", "3", "4")), 3.0, counts_leader=True)
+    progress.set_voters(VoterSet(voters("1", "3", "4")), 3.0, counts_leader=True)
     assert progress.voters[4].end_offset == 7
     assert progress.voters[4].is_voter
     gone = progress.observers[(2, "dir2")]
     assert (gone.end_offset, gone.is_voter) == (5, False)
     assert progress.heard_from(2, "dir2") is gone
-    progress.take(VoterSet(voters("1", "2b", "4")), 4.0, counts_leader=True)
+    progress.set_voters(VoterSet(voters("1", "2b", "4")), 4.0, counts_leader=True)
     assert progress.voters[2].end_offset == -1, "another disk, another replica"
     assert (2, "dir2") in progress.observers
 

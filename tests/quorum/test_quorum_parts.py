@@ -8,12 +8,9 @@ from hypothesis import strategies as st
 
 from raftlog.errors import ConfigError
 from raftlog.quorum.config import Voter
-from raftlog.quorum.epoch_index import EpochIndex
 from raftlog.quorum.events import LogSpan
-from raftlog.quorum.log_ends import LogEnds
-from raftlog.quorum.log_state import LogState
-from raftlog.quorum.progress import MAX_OBSERVERS, OBSERVER_FORGOTTEN_AFTER_S, Progress
-from raftlog.quorum.rounds import Rounds
+from raftlog.quorum.leader import MAX_OBSERVERS, OBSERVER_FORGOTTEN_AFTER_S, Progress, Rounds
+from raftlog.quorum.log_state import EpochIndex, LogEnds, LogState
 from raftlog.quorum.voters import VoterSet
 from raftlog.storage.api import RecoveredLog, VoteState
 

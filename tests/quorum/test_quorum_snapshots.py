@@ -9,7 +9,6 @@ from quorum_harness import CLUSTER, Cluster, SimNode, effects_of
 from test_quorum_replication import caught_up, fetch, follower_of_two, leader_of_three
 
 from raftlog.errors import ErrorCode
-from raftlog.quorum.epoch_index import EpochIndex
 from raftlog.quorum.events import (
     DropSnapshot,
     HighWatermarkAdvanced,
@@ -27,8 +26,8 @@ from raftlog.quorum.events import (
     Tick,
     Truncate,
 )
-from raftlog.quorum.log_state import LogState
-from raftlog.quorum.snapshot_fetcher import MIN_PART_BYTES
+from raftlog.quorum.fetcher import MIN_PART_BYTES
+from raftlog.quorum.log_state import EpochIndex, LogState
 from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

@@ -14,7 +14,7 @@ from log_history import LogHistory
 from controller.decisions.quorum.features import left_behind
 from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
-from raftlog.quorum.description import QuorumDescription
+from raftlog.quorum.core import QuorumDescription
 from raftlog.segments.export import export
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.local.runner import compute_local

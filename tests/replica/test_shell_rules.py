@@ -516,7 +516,7 @@ async def test_an_exception_ends_the_replica_wherever_it_comes_from(where: str) 
         await asyncio.sleep(0)
         shell.persist()
     else:
-        shell.replica.core._node.admit = broken  # type: ignore[method-assign]
+        shell.replica.core._node.become_unattached = broken  # type: ignore[method-assign]
         shell.replica.core._node.become_prospective = broken  # type: ignore[method-assign]
         if where == "request":
             shell.ask(link, epoch=5)

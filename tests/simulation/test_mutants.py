@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tiers import in_gate
 
-from raftlog.quorum.progress import Progress
+from raftlog.quorum.leader import Progress
 from raftlog.quorum.voters import VoterSet
 from raftlog.voter import Voter
 from simulation.mutants import configs, hunt
@@ -38,7 +38,7 @@ CONFIGS = (
     "KEEPERS", "KEPT", "STALLED", "OUTLIVED",
 )  # fmt: skip
 MAJORITY = Edit(
-    "raftlog.quorum.progress:Progress.majority_offset", "offsets[-self._majority]", "offsets[-1]"
+    "raftlog.quorum.leader:Progress.majority_offset", "offsets[-self._majority]", "offsets[-1]"
 )
 
 
@@ -130,10 +130,10 @@ def test_a_method_that_calls_its_base_class_can_be_edited() -> None:
     [
         (MAJORITY._replace(old="no such text"), "0 times"),
         (MAJORITY._replace(old="offsets"), "times, not once"),
-        (MAJORITY._replace(target="raftlog.quorum.progress:Progress.gone"), "there is no"),
+        (MAJORITY._replace(target="raftlog.quorum.leader:Progress.gone"), "there is no"),
         (MAJORITY._replace(target="raftlog.quorum.gone:Progress"), "there is no"),
         (MAJORITY._replace(target="raftlog.quorum.follower:Follower.grants_vote"), "there is no"),
-        (MAJORITY._replace(target="raftlog.quorum.progress:Progress"), "no function"),
+        (MAJORITY._replace(target="raftlog.quorum.leader:Progress"), "no function"),
         (MAJORITY._replace(old="offsets.sort()", new="offsets.sort("), "is no Python"),
         (
             MAJORITY._replace(old="offsets.sort()", new="nobody_knows_this()"),

@@ -7,7 +7,7 @@ import pytest
 import structlog
 from tiers import nightly
 
-from raftlog.quorum import requests
+from raftlog.quorum import messages
 from simulation.silent_leader import hang
 
 SEEDS = 4, 12
@@ -42,6 +42,6 @@ def test_every_silent_leader_is_replaced_in_time(seeds: int) -> None:
 
 
 def test_voters_that_forget_who_asked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_note_asker", lambda *_, **__: None)
+    monkeypatch.setattr(messages, "_note_asker", lambda *_, **__: None)
     _, found = late(range(FORGETFUL_SEED, FORGETFUL_SEED + 1))
     assert found

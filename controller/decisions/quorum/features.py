@@ -32,7 +32,7 @@ from raftlog.metadata.acls import AclResourceType
 from raftlog.metadata.entities import owner_of
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
-from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -24,7 +24,7 @@ from raftlog.metadata.versions import (
     supports_voter_listeners,
     supports_voters,
 )
-from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

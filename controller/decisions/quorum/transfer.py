@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from controller.decision import Decision, Reply, TransferLeadership, refuse
 from raftlog.errors import ErrorCode
-from raftlog.quorum.description import QuorumDescription, ReplicaDescription
+from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 LIVE_WITHIN_MS = 1_500

@@ -1,16 +1,14 @@
-"""What peers ask: checks in Kafka's order, then the answer.
+"""What peers say: requests, checked in Kafka's order and answered; and what a claim changes.
 
-Nothing here raises, whatever a request says.
-
-A request is a claim by anybody who reaches the port, see ``admission``: one that is refused changes
-nothing.
+Nothing here raises, whatever a message says. A request is a claim by anybody who reaches the port,
+see ``admission``: one that is refused changes nothing.
 
 Why: docs/decisions/004-messages-are-claims.md
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raftlog.errors import ErrorCode
 from raftlog.quorum.admission import (
@@ -23,11 +21,9 @@ from raftlog.quorum.admission import (
     is_endpoint,
 )
 from raftlog.quorum.events import Reply, ReplySnapshot
+from raftlog.quorum.node import Node
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
-
-if TYPE_CHECKING:
-    from raftlog.quorum.node import Node
 
 
 def handle(node: Node, request: Any, reply_to: Any) -> None:
@@ -123,7 +119,7 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
     """Vote and pre-vote (KIP-595, KIP-996)."""
     refusal = _vote_refusal(node, request)
     if refusal is None and request.replica_epoch > node.epoch:
-        refusal = node.admit(request.replica_epoch, "replica_epoch", proven=False)
+        refusal = admit(node, request.replica_epoch, "replica_epoch", proven=False)
         if refusal is None:
             node.become_unattached(request.replica_epoch)
     granted = refusal is None and _grants(node, request)
@@ -157,7 +153,7 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
     if granted or theirs > (log.last_epoch, log.end, -node.config.node_id):
         # With proof that the leader is gone nobody waits for longer than the others are far.
         node.hints.note_rival(
-            peer_id, node.now, node.backoff_s() if node.hurry else node.hints.remembered_s
+            peer_id, node.now, node.backoff_s() if node.fast_election else node.hints.remembered_s
         )
     elif request.pre_vote:
         if not _may_hear_leader_again(node, request):
@@ -174,7 +170,7 @@ def _may_hear_leader_again(node: Node, request: pb.VoteRequest) -> bool:
     again, and the second one not yet: taken for an answer, it deposed a leader that nobody misses]
     """
     heard = node.heard
-    if node.hurry or request.replica_id == node.leader_id or heard.epoch != node.epoch:
+    if node.fast_election or request.replica_id == node.leader_id or heard.epoch != node.epoch:
         # Nobody hears a leader that is gone, or asks itself.
         return False
     lost_for_ms = heard.leading_ms - request.heard_leading_ms
@@ -315,12 +311,13 @@ def handle_begin_quorum_epoch(
 ) -> None:
     """Somebody was elected."""
     present = node.epoch, node.leader_id
-    refusal = _begin_refusal(node, request) or node.learn(
-        request.leader_epoch, request.leader_id, request.leader_endpoint
+    refusal = _begin_refusal(node, request) or learn(
+        node, request.leader_epoch, request.leader_id, request.leader_endpoint
     )
-    if refusal is None and present == (request.leader_epoch, request.leader_id):
-        # It leads still, whoever answered for it that it does not.
-        node.leads_still()
+    still_leads = refusal is None and present == (request.leader_epoch, request.leader_id)
+    if still_leads and node.lost_leader == -1:
+        # The report that it has resigned was false.
+        node.end_fast_election()
     foreign = _note(node, request, refusal)
     response = pb.BeginQuorumEpochResponse(
         error_code=refusal.code if refusal else ErrorCode.NONE,
@@ -352,7 +349,7 @@ def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal |
 
 def handle_end_quorum_epoch(node: Node, request: pb.EndQuorumEpochRequest, reply_to: Any) -> None:
     """A leader resigned; its preferred candidates go first."""
-    refusal = _end_refusal(node, request) or node.learn(request.leader_epoch, request.leader_id)
+    refusal = _end_refusal(node, request) or learn(node, request.leader_epoch, request.leader_id)
     foreign = _note(node, request, refusal)
     response = pb.EndQuorumEpochResponse(
         error_code=refusal.code if refusal else ErrorCode.NONE,
@@ -400,3 +397,105 @@ def _leader_refusal(
 
 def _is_me(node: Node, voter_id: int, voter_directory_id: str) -> bool:
     return voter_id == node.config.node_id and voter_directory_id in ("", node.config.directory_id)
+
+
+# --- claims -------------------------------------------------------------------------------------
+
+
+class LeaderHint(Protocol):
+    """The fields that every response has: the error, and the epoch and leader that the responder
+    knows.
+    """
+
+    error_code: int
+    leader_id: int
+    leader_epoch: int
+
+
+def admit(node: Node, epoch: int, field: str, *, proven: bool) -> Refusal | None:
+    """Why this node refuses to enter ``epoch``, a higher one; None if it may.
+
+    An unproven epoch uses up part of the allowance.
+    """
+    refusal = epoch_refusal(epoch, field)
+    if refusal is None and not proven and not node.allowance.spend(epoch - node.epoch, node.now):
+        reason = f"epoch {epoch} is too far above {node.epoch} for an unproven claim"
+        refusal = Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, field, reason)
+    return refusal
+
+
+def learn(
+    node: Node, epoch: int, leader_id: int, endpoint: str = "", *, proven: bool = False
+) -> Refusal | None:
+    """Take the claim of another node that ``leader_id`` (-1: it knows none) leads ``epoch`` and
+    listens at ``endpoint``, if not empty.
+
+    The leader may be outside of this node's voter set: this log may lag behind. ``proven``: as
+    in ``admission``. A refused claim changes nothing.
+    """
+    known = leader_id != node.config.node_id and (
+        leader_id in node.voters or (leader_id >= 0 and endpoint != "")
+    )
+    if leader_id in node.lost and not node.participates:
+        # An observer does not follow a leader that it knows to be dead; it goes on asking other
+        # nodes.
+        known = False
+    if epoch > node.epoch:
+        refusal = admit(node, epoch, "leader_epoch", proven=proven)
+        if refusal is not None:
+            return refusal
+        if known:
+            node.become_follower(leader_id, epoch, endpoint)
+        else:
+            node.become_unattached(epoch)
+    elif epoch == node.epoch and known and leader_id != node.leader_id:
+        if node.vote.leader_id not in (-1, leader_id) and not (proven and _leader_is_claimed(node)):
+            reason = f"two leaders in epoch {epoch}: {node.vote.leader_id} and {leader_id}"
+            return Refusal(ErrorCode.INVALID_REQUEST, "leader_id", reason, contradiction=True)
+        node.become_follower(leader_id, epoch, endpoint)
+    return None
+
+
+def _knows_leader(node: Node) -> bool:
+    """Whether this node has led this epoch, or the leader of it has answered a Fetch."""
+    return node.leader_confirmed or node.vote.leader_id == node.config.node_id
+
+
+def _leader_is_claimed(node: Node) -> bool:
+    """Whether this node knows the leader of this epoch only by a claim, which gives way to
+    proof.
+    """
+    return not node.leader_confirmed and node.vote.leader_id != node.config.node_id
+
+
+def process_response(node: Node, response: LeaderHint, peer_id: int) -> bool:
+    """Learn from a response who leads.
+
+    False if that caused a transition: the caller then ignores the rest of the response.
+    """
+    if response.leader_epoch == node.epoch and response.leader_id == node.leader_id:
+        # What it says is known. So it is with nearly every answer of a leader.
+        return not node.halted
+    before = node.role
+    if response.leader_id == -1 and not node.participates:
+        # An observer has nothing to do in an epoch that has no leader. [One of the peers that
+        # it asks was removed, does not know it, and campaigns on, far ahead of everybody: an
+        # observer that took its epoch would be refused by each leader.]
+        return not node.halted
+    if response.error_code != ErrorCode.INCONSISTENT_CLUSTER_ID:
+        endpoint = getattr(response, "leader_endpoint", "")
+        refusal = learn(
+            node,
+            response.leader_epoch,
+            response.leader_id,
+            endpoint if is_endpoint(endpoint) else "",
+            proven=node.is_proven(peer_id),
+        )
+        if refusal is not None:
+            node.refuse(type(response).__name__, refusal)
+            if refusal.contradiction and node.is_proven(peer_id) and _knows_leader(node):
+                node.log_conflict = (
+                    f"{refusal.reason}: the directory of one of them was put back or copied,"
+                    " and committed records may be lost"
+                )
+    return node.role is before and not node.halted
