@@ -6,18 +6,16 @@ import asyncio
 import random
 
 from google.protobuf.message import Message
+from typing_extensions import override
 
-from raftlog.client.controller_client import DEFAULT_TIMEOUT_S
 from raftlog.client.endpoints import Endpoints, known_endpoints
 from raftlog.client.requests import (
     broker_request,
-    check_items,
-    controller_request,
     require_success,
     timeout_ms,
 )
 from raftlog.client.router import Protocol, Refusal, RoundRobin, Router
-from raftlog.client.session import Session
+from raftlog.client.session import DEFAULT_TIMEOUT_S, Writer
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport
@@ -32,7 +30,7 @@ _BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="
 """Asks for the topics behind the last name that there can be."""
 
 
-class BrokerClient:
+class BrokerClient(Writer):
     """Calls to one broker, or to whichever of several answers; brokers that metadata names become
     some of these.
 
@@ -56,8 +54,6 @@ class BrokerClient:
         """
         self.endpoints = known_endpoints(endpoints)
         """The brokers that are known, those that brokers have named included."""
-        self._cluster_id = cluster_id
-        self._rng = rng
         self._token: common_pb2.MetadataToken | None = None
         self._offered: broker_pb2.ApiVersionsResponse | None = None
         protocol = Protocol(
@@ -69,11 +65,12 @@ class BrokerClient:
             greeted=lambda response: self._learn(response.api_versions),
             notice=self._noticed,
         )
-        self._router = (
+        router = (
             RoundRobin(transport, self.endpoints.given, protocol, rng=rng)
             if round_robin
             else Router(transport, self.endpoints, protocol, rng=rng)
         )
+        super().__init__(router, rng, cluster_id)
 
     @property
     def servers(self) -> str:
@@ -225,55 +222,18 @@ class BrokerClient:
         """Remember the brokers that metadata names."""
         self.endpoints.learn(address_of(one.host, one.port) for one in response.metadata.brokers)
 
-    async def write(
-        self,
-        body: Message,
-        *,
-        acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        principal: str = "",
-        raise_refused: bool = True,
-    ) -> controller_pb2.ControllerResponse:
-        """One write through the broker: a body of ControllerRequest, or a whole one.
+    write = Writer.call
 
-        Raises ApiError.
-
-        ``response.write.token`` is where it stands; this client's reads show it from now on. An
-        item that was refused raises RefusedItemsError; with ``raise_refused`` false the response
-        has the results of all.
-        """
-        write = controller_request(
-            body, acks=acks, principal=principal, cluster_id=self._cluster_id
-        )
-        write.timeout_ms = write.timeout_ms or timeout_ms(timeout_s)
-        response = require_success(
-            await self.send(broker_request(write, cluster_id=self._cluster_id), timeout_s)
-        )
-        result = require_success(response.write)
-        if result.HasField("write"):
-            self._saw(result.write.token)
-        return check_items(result) if raise_refused else result
-
-    def session(self, name: str = "") -> Session:
-        """Exactly-once writes of one client, whatever broker forwards them.
-
-        ``name`` is for people. Reads show them from then on.
-        """
-        return Session(self._attempt, name=name, rng=self._rng, cluster_id=self._cluster_id)
-
-    async def _attempt(
+    @override
+    async def attempt(
         self, request: controller_pb2.ControllerRequest, timeout_s: float
     ) -> controller_pb2.ControllerResponse:
         response = await self.send(broker_request(request, cluster_id=self._cluster_id), timeout_s)
         if response.HasField("error"):
-            return controller_pb2.ControllerResponse(error=response.error)
+            return controller_pb2.ControllerResponse(error=response.error, leader_id=-1)
         if response.write.HasField("write"):
             self._saw(response.write.write.token)
         return response.write
-
-    def close(self) -> None:
-        """End all calls and links. Idempotent."""
-        self._router.close()
 
 
 METADATA_KEY = 3

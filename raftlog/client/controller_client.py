@@ -5,28 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 
-from google.protobuf.message import Message
-
 from raftlog.client.endpoints import Endpoints
 from raftlog.client.requests import (
-    check_items,
-    controller_request,
     joined,
-    require_success,
     timeout_ms,
 )
 from raftlog.client.router import Protocol, Refusal, Router
-from raftlog.client.session import Session
+from raftlog.client.session import DEFAULT_TIMEOUT_S, Writer
 from raftlog.config_writes.messages import ConfigWrite
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Transport
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
-DEFAULT_TIMEOUT_S = 10.0
 
-
-class ControllerClient:
+class ControllerClient(Writer):
     """Finds and keeps a link to the active controller among ``bootstrap`` (host:port each) and
     those they name.
 
@@ -44,9 +37,7 @@ class ControllerClient:
         rng: random.Random,
         cluster_id: str = "",
     ) -> None:
-        self._cluster_id = cluster_id
-        self._rng = rng
-        self._router = Router(
+        router = Router(
             transport,
             bootstrap,
             Protocol(
@@ -64,6 +55,7 @@ class ControllerClient:
             ),
             rng=rng,
         )
+        super().__init__(router, rng, cluster_id)
 
     @property
     def target(self) -> str:
@@ -92,35 +84,7 @@ class ControllerClient:
             request.timeout_ms = timeout_ms(timeout_s)
         return self._router.send(request, timeout_s)
 
-    async def call(
-        self,
-        body: Message,
-        *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
-        principal: str = "",
-        raise_refused: bool = True,
-    ) -> controller_pb2.ControllerResponse:
-        """Send one body, or a whole ControllerRequest, and return the response.
-
-        Raises ApiError for an error of the request.
-
-        An item that was refused raises RefusedItemsError; with ``raise_refused`` false the response
-        has the results of all.
-        """
-        request = controller_request(
-            body, acks=acks, principal=principal, cluster_id=self._cluster_id
-        )
-        response = require_success(await self.send(request, timeout_s))
-        return check_items(response) if raise_refused else response
-
-    def session(self, name: str = "") -> Session:
-        """Exactly-once writes of one client, retried across failovers. ``name`` is for people."""
-        return Session(self.send, name=name, rng=self._rng, cluster_id=self._cluster_id)
-
-    def close(self) -> None:
-        """End all calls and links. Idempotent."""
-        self._router.close()
+    attempt = send
 
 
 def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal | None:

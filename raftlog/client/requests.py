@@ -40,9 +40,9 @@ def controller_request(
     """
     if isinstance(body, controller_pb2.ControllerRequest):
         return body
-    if principal:
-        client = common_pb2.ClientIdentity(principal=principal)
     request = controller_pb2.ControllerRequest(cluster_id=cluster_id, acks=acks, client=client)
+    if principal:
+        request.client.principal = principal
     getattr(request, _field(_CONTROLLER, body)).CopyFrom(body)
     return request
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
@@ -29,6 +30,7 @@ from raftlog.client.requests import (
     require_success,
     timeout_ms,
 )
+from raftlog.client.router import Router
 from raftlog.errors import ApiError, ErrorCode, OtherServerError
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
 from raftlog.transport.api import TransportLimits
@@ -78,6 +80,7 @@ class OpenClient:
         del self._in_flight[number]
 
 
+DEFAULT_TIMEOUT_S = 10.0
 ATTEMPT_S = 2.0
 """Longest time that one attempt takes: the node that received it may have stopped to answer.
 
@@ -372,3 +375,48 @@ async def happens(event: asyncio.Event, within_s: float) -> bool:
 def _unknown(message: str, code: ErrorCode, cause: ApiError | None = None) -> NoReturn:
     field = cause.field if cause is not None else ""
     raise ApiError(code, message, field=field, outcome_unknown=True) from cause
+
+
+class Writer(ABC):
+    """A client whose writes reach the active controller: one by one, or numbered in a session."""
+
+    def __init__(self, router: Router, rng: random.Random, cluster_id: str) -> None:
+        self._router, self._rng, self._cluster_id = router, rng, cluster_id
+
+    @abstractmethod
+    def attempt(
+        self, request: controller_pb2.ControllerRequest, timeout_s: float, /
+    ) -> Awaitable[controller_pb2.ControllerResponse]:
+        """See :data:`Attempt`."""
+
+    async def call(
+        self,
+        body: Message,
+        *,
+        acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        principal: str = "",
+        raise_refused: bool = True,
+    ) -> controller_pb2.ControllerResponse:
+        """Send one body of ControllerRequest, or a whole one, and return the response.
+
+        Raises ApiError for an error of the request, and RefusedItemsError for an item that was
+        refused; with ``raise_refused`` false the response has the results of all. A write stands at
+        ``response.write.token``.
+        """
+        request = controller_request(
+            body, acks=acks, principal=principal, cluster_id=self._cluster_id
+        )
+        request.timeout_ms = request.timeout_ms or timeout_ms(timeout_s)
+        response = require_success(await self.attempt(request, timeout_s))
+        return check_items(response) if raise_refused else response
+
+    def session(self, name: str = "") -> Session:
+        """Return exactly-once writes of one client, retried across failovers. ``name`` is for
+        people.
+        """
+        return Session(self.attempt, name=name, rng=self._rng, cluster_id=self._cluster_id)
+
+    def close(self) -> None:
+        """End all calls and links. Idempotent."""
+        self._router.close()
