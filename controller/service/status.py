@@ -20,7 +20,7 @@ from raftlog.observability.journal import Journal, Kind
 from raftlog.observability.latency import LATENCY_BOUNDS_S
 from raftlog.printable import printable
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
-from raftlog.replica.peer_reach import PeerReach
+from raftlog.replica.peers import PeerReach
 from raftlog.storage.api import LogStore
 from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2
@@ -334,9 +334,7 @@ def describe_quorum(service: ControllerService, listener: str = "") -> pb.Descri
             for voter in seen.voter_set
         ],
         observers=[
-            _observer(
-                replica, service.replica.visitor_address(replica.node_id, replica.directory_id)
-            )
+            _observer(replica, service.replica.fetch_address(replica.node_id, replica.directory_id))
             for replica in seen.observers
         ],
         lowest_acknowledged_offset=service.node.lowest_acknowledged_offset,

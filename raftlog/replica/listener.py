@@ -1,16 +1,24 @@
-"""What a replica tells the one above it (the controller), in the order in which it happens."""
+"""What a replica reports: events to its listener, refused messages to the log, and its backlog."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections import Counter
+from dataclasses import dataclass
 from typing import Protocol
 
 from raftlog.errors import FatalError
+from raftlog.logger import get_logger
+from raftlog.quorum import events as ev
 from raftlog.storage.api import SnapshotId
 from raftlog.voter import Voter
 
 
 class ReplicaListener(Protocol):
-    """All calls come on the event loop, from inside the replica's step: a listener may propose, but
+    """The receiver of a replica's events, in their order: the controller.
+
+    All calls come on the event loop, from inside the replica's step: a listener may propose, but
     must not block.
     """
 
@@ -53,3 +61,50 @@ class ReplicaListener(Protocol):
 
     def failed(self, error: FatalError) -> None:
         """The replica has stopped for good: nothing may be acknowledged any more."""
+
+
+log = get_logger(__name__)
+
+LOG_INTERVAL_S = 10.0
+"""Shortest time between two log lines about one kind of refused message: a stranger that reaches
+the port must not fill the disk.
+"""
+
+
+class Refusals:
+    """Counts of the messages that this node does not believe; each kind is logged at a bounded
+    rate.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """Number of refused messages by (type of message, field)."""
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def add(self, effect: ev.Refused) -> None:
+        """Count a refused message, and log it if its kind was not logged recently."""
+        kind, now = (effect.message, effect.field), self._loop.time()
+        self.counts[kind] += 1
+        logged_at, count = self._logged.get(kind, (-math.inf, 0))
+        if now - logged_at >= LOG_INTERVAL_S:
+            self._logged[kind] = (now, self.counts[kind])
+            log.warning(
+                "a message is refused",
+                message=effect.message,
+                field=effect.field,
+                reason=effect.reason,
+                since_last_said=self.counts[kind] - count,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaBacklog:
+    """The work that waits in a replica at one moment."""
+
+    events: int
+    """Events that are not stepped yet; none outside a step."""
+    held_effects: int
+    """Effects that wait for a vote to be durable, the votes included."""
+    tail_cache_bytes: int
+    """Size in bytes of the newest chunks, kept in memory for followers and observers."""

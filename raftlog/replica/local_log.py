@@ -9,6 +9,7 @@ leader's does.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable
 
 from raftlog import batch
@@ -19,10 +20,122 @@ from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.metadata.voters_log import voters_in
 from raftlog.observability.latency import Latency
 from raftlog.quorum import events as ev
-from raftlog.replica.tail_cache import TailCache
 from raftlog.resource_limits import TAIL_CACHE_BYTES
 from raftlog.storage.api import LogStore, RecoveredLog, SnapshotId
 from raftlog.storage.chunks import batch_before
+
+
+class TailCache:
+    """The newest chunks of a log in memory, bounded in bytes, so that replicas and observers that
+    keep up need no disk. Offsets: start inclusive, end exclusive.
+    """
+
+    def __init__(self, end_offset: int, max_bytes: int) -> None:
+        self._bases: list[int] = []
+        self._chunks: list[bytes] = []
+        # Chunks before this index were dropped; the lists are compacted now and then, not at each
+        # drop.
+        self._first = 0
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self.start_offset = end_offset
+        self.end_offset = end_offset
+
+    @property
+    def bytes_kept(self) -> int:
+        """Size of all chunks, in bytes; one chunk alone may be above the bound."""
+        return self._bytes
+
+    def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
+        """Add a chunk at the end, and drop the oldest ones beyond the bound."""
+        self._bases.append(base_offset)
+        self._chunks.append(chunk)
+        self._bytes += len(chunk)
+        self.end_offset = end_offset
+        while self._bytes > self._max_bytes and self._first < len(self._chunks) - 1:
+            self._bytes -= len(self._chunks[self._first])
+            self._chunks[self._first] = b""
+            self._first += 1
+            self.start_offset = self._bases[self._first]
+        if self._first > 1024 and self._first * 2 > len(self._chunks):
+            del self._bases[: self._first], self._chunks[: self._first]
+            self._first = 0
+
+    def newest(self, count: int) -> list[bytes]:
+        """Return at most ``count`` of the newest chunks, ascending."""
+        return self._chunks[max(self._first, len(self._chunks) - count) :]
+
+    def reset(self, end_offset: int) -> None:
+        """Drop everything: the log was truncated to ``end_offset``."""
+        self._bases, self._chunks, self._first, self._bytes = [], [], 0, 0
+        self.start_offset = self.end_offset = end_offset
+
+    def forget_below(self, offset: int) -> None:
+        """Drop the chunks that end at or below the new log start."""
+        while self._first < len(self._chunks):
+            index = self._first + 1
+            end = self._bases[index] if index < len(self._bases) else self.end_offset
+            if end > offset:
+                break
+            self._bytes -= len(self._chunks[self._first])
+            self._chunks[self._first] = b""
+            self._first = index
+        self.start_offset = max(self.start_offset, offset)
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes | None:
+        """Return whole batches from ``offset`` to ``until``, at least one, as many as fit; None if
+        ``offset`` is not cached.
+
+        Both offsets must be batch boundaries, ``offset`` below ``until``. Raises ValueError if
+        ``offset`` is none.
+        """
+        if offset < self.start_offset or offset >= self.end_offset:
+            return None
+        newest = self._chunks[-1]
+        if self._bases[-1] == offset and until >= self.end_offset and len(newest) <= max_bytes:
+            # Every follower that keeps up reads this.
+            return newest
+        index = bisect_right(self._bases, offset, lo=self._first) - 1
+        if self._bases[index] != offset:
+            return cut(self._chunks[index], offset, until, max_bytes)
+        parts: list[bytes] = []
+        size = 0
+        while index < len(self._chunks):
+            chunk = self._chunks[index]
+            index += 1
+            end = self._bases[index] if index < len(self._bases) else self.end_offset
+            if end > until or size + len(chunk) > max_bytes:
+                if not parts:
+                    return cut(chunk, offset, until, max_bytes)
+                break
+            parts.append(chunk)
+            size += len(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def cut(chunk: bytes, offset: int, until: int, max_bytes: int) -> bytes:
+    """Return whole batches of a chunk from ``offset`` to ``until``: at least one, as many as fit
+    ``max_bytes``.
+
+    Raises ValueError if no batch begins at ``offset``.
+    """
+    start = end = -1
+    for header in batch.headers(chunk, verify=False):
+        if header.base_offset < offset:
+            continue
+        if start < 0:
+            if header.base_offset != offset:
+                break
+            start = header.position
+        elif header.position + header.size - start > max_bytes:
+            break
+        if header.end_offset > until:
+            break
+        end = header.position + header.size
+    if start < 0:
+        raise ValueError(f"offset {offset} is no batch boundary")
+    return chunk[start:end] if end >= 0 else b""
+
 
 READ_BYTES = 1 << 20
 PROOF_MAX_BYTES = 16 << 20

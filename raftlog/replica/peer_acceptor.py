@@ -11,9 +11,34 @@ import msgspec
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
-from raftlog.replica.visitors import Visitors
 from raftlog.transport.api import Conversation, Link, LinkClosedError
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+class FetchAddresses:
+    """Addresses from which replicas fetch: one entry for each live link.
+
+    A node that is no voter has no address that the others know [of two nodes with one id the second
+    could not be found].
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[Link, tuple[int, str]] = {}
+
+    def add(self, link: Link, replica_id: int, directory_id: str) -> None:
+        """Note the replica that fetches on this link."""
+        self._of[link] = (replica_id, directory_id)
+
+    def remove(self, link: Link) -> None:
+        """Forget a link that is gone."""
+        self._of.pop(link, None)
+
+    def address(self, replica_id: int, directory_id: str) -> str:
+        """Return the address of the newest link of this replica; empty: it has none."""
+        replica = (replica_id, directory_id)
+        found = [link for link, fetching in self._of.items() if fetching == replica]
+        return found[-1].peer if found else ""
+
 
 _REQUESTS = frozenset(("vote_request", "begin_quorum_epoch_request", "end_quorum_epoch_request"))
 FIELD_OF: dict[type[Any], str] = {
@@ -34,24 +59,24 @@ _RESPONSE_OF: dict[type[Any], type[Any]] = {
 
 
 class PeerAcceptor:
-    """The serving side of one link: requests in, with a handle to answer them by."""
+    """The serving side of one link: it passes each request on with the handle of its reply."""
 
     def __init__(
         self,
         conversation: Conversation,
         on_request: Callable[[Any, ReplyTo], None],
-        visitors: Visitors,
+        fetch_addresses: FetchAddresses,
     ) -> None:
         self._control = conversation is Conversation.QUORUM
         self._on_request = on_request
-        self._visitors = visitors
+        self._fetch_addresses = fetch_addresses
         self._directory_id: str | None = None
-        """Of the last Fetch that was within its limits: the next one says the same, and a
-        directory's id is all of it that has a limit here.
+        """Directory id of the last Fetch within its limits: the next one has the same, and nothing
+        else in it has a limit here.
         """
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Requests of a peer; a message that is none is counted and dropped."""
+        """Pass on the requests of a peer; count and drop other messages."""
         for message in messages:
             if self._control:
                 field = message.WhichOneof("body")
@@ -67,10 +92,12 @@ class PeerAcceptor:
                     self._on_request(message, reply_to)
                 elif self._request(message, reply_to):
                     self._directory_id = message.replica_directory_id
-                    self._visitors.came(link, message.replica_id, message.replica_directory_id)
+                    self._fetch_addresses.add(
+                        link, message.replica_id, message.replica_directory_id
+                    )
 
     def _request(self, request: Any, reply_to: ReplyTo) -> bool:
-        """What is beyond its limits never reaches the core. Whether it is within."""
+        """Pass a request on, or refuse it if it is beyond a limit; return whether it was within."""
         within = within_limits(reply_to, request)
         if within:
             self._on_request(request, reply_to)
@@ -81,14 +108,12 @@ class PeerAcceptor:
         return within
 
     def closed(self, link: Link, reason: str) -> None:
-        """A reply to a dead link is dropped."""
-        self._visitors.left(link)
+        """Forget the link; a reply to it is dropped."""
+        self._fetch_addresses.remove(link)
 
 
 def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
-    """Whether every text and list of a message is within its limit; a complaint about its sender if
-    not.
-    """
+    """Whether every text and list of a message is within its limit; if not, report its sender."""
     try:
         check_limits(message)
     except ApiError as error:
@@ -98,19 +123,19 @@ def within_limits(sender: Link | ReplyTo, message: Any) -> bool:
 
 
 class ReplyTo(msgspec.Struct, eq=False):
-    """Where an answer goes: the link its request came on."""
+    """The handle of a reply: the link of its request."""
 
     link: Any
     correlation_id: int
     asks_time: bool = False
-    """Whether the answer is to say what time it is by the quorum."""
+    """Whether the answer includes the quorum time."""
 
     def malformed(self, what: str) -> None:
-        """The request is beyond a limit."""
+        """Report a request that is beyond a limit."""
         self.link.malformed(what)
 
     def send(self, response: Any) -> None:
-        """Answer; a link that has closed meanwhile swallows it."""
+        """Send the answer; it is dropped if the link has closed."""
         if isinstance(response, (pb.FetchResponse, pb.FetchSnapshotResponse)):
             response.correlation_id = self.correlation_id
             message: Any = response
@@ -123,5 +148,5 @@ class ReplyTo(msgspec.Struct, eq=False):
         except LinkClosedError:
             return
         except ApiError as error:
-            # It is sent in the step that somebody else's message began.
+            # Another peer's message may have begun this step: it must not fail for that.
             self.link.close(f"the answer cannot be sent: {error}")

@@ -43,16 +43,11 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore, QuorumDescription
 from raftlog.quorum.leader import MORE_WITHIN_S
 from raftlog.quorum_time import AGAIN_S, QuorumTime
-from raftlog.replica.backlog import ReplicaBacklog
-from raftlog.replica.dialed_peers import DialedPeers
-from raftlog.replica.listener import ReplicaListener
+from raftlog.replica.listener import Refusals, ReplicaBacklog, ReplicaListener
 from raftlog.replica.local_log import LocalLog
-from raftlog.replica.peer_acceptor import PeerAcceptor, ReplyTo
-from raftlog.replica.peer_reach import PeerReach
-from raftlog.replica.peers import PeerListener
-from raftlog.replica.refusals import Refusals
+from raftlog.replica.peer_acceptor import FetchAddresses, PeerAcceptor, ReplyTo
+from raftlog.replica.peers import DialedPeers, PeerListener, PeerReach
 from raftlog.replica.snapshots import ReplicaSnapshots
-from raftlog.replica.visitors import Visitors
 from raftlog.step_tracer import StepTracer, traced
 from raftlog.storage.api import LogStore, SnapshotId, VoteState
 from raftlog.transport.api import Acceptor, Conversation, Transport
@@ -125,7 +120,7 @@ class Replica(PeerListener):
         self._voter_ids = tuple(voter.node_id for voter in config.voters)
         self._time = QuorumTime(wall_clock_ms, self._loop.time, config.node_id)
         self._clock_told_at = -AGAIN_S
-        self._visitors = Visitors()
+        self._fetch_addresses = FetchAddresses()
         self._peers = DialedPeers(config, transport, self)
 
     @property
@@ -160,7 +155,7 @@ class Replica(PeerListener):
         """The conversations to serve on this node's listener."""
 
         def serve(conversation: Conversation) -> Acceptor:
-            return lambda _link: PeerAcceptor(conversation, self._requested, self._visitors)
+            return lambda _link: PeerAcceptor(conversation, self._requested, self._fetch_addresses)
 
         return {
             c: serve(c)
@@ -233,9 +228,9 @@ class Replica(PeerListener):
         """Whether each node that this one talks to answers it."""
         return self._peers.reach()
 
-    def visitor_address(self, replica_id: int, directory_id: str) -> str:
+    def fetch_address(self, replica_id: int, directory_id: str) -> str:
         """Where the fetches of this replica come from; empty: it has no link."""
-        return self._visitors.address(replica_id, directory_id)
+        return self._fetch_addresses.address(replica_id, directory_id)
 
     def backlog(self) -> ReplicaBacklog:
         """What waits here."""

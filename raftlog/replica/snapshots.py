@@ -1,5 +1,5 @@
-"""The snapshots of one replica: those it has, the one it writes, the one it fetches, and what it
-gives to its peers.
+"""The snapshots of one replica: those it has, the one it writes, the one it fetches, and the parts
+that its peers fetch.
 
 When to take one, and which ones stay, is for the listener to decide.
 
@@ -8,6 +8,7 @@ Why: docs/decisions/007-snapshots.md
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -18,8 +19,68 @@ from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.quorum import events as ev
 from raftlog.quorum.voters import VoterSet
 from raftlog.replica.local_log import LocalLog
-from raftlog.replica.snapshot_writer import SnapshotWriter
 from raftlog.storage.api import LogStore, SnapshotId
+
+PAUSE_S = 0.003
+"""Pause between two slices of a snapshot being written, in which the loop does other work."""
+
+
+class SnapshotWriter:
+    """Writes one snapshot: a slice, a pause, a slice; then has the store verify it and make it
+    durable.
+
+    ``done`` is called with the error, or None when the snapshot is complete; not after ``cancel``,
+    and not inside ``__init__``.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        header: SnapshotHeader,
+        pieces: Iterator[bytes],
+        done: Callable[[FatalError | None], None],
+    ) -> None:
+        self.snapshot_id = SnapshotId(header.end_offset, header.epoch)
+        self.written_bytes = 0
+        self._store, self._pieces, self._done = store, pieces, done
+        self._loop = asyncio.get_running_loop()
+        self._cancelled = False
+        self._handle: asyncio.Handle | None = self._loop.call_soon(self._slice)
+
+    def _slice(self) -> None:
+        self._handle = None
+        try:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._store.freeze_snapshot(self.snapshot_id, self._frozen)
+                return
+            if piece:
+                self._store.store_snapshot(self.snapshot_id, self.written_bytes, piece)
+                self.written_bytes += len(piece)
+        except FatalError as error:
+            self._done(error)
+            return
+        # A defect of ours: a node whose state cannot be written is not to be trusted.
+        except Exception as error:
+            self._done(FatalError(f"a snapshot could not be made: {type(error).__name__}: {error}"))
+            return
+        self._handle = self._loop.call_later(PAUSE_S, self._slice)
+
+    def _frozen(self, error: FatalError | None) -> None:
+        if not self._cancelled:
+            self._done(error)
+
+    def cancel(self, *, drop: bool = True) -> None:
+        """Give up the snapshot. One that is being made durable may appear all the same.
+
+        ``drop`` false: the store is not told.
+        """
+        self._cancelled = True
+        if self._handle is not None:
+            self._handle.cancel()
+            if drop:
+                self._store.drop_snapshot(self.snapshot_id)
+
 
 log = get_logger(__name__)
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from controller.service.node import Directory
 from controller.service.status import AGAIN_S, FIRST_S, OutageWatch, outage_text, ready
 from raftlog.quorum.core import QuorumDescription
-from raftlog.replica.peer_reach import PeerReach
+from raftlog.replica.peers import PeerReach
 from raftlog.voter import Voter
 
 VOTERS = tuple(Voter(one, f"d{one}", f"127.0.0.1:{9090 + one}") for one in (1, 2, 3))

@@ -13,8 +13,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check
 from raftlog.limits.fields import FIELDS
 from raftlog.limits.rules import ByHandler, Octets
-from raftlog.replica.peer_acceptor import PeerAcceptor
-from raftlog.replica.visitors import Visitors
+from raftlog.replica.peer_acceptor import FetchAddresses, PeerAcceptor
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -121,9 +120,9 @@ def test_a_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
     assert {field.message_type for field in fields} <= {None, pb.LogBatch.DESCRIPTOR}
     assert not {name for type_, name in TEXTS if type_ is pb.LogBatch}, "numbers alone"
     reached: list[Any] = []
-    visitors = Visitors()
+    fetch_addresses = FetchAddresses()
     acceptor = PeerAcceptor(
-        Conversation.REPLICATION, lambda request, reply_to: reached.append(request), visitors
+        Conversation.REPLICATION, lambda request, reply_to: reached.append(request), fetch_addresses
     )
     link: Any = Answers()
     link.peer = "127.0.0.1:53422"
@@ -131,10 +130,10 @@ def test_a_fetch_that_follows_a_sound_one_is_checked_where_it_differs() -> None:
         acceptor.received(link, [pb.FetchRequest(replica_directory_id=directory_id)])
     assert [one.replica_directory_id for one in reached] == ["one", "one", "one", "two", "two"]
     assert len(link.complaints) == 3
-    assert visitors.address(0, "two") == "127.0.0.1:53422"
-    assert visitors.address(0, "one") == "", "a link is remembered for its last directory"
+    assert fetch_addresses.address(0, "two") == "127.0.0.1:53422"
+    assert fetch_addresses.address(0, "one") == "", "a link is remembered for its last directory"
     acceptor.closed(link, "")
-    assert visitors.address(0, "two") == ""
+    assert fetch_addresses.address(0, "two") == ""
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
 ) -> None:
     reached: list[Any] = []
     acceptor = PeerAcceptor(
-        conversation, lambda request, reply_to: reached.append(request), Visitors()
+        conversation, lambda request, reply_to: reached.append(request), FetchAddresses()
     )
     link: Any = Answers()
     message = pb.QuorumMessage(correlation_id=7, **{field: request_}) if field else request_
@@ -166,7 +165,7 @@ def test_a_request_of_a_peer_beyond_a_limit_never_reaches_the_core(
 def test_a_request_of_a_peer_within_the_limits_does() -> None:
     reached: list[Any] = []
     acceptor = PeerAcceptor(
-        Conversation.QUORUM, lambda request, reply_to: reached.append(request), Visitors()
+        Conversation.QUORUM, lambda request, reply_to: reached.append(request), FetchAddresses()
     )
     link: Any = Answers()
     request = pb.BeginQuorumEpochRequest(

@@ -8,7 +8,7 @@ from simulated import simulated
 from test_silent_links import Stage
 
 from raftlog.errors import ErrorCode
-from raftlog.replica.peer_reach import PeerReach
+from raftlog.replica.peers import PeerReach
 from raftlog.transport.api import Conversation
 
 

@@ -20,10 +20,9 @@ from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.replica.local_log import LocalLog
-from raftlog.replica.peer_acceptor import PeerAcceptor
+from raftlog.replica.peer_acceptor import FetchAddresses, PeerAcceptor
 from raftlog.replica.peers import ELSEWHERE_AFTER_S, Peer
 from raftlog.replica.replica import SAVE_LEADER_AFTER_S, Replica
-from raftlog.replica.visitors import Visitors
 from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, LinkClosedError, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
@@ -365,7 +364,7 @@ def test_what_is_no_request_is_counted_and_dropped() -> None:
     heard: list[Any] = []
     link = FakeLink()
     acceptor = PeerAcceptor(
-        Conversation.QUORUM, lambda request, reply_to: heard.append(request), Visitors()
+        Conversation.QUORUM, lambda request, reply_to: heard.append(request), FetchAddresses()
     )
     acceptor.received(link, [pb.QuorumMessage(vote_response=pb.VoteResponse()), pb.QuorumMessage()])
     assert heard == []
@@ -534,7 +533,7 @@ def test_what_is_refused_is_counted_and_said_once_in_a_while(
 ) -> None:
     """Whoever can reach the port can send a million of them."""
     log = Mock()
-    monkeypatch.setattr("raftlog.replica.refusals.log", log)
+    monkeypatch.setattr("raftlog.replica.listener.log", log)
 
     async def main() -> None:
         shell = Shell()

@@ -8,8 +8,7 @@ from typing import Any, cast
 from simulated import simulated
 from test_shell_rules import FakeDialer, FakeTransport
 
-from raftlog.replica import snapshot_link
-from raftlog.replica.snapshot_link import SnapshotLink
+from raftlog.replica.peers import SNAPSHOT_CONNECT_S, SNAPSHOT_IDLE_S, SnapshotLink
 from raftlog.transport.api import Conversation
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
@@ -58,13 +57,13 @@ async def test_it_hangs_up_when_nothing_was_asked_for_a_while_and_dials_again() 
     stage.link.send(7, pb.FetchSnapshotRequest())
     first = stage.dialer
     link = first.open()
-    await asyncio.sleep(2 * snapshot_link.IDLE_S)
+    await asyncio.sleep(2 * SNAPSHOT_IDLE_S)
     stage.answer(link, 7)
     assert stage.heard.answers == [(2, 7)], "it does not hang up on an answer that is awaited"
-    await asyncio.sleep(0.9 * snapshot_link.IDLE_S)
+    await asyncio.sleep(0.9 * SNAPSHOT_IDLE_S)
     stage.link.send(8, pb.FetchSnapshotRequest())
     stage.answer(link, 8)
-    await asyncio.sleep(1.1 * snapshot_link.IDLE_S)
+    await asyncio.sleep(1.1 * SNAPSHOT_IDLE_S)
     stage.link.send(9, pb.FetchSnapshotRequest())
     assert stage.dialer is not first
     assert stage.heard.lost == []
@@ -74,9 +73,9 @@ async def test_it_hangs_up_when_nothing_was_asked_for_a_while_and_dials_again() 
 async def test_without_a_link_in_time_there_is_no_answer() -> None:
     stage = Stage()
     stage.link.send(7, pb.FetchSnapshotRequest())
-    await asyncio.sleep(0.9 * snapshot_link.CONNECT_S)
+    await asyncio.sleep(0.9 * SNAPSHOT_CONNECT_S)
     assert stage.heard.lost == []
-    await asyncio.sleep(0.2 * snapshot_link.CONNECT_S)
+    await asyncio.sleep(0.2 * SNAPSHOT_CONNECT_S)
     assert stage.heard.lost == [(2, 7)]
     stage.link.send(8, pb.FetchSnapshotRequest())
     link = stage.dialer.open()

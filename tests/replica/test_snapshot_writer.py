@@ -14,8 +14,7 @@ from raftlog.errors import CorruptLogError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.quorum import events as ev
 from raftlog.replica import snapshots
-from raftlog.replica.snapshot_writer import PAUSE_S, SnapshotWriter
-from raftlog.replica.snapshots import FETCHED_WITHIN_S, ReplicaSnapshots
+from raftlog.replica.snapshots import FETCHED_WITHIN_S, PAUSE_S, ReplicaSnapshots, SnapshotWriter
 from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

@@ -15,7 +15,7 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.quorum import events as ev
-from raftlog.replica.backlog import ReplicaBacklog
+from raftlog.replica.listener import ReplicaBacklog
 from raftlog.storage.api import SnapshotId
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
