@@ -1,6 +1,5 @@
-"""``python -m benchmarks.codec``: what each function of the compiled codec takes for a write, what
-runs where it is not compiled, and what the twin of both takes, which is asked about what is unusual:
-microseconds of CPU, 64 writes at a time, the best of many.
+"""``python -m benchmarks.codec``: what each function of the compiled codec takes for a write, and
+what its twin in Python takes: microseconds of CPU, 64 writes at a time, the best of many.
 
 The nodes and the client are not there, so all is warm: compare the columns.
 """
@@ -18,7 +17,7 @@ import xxhash
 
 from benchmarks.load import KEYS, LOADS, Load, Writes
 from raftlog import batch
-from raftlog.config_writes import codec, scanner, shapes, twin
+from raftlog.config_writes import codec, twin
 from raftlog.config_writes.messages import (
     MAX_BYTES,
     MAX_REQUESTS,
@@ -44,10 +43,8 @@ def measure(run: Callable[[], object]) -> float:
 Round = Callable[[], object]
 
 
-def steps(native: Any) -> dict[str, tuple[Round, Round | None, Round]]:
-    """Name of a function -> a round of WRITES calls of it: compiled, in Python, by the twin; None:
-    the twin is what runs in Python.
-    """
+def steps(native: Any) -> dict[str, tuple[Round, Round]]:
+    """Return a round of WRITES calls of each function by its name: compiled, and by the twin."""
     load: Load = LOADS["w2"]
     made, rng = Writes(load), random.Random(2)
     writes = [made.next() for _ in range(WRITES)]
@@ -88,49 +85,40 @@ def steps(native: Any) -> dict[str, tuple[Round, Round | None, Round]]:
     return {
         "request": (
             native_requests,
-            lambda: [shapes.request(one) for one in writes],
             lambda: [twin.request(one) for one in writes],
         ),
         "grouped": (
             lambda: native.grouped(envelope, MAX_REQUESTS, MAX_BYTES),
-            lambda: scanner.grouped(envelope, MAX_REQUESTS, MAX_BYTES),
             lambda: twin.grouped(
                 pb.ControllerRequests.FromString(envelope).requests, MAX_REQUESTS, MAX_BYTES
             ),
         ),
         "ends": (
             lambda: native.ends(envelope, 0x0A, 1 << 20, 512, 1 << 18),
-            None,
             lambda: twin.ends(envelope, 0x0A, 1 << 20, 512, 1 << 18),
         ),
         "run": (
             lambda: native.run(changes, 0, 1_024, 249),
-            None,
             lambda: twin.run(changes, 0, 1_024, 249),
         ),
         "encoded": (
             lambda: native.encoded(changes, 0, WRITES),
-            lambda: shapes.encoded(changes, 0, WRITES),
             lambda: twin.encoded(changes, 0, WRITES),
         ),
         "decoded": (
             lambda: native.decoded(chunk, begin, end, WRITES),
-            lambda: scanner.decoded(chunk, header),
             lambda: twin.decoded(chunk, header),
         ),
         "fold": (
             lambda: native.fold(changes, configs[0], {}, digest, twin.entity),
-            None,
             lambda: twin.fold(changes, configs[1], {}),
         ),
         "replies": (
             lambda: native.replies(replies.correlation_ids, replies.counts, 100, *heads, 0),
-            lambda: shapes.replies(replies.correlation_ids, replies.counts, 100, *heads, 0),
             lambda: twin.replies(replies),
         ),
         "entity": (
             lambda: [native.entity(one) for one in changes],
-            None,
             lambda: [twin.entity(one) for one in changes],
         ),
     }
@@ -142,11 +130,9 @@ def main() -> None:
         native = importlib.import_module("raftlog.config_writes._native")
     except ImportError:
         sys.exit("the codec is not compiled: scripts/setup does it where a compiler is")
-    print("             native python   twin")
-    for name, (compiled, python, by_twin) in steps(native).items():
-        of_twin = measure(by_twin)
-        in_python = measure(python) if python is not None else of_twin
-        print(f"{name:10s} {measure(compiled):8.2f} {in_python:6.2f} {of_twin:6.2f}")
+    print("             native   twin")
+    for name, (compiled, by_twin) in steps(native).items():
+        print(f"{name:10s} {measure(compiled):8.2f} {measure(by_twin):6.2f}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Takes the hot messages apart and puts them together: by the compiled codec where it is, else by
-the shapes of usual writes; what is unusual, by the twin of both.
+"""Decodes and encodes the hot messages: by the compiled codec if there is one, else by its twin.
 
 ``RAFTLOG_NATIVE_CODEC=off`` in the environment chooses the twin.
 """
@@ -14,7 +13,7 @@ from typing import Any
 import xxhash
 
 from raftlog import batch
-from raftlog.config_writes import scanner, shapes, twin
+from raftlog.config_writes import twin
 from raftlog.config_writes.messages import (
     MAX_BYTES,
     MAX_REQUESTS,
@@ -40,9 +39,6 @@ if (
 NAME = "python" if _native is None else "native"
 """Which one is in use."""
 
-ONE_BYTES = 1_024
-"""Of an envelope that may well hold a single short request."""
-
 Item = pb.ControllerRequest | ConfigWrites
 
 
@@ -54,13 +50,11 @@ def grouped(requests: Sequence[pb.ControllerRequest]) -> list[Item]:
 def grouped_envelope(envelope: bytes) -> list[Item] | None:
     """The requests of an envelope, plain config writes as groups.
 
-    None: it is not made of requests alone, or needs a closer look. Raises DecodeError.
+    None: it is not made of requests alone, or there is no compiled codec: then the messages are
+    parsed first, and ``grouped``. Raises DecodeError.
     """
     if _native is None:
-        # A single write is not worth it.
-        if len(envelope) <= ONE_BYTES:
-            return None
-        return scanner.grouped(envelope, MAX_REQUESTS, MAX_BYTES)
+        return None
     items = _native.grouped(envelope, MAX_REQUESTS, MAX_BYTES)
     if items is None:
         return None
@@ -76,9 +70,7 @@ ends: Callable[[bytes, int, int, int, int], list[int] | None] = (
 
 def request(write: ConfigWrite) -> bytes:
     """The bytes of a ControllerRequest."""
-    if _native is None:
-        return shapes.request(write) or twin.request(write)
-    if write.timeout_ms < 0:
+    if _native is None or write.timeout_ms < 0:
         return twin.request(write)
     return _native.request(
         write.changes,
@@ -93,15 +85,14 @@ def request(write: ConfigWrite) -> bytes:
 def encoded(changes: list[Change], begin: int, end: int) -> bytes:
     """The records of ``changes[begin:end]``, as a batch holds them; no value is None."""
     if _native is None:
-        return shapes.encoded(changes, begin, end) or twin.encoded(changes, begin, end)
+        return twin.encoded(changes, begin, end)
     return _native.encoded(changes, begin, end)
 
 
 def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
     """The changes of a batch of config records; None if it has any other record, or is damaged."""
     if _native is None:
-        changes = scanner.decoded(chunk, header)
-        return twin.decoded(chunk, header) if changes is None else changes
+        return twin.decoded(chunk, header)
     begin = batch.records_position(chunk, header)
     end = header.position + header.size
     return _native.decoded(chunk, begin, end, header.record_count)
@@ -133,11 +124,11 @@ _digest = xxhash.xxh3_128_digest
 
 def replies(message: ConfigReplies) -> Framed:
     """The responses, as items of an envelope."""
-    if message.leader_id < 0:
+    if _native is None or message.leader_id < 0:
         data = twin.replies(message)
     else:
         head, token_head = _heads(message.leader_id, message.controller_epoch, message.generation)
-        data = (shapes if _native is None else _native).replies(
+        data = _native.replies(
             message.correlation_ids,
             message.counts,
             message.base_offset,

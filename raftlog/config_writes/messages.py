@@ -73,9 +73,15 @@ class ConfigWrites(msgspec.Struct, eq=False):
     printable: bool = False
     """All texts are of printable ASCII characters; False: some may not be."""
 
-    def ByteSize(self) -> int:  # noqa: N802 (as of a message)
-        """Bytes of the requests."""
+    # As messages have them: a group takes the road of a single request.
+
+    def ByteSize(self) -> int:  # noqa: N802
+        """Return the size of the requests, in bytes."""
         return self.size
+
+    def WhichOneof(self, _oneof: str) -> str:  # noqa: N802
+        """Return the name of the body of each request."""
+        return KIND
 
     def requests(self, begin: int = 0) -> Iterator[pb.ControllerRequest]:
         """The requests from ``begin`` on, one by one, as messages."""
@@ -109,7 +115,9 @@ class ConfigWrites(msgspec.Struct, eq=False):
         return common_pb2.ClientIdentity(principal=self.principal, host=self.host)
 
     def part(self, begin: int, end: int) -> ConfigWrites:
-        """The requests from ``begin`` to ``end`` (exclusive)."""
+        """Return the requests from ``begin`` to ``end`` (exclusive)."""
+        if end - begin == len(self.counts):
+            return self
         first = sum(self.counts[:begin])
         last = first + sum(self.counts[begin:end])
         return ConfigWrites(

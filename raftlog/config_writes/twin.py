@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import xxhash
@@ -33,89 +34,54 @@ MAX_ACKS = 2
 _KNOWN_OF_CLIENT = frozenset({"principal", "host"})
 
 
-Fields = tuple[int, int, str, str, str]
-"""What the requests of a group have in common: timeout, acks, cluster, principal, host."""
-
-
-class Groups:
-    """Requests in their order, plain config writes next to each other as groups."""
-
-    def __init__(self, max_requests: int, max_bytes: int) -> None:
-        self._items: list[pb.ControllerRequest | ConfigWrites] = []
-        self._max_requests, self._max_bytes = max_requests, max_bytes
-        self._group: ConfigWrites | None = None
-        self._fields: Fields = (0, 0, "", "", "")
-
-    def add_message(self, request: pb.ControllerRequest) -> None:
-        """The next request, which is taken apart if it is a plain config write."""
-        changes = _changes(request)
-        if changes is None:
-            self._items.append(request)
-            self._group = None
-        else:
-            self.add(request.correlation_id, changes, request.ByteSize(), fields(request))
-
-    def add(self, correlation_id: int, changes: list[Change], size: int, of: Fields) -> None:
-        """The next request, a plain write."""
-        group = self._group
-        if (
-            group is None
-            or len(group.counts) >= self._max_requests
-            or group.size + size > self._max_bytes
-            or of != self._fields
-        ):
-            timeout_ms, acks, cluster_id, principal, host = self._fields = of
-            group = self._group = ConfigWrites(
-                [], [], [], timeout_ms, acks, cluster_id, principal, host, 0  # type: ignore[arg-type]
-            )  # fmt: skip
-            self._items.append(group)
-        group.correlation_ids.append(correlation_id)
-        group.counts.append(len(changes))
-        group.changes += changes
-        group.size += size
-
-    def done(self) -> list[pb.ControllerRequest | ConfigWrites]:
-        """Requests and groups in their order; each group knows whether its text is printable."""
-        for item in self._items:
-            if type(item) is ConfigWrites:
-                item.printable = printable(item.changes)
-        return self._items
-
-
 def grouped(
     requests: Sequence[pb.ControllerRequest], max_requests: int, max_bytes: int
 ) -> list[pb.ControllerRequest | ConfigWrites]:
-    """The requests in their order, plain config writes next to each other as groups."""
-    groups = Groups(max_requests, max_bytes)
+    """Return the requests in their order, adjacent plain config writes as groups."""
+    items: list[pb.ControllerRequest | ConfigWrites] = []
+    group: ConfigWrites | None = None
+    shared: tuple[Any, ...] = ()
     for request in requests:
-        groups.add_message(request)
-    return groups.done()
-
-
-def fields(request: pb.ControllerRequest) -> Fields:
-    """Of a plain write."""
-    client = request.client
-    return (
-        request.timeout_ms, request.acks, request.cluster_id, client.principal, client.host
-    )  # fmt: skip
-
-
-def texts(changes: Iterable[Change]) -> str:
-    """Names and values, one behind the other."""
-    return "".join([change[1] + (change[3] or "") for change in changes])
+        changes = _changes(request)
+        if changes is None:
+            items.append(request)
+            group = None
+            continue
+        size, client = request.ByteSize(), request.client
+        fields = (
+            request.timeout_ms, request.acks, request.cluster_id, client.principal, client.host
+        )  # fmt: skip
+        if (
+            group is None
+            or len(group.counts) >= max_requests
+            or group.size + size > max_bytes
+            or fields != shared
+        ):
+            shared = fields
+            group = ConfigWrites([], [], [], *fields, 0)
+            items.append(group)
+        group.correlation_ids.append(request.correlation_id)
+        group.counts.append(len(changes))
+        group.changes += changes
+        group.size += size
+    for item in items:
+        if type(item) is ConfigWrites:
+            item.printable = printable(item.changes)
+    return items
 
 
 def printable(changes: Sequence[Change]) -> bool:
-    """Whether all texts are of printable ASCII characters."""
-    text = texts(changes) + "".join({change[2] for change in changes})
+    """Return whether all texts consist of printable ASCII characters."""
+    text = "".join([change[1] + (change[3] or "") for change in changes])
+    text += "".join({change[2] for change in changes})
     # What JSON has nothing to escape in is printable but for one character, and JSON is faster.
     return text.isascii() and (
         (len(_json(text)) == len(text) + 2 and "\x7f" not in text) or text.isprintable()
     )
 
 
-def is_plain(request: pb.ControllerRequest) -> bool:
-    """Whether a request may be in a group, by all but its resources."""
+def _is_plain(request: pb.ControllerRequest) -> bool:
+    """Return whether a request may be in a group, going by all but its resources."""
     if request.WhichOneof("body") != KIND or request.timeout_ms < 0:
         return False
     if not 0 <= request.acks <= MAX_ACKS or request.traceparent or request.HasField("written"):
@@ -128,8 +94,8 @@ def is_plain(request: pb.ControllerRequest) -> bool:
 
 
 def _changes(request: pb.ControllerRequest) -> list[Change] | None:
-    """What a request sets, if it is a plain write."""
-    if not is_plain(request):
+    """Return the changes of a plain write; None: it is no plain write."""
+    if not _is_plain(request):
         return None
     body = request.incremental_alter_configs
     if len(body.resources) > MAX_CHANGES:

@@ -1,6 +1,4 @@
-"""The compiled codec, the shapes of usual writes, and the twin of both: the same bytes, the same
-changes, and nothing believed.
-"""
+"""The compiled codec and its twin: the same bytes, the same changes, and nothing believed."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog import batch
-from raftlog.config_writes import codec, compiling, scanner, shapes, twin
+from raftlog.config_writes import codec, compiling, twin
 from raftlog.config_writes.messages import (
     MAX_BYTES,
     MAX_CHANGES,
@@ -132,7 +130,6 @@ def in_use(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
             patch.setattr(codec, "_native", None)
-            patch.setattr(codec, "ONE_BYTES", 0)
         yield request.param
 
 
@@ -283,68 +280,6 @@ def test_a_run_ends_at_what_needs_a_closer_look(changes: list[Any], data: st.Dat
     assert end - begin == (fits.index(False) if False in fits else len(fits))
 
 
-def test_usual_writes_have_a_shape() -> None:
-    """Else the twin would be asked about each, and all other tests would pass."""
-    changes: list[Change] = [
-        (16, f"key-{n}", "match" if n % 3 else "interval.ms", "v" * (n * 50)) for n in range(1, 60)
-    ]
-    writes = [
-        ConfigWrite(changes[:n], common_pb2.ACKS_COMMITTED, "cluster", "User:a", 30_000, n * 400)
-        for n in (1, 3, 59)
-    ]
-    for write in writes:
-        assert shapes.request(write) == write.request().SerializeToString()
-    data = envelope(write.request() for write in writes)
-    items = scanner.grouped(data, MAX_REQUESTS, 1 << 20)
-    assert items is not None
-    (item,) = items
-    assert isinstance(item, ConfigWrites)
-    assert item.changes == changes[:1] + changes[:3] + changes
-    assert item.printable
-    records = shapes.encoded(changes, 0, len(changes))
-    assert records == twin.encoded(changes, 0, len(changes))
-    chunk = batch.encode_framed([records], len(changes), base_offset=0, epoch=1, timestamp_ms=0)
-    (header,) = batch.headers(chunk)
-    assert scanner.decoded(chunk, header) == changes
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        (16, "ключ", "match", "v"), (16, "a", "match", "\x80"), (16, "a", "ключ", "v"),
-        (0, "a", "match", "v"), (128, "a", "match", "v"), (16, "", "match", "v"),
-        (16, "a", "", "v"), (16, "a", "k" * 250, "v"),
-    ],
-)  # fmt: skip
-def test_unusual_writes_have_none(change: Change) -> None:
-    write = ConfigWrite([(16, "a", "match", "v"), change], correlation_id=1)
-    assert shapes.request(write) is None
-    assert shapes.encoded(write.changes, 0, 2) is None
-    if not change[2].startswith("k"):
-        kept = shapes.resource_shape.cache_info().currsize
-        items = scanner.grouped(envelope([write.request()]), MAX_REQUESTS, MAX_BYTES)
-        if items is not None:
-            assert plain(items) == plain(twin.grouped([write.request()], MAX_REQUESTS, MAX_BYTES))
-        assert shapes.resource_shape.cache_info().currsize <= kept + 2
-    records = twin.encoded(write.changes, 0, 2)
-    chunk = batch.encode_framed([records], 2, base_offset=0, epoch=1, timestamp_ms=0)
-    (header,) = batch.headers(chunk)
-    assert scanner.decoded(chunk, header) is None
-    assert codec.decoded(chunk, header) == write.changes
-
-
-def test_no_key_of_a_peer_is_remembered_that_is_long() -> None:
-    key = "k" * 100_000
-    before = shapes.resource_shape.cache_info()
-    data = envelope([ConfigWrite([(16, "a", key, "v")]).request()])
-    items = scanner.grouped(data, MAX_REQUESTS, 1 << 20)
-    assert plain(items) == plain(
-        twin.grouped([ConfigWrite([(16, "a", key, "v")]).request()], 9, 1 << 20)
-    )
-    after = shapes.resource_shape.cache_info()
-    assert (after.misses, after.hits) == (before.misses, before.hits)
-
-
 @pytest.mark.parametrize(
     "char", ["\x00", "\x1f", "\x7f", "\x80", "\n", '"', "\\", "/", " ", "~", "ж"]
 )
@@ -442,7 +377,7 @@ def test_damaged_records_are_never_read_otherwise_than_by_protobuf(
 
 
 @pytest.mark.parametrize("where", ["name", "key", "value"])
-def test_a_length_that_damage_has_made_huge_makes_no_shape(where: str) -> None:
+def test_decoded_is_none_when_damage_has_made_a_length_huge(where: str) -> None:
     body = of_record((16, "a", "match", "v")).SerializeToString()
     at = {
         "name": body.index(b"\x12\x01a"),
@@ -452,13 +387,7 @@ def test_a_length_that_damage_has_made_huge_makes_no_shape(where: str) -> None:
     huge = body[: at[where] + 1] + twin.varint(2**40) + body[at[where] + 2 :]
     chunk = batch.encode([(4, 0, huge)], base_offset=0, epoch=1, timestamp_ms=0)
     (header,) = batch.headers(chunk)
-    assert scanner.decoded(chunk, header) is None
     assert codec.decoded(chunk, header) is None
-    resource = ConfigWrite([(16, "a", "match", "v")]).request().SerializeToString()
-    tag = {"name": b"\x12\x01a", "key": b"\x0a\x05match", "value": b"\x1a\x01v"}[where]
-    begin = resource.index(tag) + 1
-    damaged = resource[:begin] + twin.varint(2**40) + resource[begin + 1 :]
-    assert scanner.learned_resource(damaged, resource.index(b"\x82\x01") + 3) is None
 
 
 # --- replies --------------------------------------------------------------------------------------
