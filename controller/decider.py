@@ -17,6 +17,8 @@ from controller.decision import (
     Decision,
     Defer,
     Duplicate,
+    LeaseGranted,
+    LeaseKeptAlive,
     Refusal,
     Reply,
     Write,
@@ -44,7 +46,7 @@ from controller.decisions.clients.key_values import (
     list_leases,
     revoke_lease,
 )
-from controller.decisions.configs import alter_configs, plain_writes
+from controller.decisions.configs import accepted_writes, alter_configs
 from controller.decisions.partitions.alter_partition import alter_partitions
 from controller.decisions.partitions.leader_elections import elect_leaders
 from controller.decisions.partitions.reassignment import alter_reassignments, list_reassignments
@@ -74,6 +76,10 @@ broker holds.
 
 _ACKS_MAX = max(common_pb2.Acks.values())
 _WITH_EFFECTS = (Write, Reply, Defer)
+_QUIET = (LeaseGranted, LeaseKeptAlive)
+"""Effects that make nothing due earlier."""
+_BRINGS_WORK = frozenset({"open_client", "update_features"})
+"""Requests whose records alone may make something due."""
 
 
 class Decider:
@@ -158,18 +164,35 @@ class Decider:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def decide(self, request: rpc.ControllerRequest, now: float, kind: str = "") -> Decision:
-        """Decide one request. What is wrong with it is in the decision; nothing is raised.
+    def decide(
+        self,
+        request: rpc.ControllerRequest | ConfigWrites,
+        now: float,
+        kind: str = "",
+        first: int = 0,
+    ) -> Decision:
+        """Decide one request, or of a group as many as succeed as they are, from ``first`` on: then
+        the records of the Write are that part of the group. What is wrong with a request is in the
+        decision; nothing is raised.
 
-        Nothing is changed but what the request reports: a heartbeat is heard whatever becomes of
-        it.
+        Nothing is changed but what the request reports: a heartbeat counts whatever the decision
+        is.
 
-        ``kind``: its body's name, if it is known already.
+        ``kind``: the name of its body, if it is known already.
         """
-        self.due.touched += 1
+        if type(request) is ConfigWrites:
+            part = self._accepted(request, first)
+            if part is not None:
+                return Write([], group=part)
+            request = next(request.requests(first))
+        return self._decide_one(request, now, kind)
+
+    def _decide_one(self, request: Any, now: float, kind: str) -> Decision:
         state = self.state
         if not kind:
             kind = request.WhichOneof("body") or ""
+        if kind in _BRINGS_WORK:
+            self.due.look()
         handler = self._handlers.get(kind)
         try:
             if (other := cluster_error(state.cluster_id, request.cluster_id)) is not None:
@@ -211,26 +234,30 @@ class Decider:
                 if state.epoch_floor.holds_back(decision.records, state.log.pending):
                     return Defer(now + RETRY_S)
                 if kind not in WHOLE:
-                    check_record_bytes(decision.records, str(kind))
+                    check_record_bytes(decision.records, kind)
             return decision
         except ApiError as error:
             return Refusal(error)
 
-    def plain_writes(self, writes: ConfigWrites, begin: int) -> int:
-        """How many of a group's requests, from ``begin`` on, succeed as they are.
-
-        The first that may not is decided by ``decide``, which says what is wrong.
+    def _accepted(self, writes: ConfigWrites, first: int) -> ConfigWrites | None:
+        """Return the requests of a group from ``first`` on that succeed as they are; None: the
+        first one needs a closer look.
         """
         state = self.state
-        if state.authorization is not None or cluster_error(state.cluster_id, writes.cluster_id):
-            return 0
+        if (
+            state.authorization is not None
+            or state.without_space
+            or cluster_error(state.cluster_id, writes.cluster_id)
+        ):
+            return None
         if writes.principal != self._checked_principal and (client := writes.client()) is not None:
             try:
                 check_limits(client, "client")
             except ApiError:
-                return 0
+                return None
             self._checked_principal = client.principal
-        return plain_writes(state.log.pending_but_configs, state.settings, writes, begin)
+        count = accepted_writes(state.log.pending_but_configs, state.settings, writes, first)
+        return writes.part(first, first + count) if count else None
 
     def _continue_wait(self, written: common_pb2.MetadataToken, *_: Any) -> Duplicate:
         """Wait for a committed write that an earlier controller has answered too soon.
@@ -357,9 +384,9 @@ class Decider:
         Nothing happens, and False is returned, for another epoch than the registered one, and for a
         broker that took its leave.
         """
-        self.due.touched += 1
         if self._registration(broker_id, broker_epoch) is None:
             return False
+        self.due.at(now + self.state.settings.broker_session_timeout_ms / 1000)
         self.state.sessions.touch(broker_id, broker_epoch, now)
         self.state.absent_ids.present(broker_id)
         self.state.gone.heard(broker_id)
@@ -369,7 +396,6 @@ class Decider:
         """The shell was paused: heartbeats that were sent meanwhile still wait in sockets. Nothing
         ends before they are read.
         """
-        self.due.touched += 1
         self.state.sessions.extend_all(gap_s, now)
         self.state.absent_ids.extend_all(gap_s)
         self.state.leases.extend_all(gap_s)
@@ -378,7 +404,7 @@ class Decider:
         """There is evidence that the process of a registration has ended: see
         :mod:`controller.state.liveness`.
         """
-        self.due.touched += 1
+        self.due.look()
         if self._registration(broker_id, broker_epoch) is not None and not heartbeats_off(
             self.state
         ):
@@ -401,7 +427,6 @@ class Decider:
         do not: the broker serves nothing, and stays leader]. It is a sign of life all the same: an
         id whose broker fetches is not given away.
         """
-        self.due.touched += 1
         if heartbeats_off(self.state):
             self.heard(broker_id, broker_epoch, now)
             self._count_as_active(broker_id, broker_epoch)
@@ -432,8 +457,9 @@ class Decider:
         )
 
     def proposed(self, decision: Decision, now: float) -> None:
-        """A decision's records, if it has any, are in the pending image: its effects take force."""
-        self.due.touched += 1
-        if isinstance(decision, _WITH_EFFECTS):
+        """Apply the effects of a decision: its records, if any, are in the pending image."""
+        if isinstance(decision, _WITH_EFFECTS) and decision.effects:
             for effect in decision.effects:
                 apply(self.state, effect, now)
+            if not all(type(effect) in _QUIET for effect in decision.effects):
+                self.due.look()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import ClientResult
@@ -185,7 +186,7 @@ class Write(NamedTuple):
     """
 
     records: list[Record]
-    """One atomic batch, in order; never empty."""
+    """One atomic batch, in order; never empty, unless there is a ``group``."""
     body: Any = None
     """The response message for this kind of request; None if no request asked for the records."""
     effects: tuple[Effect, ...] = ()
@@ -194,6 +195,8 @@ class Write(NamedTuple):
 
     Such an answer does not say that they are committed.
     """
+    group: ConfigWrites | None = None
+    """Config writes of a group that are accepted as they are, each atomic by itself."""
 
 
 @final

@@ -43,70 +43,71 @@ class DueWork:
         self._membership = membership
         self._look_at_all = now = state.began_at
         self._unparked = state.log.lao.unparked
-        self.touched = 0
-        """Counts what may have made something due: all but config writes."""
-        self._quiet_as: tuple[int, ...] = ()
-        self._quiet_until = -math.inf
-        self._not_urgent_as: tuple[int, ...] = ()
+        self._next_due = -math.inf
+        """Time before which nothing becomes due: kept, so that a write asks nobody. Only ``look``,
+        ``at`` and LAO bring it forward.
+        """
+        self._lao = state.log.lao.lao
         self._expiry = ClientExpiry(state.settings, now)
         self._balance = LeaderBalance(state.settings, now)
         self._hostnames = HostnameCollector(now)
 
-    def is_urgent(self) -> bool:
-        """Whether ``next`` may have what must not wait for a timer.
+    def look(self) -> None:
+        """Note that something may be due now."""
+        self._next_due = -math.inf
 
-        The bootstrap, leader epochs of a generation before, a broker ready to be unfenced, or half
+    def at(self, time: float) -> None:
+        """Note that something may become due at ``time``."""
+        self._next_due = min(self._next_due, time)
+
+    def is_urgent(self) -> bool:
+        """Return whether ``next`` may have work that must not wait for a timer: the bootstrap,
+        leader epochs of an earlier generation, a broker that is ready to be unfenced, or half
         fenced.
         """
-        state = self._state
-        known = (self.touched, state.log.changes, state.log.lao.unparked)
-        if known == self._not_urgent_as:
+        state, looks = self._state, self._wants_a_look()
+        if self._next_due > -math.inf and not looks:
             return False
-        if (
+        return (
             self._needs_bootstrap()
             or state.epoch_floor.is_due(state.log.pending)
             or bool(state.isr_removals)
-            or (self._wants_a_look() and self._next_admitted() is not None)
-        ):
-            return True
-        self._not_urgent_as = known
-        return False
+            or (looks and self._next_admitted() is not None)
+        )
 
     def _wants_a_look(self) -> bool:
         """Whether a broker that waits to be unfenced, or LAO, has said something new."""
         state = self._state
         return bool(state.to_look_at) or state.log.lao.unparked != self._unparked
 
-    def _is_quiet(self, now: float) -> bool:
-        """Whether ``next`` would find nothing to do.
-
-        Each turn asks this, also one of a single write: to ask everybody who might have something
-        to do costs more than to decide that write. Config writes make nothing due, so what was
-        quiet before them stays so until its time comes.
-        """
-        state, log = self._state, self._state.log
-        known = (self.touched, log.changes, log.lao.unparked, log.lao.lao)
-        if now < self._quiet_until and known == self._quiet_as:
-            return True
-        until = self.next_deadline()
-        if (
-            now >= until
-            or self._wants_a_look()
-            or len(log.pending.clients) > state.settings.max_clients
-        ):
-            return False
-        self._quiet_as, self._quiet_until = known, until
-        return True
-
     def next(self, now: float, *, fencing_only: bool = False) -> Write | None:
-        """The next thing to do by itself, always with records; None: nothing now.
+        """Return the next work, always with records; None: nothing is due. The caller proposes it
+        and calls again.
 
-        Call it until then, proposing each.
-
-        ``fencing_only``: the disks are full; what is needed for the truth alone, which is bounded.
+        ``fencing_only``: the disks are full; only what the truth needs, which is bounded.
         """
-        self._observe_proposed()
-        return None if self._is_quiet(now) else self._find(now, fencing_only=fencing_only)
+        if self._is_quiet(now):
+            return None
+        found = self._find(now, fencing_only=fencing_only)
+        self._next_due = -math.inf if found is not None else self._earliest()
+        return found
+
+    def _is_quiet(self, now: float) -> bool:
+        """Return whether ``next`` has nothing to do."""
+        return now < self.next_deadline() and not self._wants_a_look()
+
+    def next_deadline(self) -> float:
+        """Return a time before which ``next`` has nothing to do, if nothing happens. O(1)."""
+        log, progress = self._state.log, self._state.progress
+        count = log.end_offset - progress.observed_end
+        if count > 0:
+            # Everything but its own records is news to the progress policy.
+            progress.observe_news(count, progress.observed_end)
+            progress.observed_end = log.end_offset
+        if log.lao.lao != self._lao:
+            self._lao = log.lao.lao
+            self._next_due = min(self._next_due, progress.next_due(self._lao))
+        return self._next_due
 
     def _find(self, now: float, *, fencing_only: bool = False) -> Write | None:
         state, pending = self._state, self._state.log.pending
@@ -138,18 +139,17 @@ class DueWork:
             or expire_lease(state, now)
         )
 
-    def next_deadline(self) -> float:
-        """When to call ``next`` at the latest, if nothing happens before."""
+    def _earliest(self) -> float:
+        """Return the earliest deadline of all kinds of work."""
         state = self._state
         if (
             self._needs_bootstrap()
             or state.isr_removals
             or state.epoch_floor.is_due(state.log.pending)
+            or len(state.log.pending.clients) > state.settings.max_clients
         ):
             return -math.inf
         expiry = state.sessions.next_expiry()
-        progress = state.progress.next_due(state.log.lao.lao)
-        lease = state.leases.next_due()
         return min(
             state.lag_watch.next_check,
             state.gone.next_check,
@@ -160,8 +160,8 @@ class DueWork:
             self._look_at_all if state.wants_unfence else math.inf,
             state.absent_ids.next_check,
             math.inf if expiry is None else expiry[0],
-            math.inf if progress is None else progress,
-            math.inf if lease is None else lease,
+            state.progress.next_due(state.log.lao.lao),
+            state.leases.next_due(),
         )
 
     def bootstrap(self) -> Write | None:
@@ -238,13 +238,3 @@ class DueWork:
         if versions.supports_visibility_sketches(log.pending.features):
             self._state.sketches.into(message)
         return Write([record(message)], effects=(ProgressRecorded(message),))
-
-    def _observe_proposed(self) -> None:
-        """Tell the progress policy what was proposed since: everything but its own records is news
-        to it.
-        """
-        progress = self._state.progress
-        count = self._state.log.end_offset - progress.observed_end
-        if count > 0:
-            progress.observe_news(count, progress.observed_end)
-            progress.observed_end = self._state.log.end_offset

@@ -31,7 +31,6 @@ NODE: Stages = {
     ),
     "fold": (
         "controller.state.epoch_log:EpochLog.add",
-        "controller.state.epoch_log:EpochLog.add_configs",
         "controller.state.epoch_log:EpochLog.cut",
         "controller.state.epoch_log:EpochLog.commit",
         "raftlog.metadata.fold:ImageBuilder.apply_batch",
@@ -40,7 +39,7 @@ NODE: Stages = {
     ),
     "encode": (
         "controller.state.epoch_log:ChunkBuilder.add",
-        "controller.state.epoch_log:ChunkBuilder.add_configs",
+        "controller.state.epoch_log:ChunkBuilder.add_group",
         "controller.state.epoch_log:ChunkBuilder.cut",
     ),
     "round": (
@@ -51,7 +50,6 @@ NODE: Stages = {
     ),
     "reply": (
         "controller.service.replies:Answers.parked",
-        "controller.service.replies:Answers.parked_group",
         "raftlog.transport.conversations:ResponsesWire.encode",
         "controller.service.replies:Parking.park",
         "controller.service.announcements:Announcements.committed",

@@ -76,12 +76,13 @@ def alter_configs(
     return write_or_reply(records, _response(resources, errors))
 
 
-def plain_writes(
+def accepted_writes(
     view: ImageView, settings: ControllerSettings, writes: ConfigWrites, begin: int
 ) -> int:
-    """How many requests of a group, from ``begin`` on, ``alter_configs`` would accept whole.
+    """Return how many requests of a group, from ``begin`` on, ``alter_configs`` would accept whole.
+    The count may end before a request that needs a closer look.
 
-    It may stop early, before a request that needs a closer look.
+    No config write changes what another one is decided by, so all are decided before any is folded.
     """
     counts, changes = writes.counts, writes.changes
     most = settings.max_records_per_request

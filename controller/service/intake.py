@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from controller.decision import cluster_error
+from controller.decision import Decision, Write, cluster_error
 from raftlog import resource_limits as limits
-from raftlog.config_writes.messages import KIND, ConfigWrites
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.fair_queue import FairQueue
 from raftlog.limits.timeouts import bounded_timeout_ms
@@ -104,35 +104,55 @@ _HEARTBEATS, _REQUESTS, _READS = range(3)
 """The lines in which requests wait, in this order."""
 
 
-class Waiting(msgspec.Struct, eq=False):
-    """A request, whom to answer, and by when (seconds of the loop's clock)."""
+class PendingRequest(msgspec.Struct, eq=False):
+    """A request of any kind, or a group of like ones, that waits to be decided and answered."""
 
     link: Any
-    request: pb.ControllerRequest | ConfigWrites
+    """Link to answer on."""
+    message: pb.ControllerRequest | ConfigWrites
     deadline: float
+    """Deadline of the answer, in seconds of the loop's clock."""
     size: int
-    """Bytes of the request."""
+    """Size in bytes."""
     peer: str | None = None
-    """Who shares: all links of a connection are one. None: this node's own request."""
+    """Peer whose share it takes, the same for all links of a connection; None: this node."""
     charged: bool = False
-    """Whether it takes of its connection's share, which it does while it waits."""
+    """True while it is charged to the share of its peer."""
     line: int = _REQUESTS
-    """In which it waits."""
+    """Line in which it waits."""
     done: bool = False
-    """Taken, or given up: it waits here no more."""
+    """True once it is taken or dropped."""
     queued: bool = True
-    """It waits for its turn; else it is put off."""
+    """False while it is deferred."""
     kind: str = ""
-    """The name of its body."""
+    """Name of its body."""
     count: int = 1
-    """How many requests it is: more only for a group."""
+    """Number of requests: above 1 only in a group."""
     begun: float = 0.0
-    """When it came, by the stopwatch."""
+    """Time of its arrival, by the stopwatch."""
+    first: int = 0
+    """Index of the first request of a group that is not decided yet."""
 
     @property
     def cost_bytes(self) -> int:
-        """What it takes of that."""
+        """Bytes charged to the peer's share."""
         return self.size + self.count * limits.CONTROLLER_WAITING_REQUEST_BYTES
+
+    def part(self, decision: Decision) -> PendingRequest:
+        """Return the requests that a decision answers: of a group those that it writes, else the
+        first undecided one.
+        """
+        message: Any = self.message
+        if type(message) is not ConfigWrites:
+            return self
+        group = decision.group if type(decision) is Write else None
+        message = next(message.requests(self.first)) if group is None else group
+        if message is self.message:
+            return self
+        count = len(message.counts) if type(message) is ConfigWrites else 1
+        return msgspec.structs.replace(
+            self, message=message, size=message.ByteSize(), count=count, charged=False, first=0
+        )
 
 
 class Intake:
@@ -144,12 +164,12 @@ class Intake:
         """
         self._default_timeout_ms = default_timeout_ms
         self._max_timeout_ms = max_timeout_ms
-        self._lines: tuple[FairQueue[Waiting], ...] = tuple(FairQueue() for _ in range(3))
+        self._lines: tuple[FairQueue[PendingRequest], ...] = tuple(FairQueue() for _ in range(3))
         self._heartbeats, self._queue, self._reads = self._lines
-        self._deferred: list[tuple[float, int, Waiting]] = []
+        self._deferred: list[tuple[float, int, PendingRequest]] = []
         """A heap: (when to queue it again, a number, the request)."""
         self._deferred_count = 0
-        self._deadlines: Deadlines[Waiting] = Deadlines()
+        self._deadlines: Deadlines[PendingRequest] = Deadlines()
         self._dead = [0, 0, 0]
         """In each line, but done."""
         self._more = 0
@@ -172,7 +192,7 @@ class Intake:
     def add(
         self,
         link: Any,
-        request: pb.ControllerRequest | ConfigWrites,
+        message: Any,
         now: float,
         *,
         heartbeat: bool = False,
@@ -187,11 +207,9 @@ class Intake:
         ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if
         it is known. ``begun``: when it came, by the stopwatch.
         """
-        if type(request) is ConfigWrites:
-            count, size = len(request.counts), request.size
-        else:
-            count, kind = 1, kind or request.WhichOneof("body") or ""  # type: ignore[union-attr]
-            size = request.ByteSize()
+        size = message.ByteSize()
+        count = len(message.counts) if type(message) is ConfigWrites else 1
+        kind = kind or message.WhichOneof("body") or ""
         if size > MAX_REQUEST_BYTES:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -214,7 +232,7 @@ class Intake:
         if waiting_now + self._more + len(self._deferred) >= MAX_WAITING:
             raise _throttled(f"{MAX_WAITING} requests wait already")
         timeout_ms = bounded_timeout_ms(
-            request.timeout_ms,
+            message.timeout_ms,
             "timeout_ms",
             default_ms=self._default_timeout_ms,
             max_ms=self._max_timeout_ms,
@@ -224,9 +242,9 @@ class Intake:
             peer, size + count * limits.CONTROLLER_WAITING_REQUEST_BYTES
         ):
             raise _throttled("this connection's share of the requests that may wait is used up")
-        waiting = Waiting(
+        pending = PendingRequest(
             link,
-            request,
+            message,
             now + timeout_ms / 1000,
             size,
             peer,
@@ -236,63 +254,63 @@ class Intake:
             count=count,
             begun=begun,
         )
-        self._lines[line].push(peer, waiting)
+        self._lines[line].push(peer, pending)
         self._more += count - 1
-        self._deadlines.add(waiting)
+        self._deadlines.add(pending)
         self.waiting_bytes += size
 
-    def take(self, *, reads: bool = False) -> Waiting | None:
+    def take(self, *, reads: bool = False) -> PendingRequest | None:
         """The next heartbeat, or the next of the others but reads; with ``reads`` the next read.
         None if there is none.
         """
         first, then = (self._reads, self._reads) if reads else (self._heartbeats, self._queue)
         while first.length or then.length:
-            waiting = (first if first.length else then).pop()
-            assert waiting is not None
-            if waiting.done:
-                self._dead[waiting.line] -= 1
+            pending = (first if first.length else then).pop()
+            assert pending is not None
+            if pending.done:
+                self._dead[pending.line] -= 1
                 continue
             # As ``_gone``: this is on the way of every request.
-            size, count = waiting.size, waiting.count
-            waiting.done = True
+            size, count = pending.size, pending.count
+            pending.done = True
             self.waiting_bytes -= size
             self._more -= count - 1
-            if waiting.charged:
-                waiting.charged = False
+            if pending.charged:
+                pending.charged = False
                 self._shares.give_back(
-                    waiting.peer, size + count * limits.CONTROLLER_WAITING_REQUEST_BYTES
+                    pending.peer, size + count * limits.CONTROLLER_WAITING_REQUEST_BYTES
                 )
-            return waiting
+            return pending
         return None
 
     def next_kind(self) -> str:
         """Of the one that ``take`` returns, no read; empty: none."""
         for queue in (self._heartbeats, self._queue):
-            for waiting in queue:
-                if not waiting.done:
-                    return waiting.kind
+            for pending in queue:
+                if not pending.done:
+                    return pending.kind
         return ""
 
-    def defer(self, waiting: Waiting, until: float) -> None:
+    def defer(self, pending: PendingRequest, until: float) -> None:
         """A request that was taken and cannot be decided before ``until``."""
-        waiting.done = waiting.queued = False
+        pending.done = pending.queued = False
         self._deferred_count += 1
-        heapq.heappush(self._deferred, (until, self._deferred_count, waiting))
-        self._deadlines.add(waiting)
+        heapq.heappush(self._deferred, (until, self._deferred_count, pending))
+        self._deadlines.add(pending)
 
     def wake(self, now: float) -> bool:
         """Queue those again whose time to be decided has come; whether there are any."""
         woken = False
         while self._deferred and self._deferred[0][0] <= now:
-            waiting = heapq.heappop(self._deferred)[2]
-            if not waiting.done:
-                waiting.queued, waiting.line = True, _REQUESTS
-                waiting.charged = waiting.peer is not None and self._shares.take(
-                    waiting.peer, waiting.cost_bytes
+            pending = heapq.heappop(self._deferred)[2]
+            if not pending.done:
+                pending.queued, pending.line = True, _REQUESTS
+                pending.charged = pending.peer is not None and self._shares.take(
+                    pending.peer, pending.cost_bytes
                 )
-                self._queue.push(waiting.peer, waiting)
-                self.waiting_bytes += waiting.size
-                self._more += waiting.count - 1
+                self._queue.push(pending.peer, pending)
+                self.waiting_bytes += pending.size
+                self._more += pending.count - 1
                 woken = True
         return woken
 
@@ -301,39 +319,39 @@ class Intake:
 
         What waits its turn is decided all the same.
         """
-        for _, _, waiting in self._deferred:
-            if waiting.link in links:
-                waiting.done = True
+        for _, _, pending in self._deferred:
+            if pending.link in links:
+                pending.done = True
 
-    def drain(self) -> Iterator[Waiting]:
+    def drain(self) -> Iterator[PendingRequest]:
         """All of them, one after the other; whoever stops in between leaves the rest."""
         self.wake(math.inf)
         for reads in (False, True):
-            while (waiting := self.take(reads=reads)) is not None:
-                yield waiting
+            while (pending := self.take(reads=reads)) is not None:
+                yield pending
 
-    def expired(self, now: float) -> Iterator[Waiting]:
+    def expired(self, now: float) -> Iterator[PendingRequest]:
         """Take out those whose time is up, one after the other: they were not begun.
 
         Whoever stops in between goes on next time.
         """
         if sum(self._dead) > len(self) + SLACK:
             for line in self._lines:
-                line.remove(lambda waiting: waiting.done)
+                line.remove(lambda pending: pending.done)
             self._dead = [0, 0, 0]
-        for waiting in self._deadlines.late(now, len(self) + len(self._deferred)):
-            waiting.done = True
-            if waiting.queued:
-                self._dead[waiting.line] += 1
-                self._gone(waiting)
-            yield waiting
+        for pending in self._deadlines.late(now, len(self) + len(self._deferred)):
+            pending.done = True
+            if pending.queued:
+                self._dead[pending.line] += 1
+                self._gone(pending)
+            yield pending
 
-    def _gone(self, waiting: Waiting) -> None:
-        self.waiting_bytes -= waiting.size
-        self._more -= waiting.count - 1
-        if waiting.charged:
-            waiting.charged = False
-            self._shares.give_back(waiting.peer, waiting.cost_bytes)
+    def _gone(self, pending: PendingRequest) -> None:
+        self.waiting_bytes -= pending.size
+        self._more -= pending.count - 1
+        if pending.charged:
+            pending.charged = False
+            self._shares.give_back(pending.peer, pending.cost_bytes)
 
 
 def _throttled(message: str) -> ApiError:
@@ -380,7 +398,7 @@ class Reception:
                 other = cluster_error(self._node.cluster_id, request.cluster_id)
                 self._answers.refuse(link, request, other or refused)
                 continue
-            body = KIND if type(request) is ConfigWrites else request.WhichOneof("body")
+            body = request.WhichOneof("body")
             if body is None:
                 link.unknown_kind("a request without a body")
                 self._answers.refuse(

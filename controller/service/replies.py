@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from controller.decision import Duplicate, Refusal, Reply, TransferLeadership, Write
-from controller.service.intake import SLACK, Deadlines, Intake, Waiting
+from controller.service.intake import SLACK, Deadlines, Intake, PendingRequest
 from controller.state.liveness import AwaitedIdError
 from controller.visibility.lao import LaoView
 from raftlog import resource_limits as limits
 from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata.entities import ClientResult
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
 from raftlog.shares import Shares
@@ -377,32 +376,6 @@ def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:
         )
 
 
-def duplicate_of(
-    result: ClientResult, waiting: Waiting, response: pb.ControllerResponse, generation: int
-) -> Parked:
-    """The reply to a retry: where its write stands, and no body.
-
-    True as soon as that record is committed: no round is needed.
-    """
-    write = response.write
-    write.duplicate = True
-    write.token.generation, write.token.epoch, write.token.offset = (
-        generation,
-        result.epoch,
-        result.offset,
-    )
-    return Parked(
-        waiting.link,
-        response,
-        result.offset,
-        0,
-        waiting.request.acks,
-        waiting.deadline,
-        kind=waiting.kind,
-        begun=waiting.begun,
-    )
-
-
 def failure(
     correlation_id: int, error: ApiError, *, controller_epoch: int, leader_endpoint: str
 ) -> pb.ControllerResponse:
@@ -445,6 +418,7 @@ def send_quietly(link: Any, message: Any) -> ApiError | None:
 
 
 HEARTBEAT = "broker_heartbeat"
+_OF_WRITES = (Write, Duplicate)
 Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
 """Every outcome except Defer: a deferred request is decided again later, and answered then."""
 
@@ -526,71 +500,57 @@ class Answers:
                 one.end_trace(code)
                 self._fail(one.link, one.response.correlation_id, error, one.kind, one.begun)
 
-    def parked_group(
-        self, waiting: Waiting, writes: ConfigWrites, base_offset: int, epoch: int, generation: int
-    ) -> Parked:
-        """The replies to a group of writes whose records begin at ``base_offset``, to be parked."""
-        replies = ConfigReplies(
-            writes.correlation_ids,
-            writes.counts,
-            base_offset,
-            self._node.directory.leader_id,
-            epoch,
-            generation,
-        )
-        last_offset = base_offset + len(writes.changes) - 1
-        return Parked(
-            waiting.link,
-            replies,
-            last_offset,
-            0,
-            writes.acks,
-            waiting.deadline,
-            charged=True,
-            count=len(writes.counts),
-            kind=KIND,
-            begun=waiting.begun,
-        )
-
     def parked(
-        self, decision: Answerable, waiting: Waiting, epoch: int, generation: int, offset: int
+        self,
+        decision: Answerable,
+        pending: PendingRequest,
+        epoch: int,
+        generation: int,
+        offset: int,
     ) -> Parked:
-        """The reply to a decision of ``epoch`` about a single request, to be parked.
+        """Return the reply to a decision of ``epoch`` about a request, or the replies to a group of
+        writes, to be parked.
 
-        ``offset``: the offset of the last record that the decision wrote.
+        ``offset``: the offset of the last record that the decision wrote, or depends on.
         """
-        request: Any = waiting.request
-        response = pb.ControllerResponse(
-            correlation_id=request.correlation_id,
-            leader_id=self._node.directory.leader_id,
-            controller_epoch=epoch,
-        )
-        code = 0
-        if type(decision) is Write:
-            getattr(response, waiting.kind).CopyFrom(decision.body)
-            self.figures.failed_parts(waiting.kind, decision.body)
-            token = response.write.token
-            token.generation, token.epoch, token.offset = generation, epoch, offset
-        elif type(decision) is Duplicate:
-            return duplicate_of(decision.result, waiting, response, generation)
-        elif type(decision) is Refusal:
-            fill_error(response, decision.error)
-            code = decision.error.code
-            if decision.error.code is ErrorCode.NOT_CONTROLLER:
-                # A controller that finds itself stale does not name itself as the active one.
-                response.leader_id = decision.error.leader_id
+        request: Any = pending.message
+        leader_id, code = self._node.directory.leader_id, 0
+        response: Any
+        if type(request) is ConfigWrites:
+            base_offset = offset + 1 - len(request.changes)
+            response = ConfigReplies(
+                request.correlation_ids, request.counts, base_offset, leader_id, epoch, generation
+            )
         else:
-            getattr(response, waiting.kind).CopyFrom(decision.body)
-            self.figures.failed_parts(waiting.kind, decision.body)
+            response = pb.ControllerResponse(
+                correlation_id=request.correlation_id, leader_id=leader_id, controller_epoch=epoch
+            )
+            token = response.write.token if type(decision) in _OF_WRITES else None
+            if type(decision) is Duplicate:
+                # True as soon as that record is committed: no round is needed, and no body.
+                response.write.duplicate = True
+                offset, epoch = decision.result.offset, decision.result.epoch
+            elif type(decision) is Refusal:
+                fill_error(response, decision.error)
+                code = decision.error.code
+                if code is ErrorCode.NOT_CONTROLLER:
+                    # A controller that finds itself stale does not name itself as the active one.
+                    response.leader_id = decision.error.leader_id
+            else:
+                getattr(response, pending.kind).CopyFrom(decision.body)
+                self.figures.failed_parts(pending.kind, decision.body)
+            if token is not None:
+                token.generation, token.epoch, token.offset = generation, epoch, offset
         return Parked(
-            waiting.link,
+            pending.link,
             response,
             offset,
             0,
             request.acks,
-            waiting.deadline,
-            kind=waiting.kind,
-            begun=waiting.begun,
+            pending.deadline,
+            count=pending.count,
+            kind=pending.kind,
+            begun=pending.begun,
             code=code,
         )
 
@@ -659,8 +619,8 @@ class Refusals:
             self._lost.popleft()
         error = node.not_controller()
         if self._refusing and error is not None:
-            for waiting in self._intake.drain():
-                answers.refuse(waiting.link, waiting.request, error, waiting.begun)
+            for pending in self._intake.drain():
+                answers.refuse(pending.link, pending.message, error, pending.begun)
                 yield True
         self._refusing = False
         leadership, now = node.leadership, node.now()
@@ -676,6 +636,6 @@ class Refusals:
             )
             yield True
         error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "not started in time")
-        for waiting in self._intake.expired(now):
-            answers.refuse(waiting.link, waiting.request, error, waiting.begun)
+        for pending in self._intake.expired(now):
+            answers.refuse(pending.link, pending.message, error, pending.begun)
             yield True

@@ -38,10 +38,9 @@ from controller.service.node import ControllerDescription, ControllerNode
 from controller.service.replies import Answers, Refusals
 from controller.service.status import NodeLife, OutageWatch
 from controller.service.transfer import POLL_S, ConnectionDrain, LeadershipTransfer
-from controller.service.turns import Turns
+from controller.service.turns import EARLY, Turns
 from controller.service.upkeep import BrokerProbes, FreeSpace, Housekeeping, Joining, VoteForm
 from controller.settings import ControllerSettings
-from raftlog.config_writes.messages import KIND
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.observability.clock_watch import ClockWatch
@@ -327,10 +326,8 @@ class ControllerService:
         self._catch_up.became_leader(epoch, epoch_start_offset)
 
     def writes_wait(self) -> bool:
-        """Whether the first of this epoch are here already, of those that go with the inherited
-        tail.
-        """
-        return self._intake.next_kind() == KIND
+        """Return whether a request waits that is proposed with the inherited tail."""
+        return self._intake.next_kind() in EARLY
 
     def lost_leadership(self, epoch: int, reason: str) -> None:
         """Drop the pending image, and answer every waiting request."""

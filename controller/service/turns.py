@@ -17,7 +17,7 @@ import structlog
 from controller.decider import Decider
 from controller.decision import Decision, Defer, Duplicate, Refusal, TransferLeadership, Write
 from controller.disk.space import WRITES_WITHOUT_SPACE
-from controller.service.intake import Intake, Waiting
+from controller.service.intake import Intake, PendingRequest
 from controller.service.node import SLICE_BYTES, ControllerNode
 from controller.service.replies import Answerable, Answers, Parked, Parking
 from controller.service.transfer import LeadershipTransfer
@@ -27,7 +27,7 @@ from controller.state.liveness import AwaitedIdError
 from controller.state.state import ControllerState
 from raftlog import resource_limits as limits
 from raftlog import tracing
-from raftlog.config_writes.messages import KIND, ConfigWrites
+from raftlog.config_writes.messages import KIND
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash
@@ -140,6 +140,10 @@ event loop, and a write waits for one such turn at most.
 """
 READS_PAUSES = 4
 MAX_UNCOMMITTED_CHUNKS = 3
+EARLY = frozenset({KIND})
+"""Kinds whose first requests of an epoch are proposed with the inherited tail, before its commit.
+Other decisions look at the voters, and none has fetched from this leader yet.
+"""
 IDLE_S = 0.0004
 """Requests that arrive one at a time and at least this far apart are synced inline: nothing else
 waits for the event loop.
@@ -153,9 +157,15 @@ _SHARE_USED_UP = ApiError(
 
 
 class _Turn(msgspec.Struct, eq=False):
-    """What one turn has decided."""
+    """One turn: what it decides by, and what it has decided."""
 
+    leadership: Leadership
+    decider: Decider
+    now: float
+    timestamp_ms: int
+    """Timestamp of the records."""
     count: int = 0
+    """Number of requests decided."""
     reads: list[Parked] = []
     """Replies without records."""
     appended: list[Parked] = []
@@ -165,8 +175,8 @@ class _Turn(msgspec.Struct, eq=False):
 class Turns:
     """Runs the turns of a leadership.
 
-    ``wake``: run another turn later, when this one leaves work behind; ``soon``: call back after so
-    many seconds; ``stopwatch``: a clock in seconds that advances within a turn, too.
+    ``wake``: run another turn later, when this one leaves work behind; ``soon``: call back after a
+    number of seconds; ``stopwatch``: a clock in seconds that advances within a turn, too.
     """
 
     def __init__(
@@ -184,11 +194,11 @@ class Turns:
         self._answers, self._transfer = answers, transfer
         self._wake, self._soon, self._stopwatch = wake, soon, stopwatch
         self._reads_from = -math.inf
-        """When reads are decided again, by the stopwatch."""
+        """Time from which reads are decided again, by the stopwatch."""
         self._reads_due = False
-        """True while a turn for reads is asked for."""
+        """True while a turn for reads is scheduled."""
         self._last: tuple[float, int] = (0.0, 0)
-        """When the previous turn was, and how many requests it decided."""
+        """Time of the previous turn, and the number of requests it decided."""
 
     def decide_all(self, leadership: Leadership, decider: Decider) -> None:
         """Decide the waiting requests and whatever is due by time, and propose the result.
@@ -199,39 +209,31 @@ class Turns:
         # Only when a whole chunk of requests waits is it decided while earlier chunks are
         # uncommitted.
         epoch_log = leadership.log
-        if epoch_log.unfolded:
-            epoch_log.fold()
         allowed = (
             1 if self._intake.waiting_bytes < TURN_MAX_REQUEST_BYTES else MAX_UNCOMMITTED_CHUNKS
         )
-        # The first of an epoch go with the inherited tail. Only config writes, though: other
-        # decisions look at the voters, and none has fetched yet.
         waits = epoch_log.uncommitted_chunks >= allowed
         early = (
             waits
             and epoch_log.only_inherited
-            and self._intake.next_kind() == KIND
+            and self._intake.next_kind() in EARLY
             and not decider.due.is_urgent()
         )
         if (waits and not early) or not leadership.parking.is_confirmed(leadership.long_round):
             return
-        now = self._node.now()
-        timestamp_ms = self._replica.next_timestamp_ms()
         begun = self._stopwatch()
-        turn = _Turn()
-        self._decide_waiting(
-            turn, leadership, decider, now, timestamp_ms, begun, KIND if early else ""
-        )
+        turn = _Turn(leadership, decider, self._node.now(), self._replica.next_timestamp_ms())
+        self._decide_waiting(turn, begun, early=early)
         if not early:
-            self._decide_due(leadership, decider, now, timestamp_ms)
-        leadership.propose(self._replica, timestamp_ms, idle=self._is_idle(now, turn.count))
+            self._decide_due(turn)
+        leadership.propose(self._replica, turn.timestamp_ms, idle=self._is_idle(turn))
         if epoch_log.unfolded:
-            # In the next turn: then it is on its way to the followers, who are to begin first.
-            self._wake()
+            # After the chunk has been sent to the followers, which then write at the same time.
+            self._soon(0.0, epoch_log.fold)
         for parked in turn.appended:
             self._answers.send(parked)
         if turn.reads:
-            number = self._park_reads(leadership, turn.reads)
+            number = self._park_reads(turn)
             if self._stopwatch() - begun >= limits.TURN_MAX_S:
                 # Requests without records wait for no commit, so turn would follow turn. The
                 # followers' fetches must come in between [a flood of listings: no fetch is answered
@@ -240,173 +242,111 @@ class Turns:
         if early:
             return
         if self._intake.reads:
-            self._decide_reads(leadership, decider, now, timestamp_ms)
+            self._decide_reads(leadership, decider, turn.now, turn.timestamp_ms)
         if len(self._intake) > self._intake.reads:
             self._wake()
 
     def _decide_reads(
         self, leadership: Leadership, decider: Decider, now: float, timestamp_ms: int
     ) -> None:
-        """Decide requests that only read, for a bounded time, if the followers have been heard
-        since the last ones that took long, and the pause after those is over.
+        """Decide requests that only read, for a bounded time, once the followers have fetched since
+        the last long turn of reads, and the pause after it is over.
         """
         parking = leadership.parking
         if not parking.is_confirmed(leadership.reads_round):
             return
         begun = self._stopwatch()
         if begun >= self._reads_from:
-            turn, took_s = _Turn(), 0.0
+            turn, took_s = _Turn(leadership, decider, now, timestamp_ms), 0.0
             most = MAX_PARKED - len(parking)
             while (
                 took_s < READS_TURN_MAX_S
                 and turn.count < most
-                and (waiting := self._intake.take(reads=True)) is not None
+                and (pending := self._intake.take(reads=True)) is not None
             ):
-                turn.count += 1
-                if parking.take_place(waiting.peer):
-                    self._decide_one(turn, leadership, decider, waiting, now, timestamp_ms)
-                else:
-                    self._answers.refuse(
-                        waiting.link, waiting.request, _SHARE_USED_UP, waiting.begun
-                    )
+                self._decide_pending(turn, pending)
                 took_s = self._stopwatch() - begun
-            number = self._park_reads(leadership, turn.reads) if turn.reads else 0
+            number = self._park_reads(turn) if turn.reads else 0
             if took_s >= READS_TURN_MAX_S:
                 leadership.reads_round = number
                 self._reads_from = begun + took_s * (1 + READS_PAUSES)
         if self._intake.reads and not self._reads_due:
             self._reads_due = True
-            self._soon(max(0.0, self._reads_from - self._stopwatch()), self._go_on_with_reads)
+            self._soon(max(0.0, self._reads_from - self._stopwatch()), self._resume_reads)
 
-    def _go_on_with_reads(self) -> None:
+    def _resume_reads(self) -> None:
         self._reads_due = False
         self._wake()
 
-    def _decide_waiting(
-        self,
-        turn: _Turn,
-        leadership: Leadership,
-        decider: Decider,
-        now: float,
-        timestamp_ms: int,
-        begun: float,
-        kind: str,
-    ) -> None:
-        """Decide requests until none waits, the turn is full, or another than this ``kind`` is next
-        (empty: any).
-        """
-        parking = leadership.parking
+    def _decide_waiting(self, turn: _Turn, begun: float, *, early: bool) -> None:
+        """Decide requests until none waits or the turn is full; ``early``: only those of EARLY."""
         # Each request parks one reply at most.
-        most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(parking))
+        most = min(limits.CONTROLLER_TURN_MAX_REQUESTS, MAX_PARKED - len(turn.leadership.parking))
         taken_bytes = written = 0
         while (
             taken_bytes < TURN_MAX_REQUEST_BYTES
             and written < MAX_TURN_RECORDS
             and turn.count < most
             and self._stopwatch() - begun < MAX_TURN_S
-            and (not kind or self._intake.next_kind() == kind)
-            and (waiting := self._intake.take()) is not None
+            and (not early or self._intake.next_kind() in EARLY)
+            and (pending := self._intake.take()) is not None
         ):
-            turn.count += waiting.count
-            taken_bytes += waiting.size
-            if not parking.take_place(waiting.peer, waiting.count):
-                self._answers.refuse(waiting.link, waiting.request, _SHARE_USED_UP, waiting.begun)
-            elif type(waiting.request) is ConfigWrites:
-                writes = waiting.request
-                written += len(writes.changes)
-                self._decide_group(turn, leadership, decider, waiting, writes, now, timestamp_ms)
-            else:
-                records = self._decide_one(turn, leadership, decider, waiting, now, timestamp_ms)
-                if records < 0:
-                    return
-                written += records
+            taken_bytes += pending.size
+            records = self._decide_pending(turn, pending)
+            if records < 0:
+                return
+            written += records
 
-    def _decide_one(
-        self,
-        turn: _Turn,
-        leadership: Leadership,
-        decider: Decider,
-        waiting: Waiting,
-        now: float,
-        timestamp_ms: int,
-    ) -> int:
-        """Decide one request, which has a place: how many records it writes; -1: the leadership is
-        to be transferred, and nothing more to be decided.
+    def _decide_pending(self, turn: _Turn, pending: PendingRequest) -> int:
+        """Decide a pending request, or all of a group, and park its replies.
+
+        Returns the number of records; -1: the leadership is to be transferred, and nothing more to
+        be decided.
         """
-        request: Any = waiting.request
-        decision = self._decide(decider, waiting, now)
-        written = 0
-        # Compared by type, not isinstance, which would be asked for each request.
-        if type(decision) is Write:
-            written = len(decision.records)
-            leadership.log.add(decision.records, _author(request), timestamp_ms)
-        elif type(decision) is TransferLeadership:
-            self._begin_transfer(leadership, decision, waiting)
-            return -1
-        decider.proposed(decision, now)
-        if type(decision) is Defer:
-            leadership.parking.give_back_place(waiting.peer)
-            self._intake.defer(waiting, decision.at)
-        else:
-            self._settle(turn, leadership, decision, waiting)
+        turn.count += pending.count
+        leadership, decider, now = turn.leadership, turn.decider, turn.now
+        if not leadership.parking.take_place(pending.peer, pending.count):
+            self._answers.refuse(pending.link, pending.message, _SHARE_USED_UP, pending.begun)
+            return 0
+        written = first = 0
+        while first < pending.count:
+            pending.first = first
+            decision = self._decide(decider, pending, now)
+            part = pending.part(decision)
+            first += part.count
+            # Compared by type, not isinstance, which would cost more for each request.
+            if type(decision) is Write:
+                group = decision.group
+                if group is None:
+                    written += len(decision.records)
+                    leadership.log.add(decision.records, _author(part.message), turn.timestamp_ms)
+                else:
+                    written += len(group.changes)
+                    leadership.log.add(group, None, turn.timestamp_ms)
+            elif type(decision) is TransferLeadership:
+                self._begin_transfer(leadership, decision, part)
+                return -1
+            decider.proposed(decision, now)
+            if type(decision) is Defer:
+                leadership.parking.give_back_place(part.peer)
+                self._intake.defer(part, decision.at)
+            else:
+                self._settle(turn, decision, part)
         return written
 
-    def _decide_group(
-        self,
-        turn: _Turn,
-        leadership: Leadership,
-        decider: Decider,
-        waiting: Waiting,
-        writes: ConfigWrites,
-        now: float,
-        timestamp_ms: int,
-    ) -> None:
-        """Decide the writes of a group, which have a place each.
-
-        None of them changes what another one is decided by: all that need no closer look are
-        decided first, and added to the log then. One that does is decided like any other request.
-        """
-        begin, total = 0, len(writes.counts)
-        while begin < total:
-            plain = 0
-            if not self._node.space.verdict.refusal:
-                plain = decider.plain_writes(writes, begin)
-            if plain:
-                part = writes if plain == total else writes.part(begin, begin + plain)
-                base_offset = leadership.log.add_configs(part, timestamp_ms)
-                leadership.parking.park(
-                    self._answers.parked_group(
-                        waiting, part, base_offset, leadership.log.epoch, self._node.generation
-                    )
-                )
-                begin += plain
-            if begin < total:
-                request = next(writes.requests(begin))
-                one = msgspec.structs.replace(
-                    waiting, request=request, size=0, charged=False, count=1
-                )
-                self._decide_one(turn, leadership, decider, one, now, timestamp_ms)
-                begin += 1
-
-    def _settle(
-        self,
-        turn: _Turn,
-        leadership: Leadership,
-        decision: Answerable,
-        waiting: Waiting,
-    ) -> None:
+    def _settle(self, turn: _Turn, decision: Answerable, pending: PendingRequest) -> None:
         """Park the reply, which has a place, until what it says is true."""
-        parking, epoch_log = leadership.parking, leadership.log
+        parking, epoch_log = turn.leadership.parking, turn.leadership.log
         parked = self._answers.parked(
-            decision, waiting, epoch_log.epoch, self._node.generation, epoch_log.pending.offset
+            decision, pending, epoch_log.epoch, self._node.generation, epoch_log.end_offset - 1
         )
         parked.charged = True
-        if tracing.active is not None:
-            self._trace(parked, waiting)
+        if tracing.active is not None and pending.count == 1:
+            self._trace(parked, pending)
         if type(decision) is Write:
             if decision.answer_when_appended:
                 parked.charged = False
-                parking.give_back_place(waiting.peer)
+                parking.give_back_place(pending.peer)
                 parked.response.ClearField("write")
                 turn.appended.append(parked)
             else:
@@ -416,51 +356,49 @@ class Turns:
         else:
             turn.reads.append(parked)
 
-    def _trace(self, parked: Parked, waiting: Waiting) -> None:
-        """It came, and is decided now."""
+    def _trace(self, parked: Parked, pending: PendingRequest) -> None:
+        """Begin the span of a traced request: it has waited, and is decided now."""
         assert tracing.active is not None
-        request: Any = waiting.request
-        age_s = self._stopwatch() - waiting.begun
+        request: Any = pending.message
+        age_s = self._stopwatch() - pending.begun
         parked.trace = tracing.active.serving("controller", request, age_s)
         if parked.trace is not None:
             parked.trace.reached("decide")
 
-    def _park_reads(self, leadership: Leadership, reads: list[Parked]) -> int:
-        """Park the replies without records that were decided until a round that begins now is
-        confirmed. Returns the number of the round.
+    def _park_reads(self, turn: _Turn) -> int:
+        """Park the replies without records until a round that begins now is confirmed. Returns the
+        number of the round.
         """
-        number = self._replica.request_read_index()
-        for parked in reads:
+        number, parking = self._replica.request_read_index(), turn.leadership.parking
+        for parked in turn.reads:
             parked.round = number
-            leadership.parking.park(parked)
+            parking.park(parked)
         # The round of a single voter is confirmed at once, so before these replies were parked.
-        leadership.parking.release_reads()
+        parking.release_reads()
         return number
 
-    def _decide_due(
-        self, leadership: Leadership, decider: Decider, now: float, timestamp_ms: int
-    ) -> None:
-        """Decide whatever is due by time, up to a separate bound: requests never keep brokers from
-        being fenced.
+    def _decide_due(self, turn: _Turn) -> None:
+        """Decide whatever is due by time, up to a bound of its own: requests never keep brokers
+        from being fenced.
         """
-        written = 0
+        written, decider = 0, turn.decider
         without_space = bool(self._node.space.verdict.refusal)
-        while (due := decider.due.next(now, fencing_only=without_space)) is not None:
+        while (due := decider.due.next(turn.now, fencing_only=without_space)) is not None:
             written += len(due.records)
-            leadership.log.add(due.records, None, timestamp_ms)
-            decider.proposed(due, now)
+            turn.leadership.log.add(due.records, None, turn.timestamp_ms)
+            decider.proposed(due, turn.now)
             if written >= MAX_TURN_RECORDS:
                 # Many brokers are due at once, or one with many partitions: the rest follows after
                 # this commit.
                 self._wake()
                 return
 
-    def _decide(self, decider: Decider, waiting: Waiting, now: float) -> Decision:
-        request: Any = waiting.request
+    def _decide(self, decider: Decider, pending: PendingRequest, now: float) -> Decision:
+        request: Any = pending.message
         refusal = self._node.space.verdict.refusal
         try:
             decider.state.without_space = bool(refusal)
-            decision = decider.decide(request, now, waiting.kind)
+            decision = decider.decide(request, now, pending.kind, pending.first)
             error = decision.error if type(decision) is Refusal else None
             if isinstance(error, AwaitedIdError) and error.is_news:
                 log.warning(
@@ -469,44 +407,40 @@ class Turns:
                     remaining_ms=error.remaining_ms,
                     why=error.message,
                 )
-            if (
-                refusal
-                and type(decision) is Write
-                and request.WhichOneof("body") not in WRITES_WITHOUT_SPACE
-            ):
+            if refusal and type(decision) is Write and pending.kind not in WRITES_WITHOUT_SPACE:
                 return Refusal(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, refusal))
             return decision
         except FatalError:
             raise
         except Exception as defect:  # a bug: nothing was proposed, and the state is unchanged
-            log.exception("deciding a request failed", request=request.WhichOneof("body"))
+            log.exception("deciding a request failed", request=pending.kind)
             return Refusal(
                 ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(defect).__name__}: {defect}")
             )
 
     def _begin_transfer(
-        self, leadership: Leadership, decision: TransferLeadership, waiting: Waiting
+        self, leadership: Leadership, decision: TransferLeadership, pending: PendingRequest
     ) -> None:
-        leadership.parking.give_back_place(waiting.link.peer)
+        leadership.parking.give_back_place(pending.link.peer)
         parked = self._answers.parked(
-            decision, waiting, leadership.epoch, self._node.generation, -1
+            decision, pending, leadership.epoch, self._node.generation, -1
         )
 
         def answer(error: ApiError | None) -> None:
             if error is None:
                 self._answers.send(parked)
             else:
-                self._answers.refuse(waiting.link, waiting.request, error, waiting.begun)
+                self._answers.refuse(pending.link, pending.message, error, pending.begun)
 
         self._transfer.begin(decision.target_id, "requested by an operator", answer)
 
-    def _is_idle(self, now: float, count: int) -> bool:
-        """Whether requests arrive one at a time and far apart: then nothing waits for the event
-        loop while the disk syncs.
+    def _is_idle(self, turn: _Turn) -> bool:
+        """Return whether requests arrive one at a time and far apart: then nothing waits for the
+        event loop while the disk syncs.
         """
         last_at, last_count = self._last
-        self._last = (now, count)
-        return count <= 1 and last_count <= 1 and now - last_at > IDLE_S
+        self._last = (turn.now, turn.count)
+        return turn.count <= 1 and last_count <= 1 and turn.now - last_at > IDLE_S
 
 
 def _author(request: Any) -> common_pb2.ClientIdentity | None:

@@ -71,24 +71,18 @@ class ChunkBuilder:
         client: common_pb2.ClientIdentity | None,
         timestamp_ms: int,
     ) -> None:
-        """Take the records of a decision; they follow those taken before.
+        """Add the records of a decision, behind those added before.
 
         ``client``: the author; None: the controller itself, or a node.
         """
-        if self._base_offset < 0:
-            self._base_offset = base_offset
-        self._timestamp_ms = timestamp_ms
+        self._begin(base_offset, timestamp_ms)
         principal = "" if client is None else client.principal or ANONYMOUS_PRINCIPAL
         client = client or _NOBODY
         sequence = client.sequence
         if len(records) == 1 and records[0].type == RecordType.CONFIG and not sequence:
             one = records[0]
-            self._share(
-                (batch.record_head(one.type, one.version, len(one.body)), one.body),
-                1,
-                base_offset,
-                principal,
-            )
+            head = batch.record_head(one.type, one.version, len(one.body))
+            self._share((head, one.body), 1, base_offset, principal)
             return
         self._end_shared()
         control = records[0].type == RecordType.VOTERS
@@ -108,11 +102,9 @@ class ChunkBuilder:
             )
         )
 
-    def add_configs(self, writes: ConfigWrites, base_offset: int, timestamp_ms: int) -> None:
-        """As ``add``, of a group of config writes: those of one record share a batch, too."""
-        if self._base_offset < 0:
-            self._base_offset = base_offset
-        self._timestamp_ms = timestamp_ms
+    def add_group(self, writes: ConfigWrites, base_offset: int, timestamp_ms: int) -> None:
+        """Add a group of config writes: those of one record share a batch, too."""
+        self._begin(base_offset, timestamp_ms)
         changes, total = writes.changes, len(writes.changes)
         principal = writes.principal or ANONYMOUS_PRINCIPAL
         if total == len(writes.counts):
@@ -122,21 +114,18 @@ class ChunkBuilder:
         for count in writes.counts:
             end, offset = begin + count, base_offset + begin
             data = codec.encoded(changes, begin, end)
-            if count == 1:
-                self._share((data,), 1, offset, principal)
-            else:
+            if count > 1:
+                # Atomic, so a batch of its own.
                 self._end_shared()
-                self._frames.append(
-                    batch.encode_framed(
-                        (data,),
-                        count,
-                        base_offset=offset,
-                        epoch=self._epoch,
-                        timestamp_ms=timestamp_ms,
-                        principal=principal,
-                    )
-                )
+            self._share((data,), count, offset, principal)
+            if count > 1:
+                self._end_shared()
             begin = end
+
+    def _begin(self, base_offset: int, timestamp_ms: int) -> None:
+        if self._base_offset < 0:
+            self._base_offset = base_offset
+        self._timestamp_ms = timestamp_ms
 
     def _share(self, parts: Iterable[bytes], count: int, base_offset: int, principal: str) -> None:
         if principal != self._shared_principal or self._shared_count + count > MAX_SHARED_RECORDS:
@@ -211,10 +200,6 @@ class LogView(Protocol):
         """The offset of the next record."""
 
     @property
-    def changes(self) -> int:
-        """Counts the batches of anything but config writes alone that came to the log."""
-
-    @property
     def committed(self) -> Image:
         """The newest image that is known to be committed: what may be shown."""
 
@@ -261,8 +246,6 @@ class EpochLog:
         """
         self._unfolded: list[tuple[list[Change], int, int]] = []
         """Config writes that were added since, in order: base offset, timestamp."""
-        self.unfolded = False
-        """Whether something was added or proposed that is not folded yet."""
         self.end_offset = committed.offset + 1
         """The offset of the next record."""
         self._lao = LaoTracker(epoch, epoch_start_offset)
@@ -271,8 +254,6 @@ class EpochLog:
         """What every member has applied."""
         self.report: LaoReport = self._lao.report
         """Takes how far a broker is."""
-        self.changes = 0
-        """Counts the batches of anything but config writes alone that came to the log."""
         self._chunk = ChunkBuilder(epoch)
         self._proposed: deque[tuple[int, Image, bytes]] = deque()
         """The end of each chunk, the image there, and the chunk: the image becomes the committed
@@ -292,6 +273,11 @@ class EpochLog:
         return self._pending
 
     @property
+    def unfolded(self) -> bool:
+        """True while groups that were added are not folded."""
+        return bool(self._unfolded)
+
+    @property
     def uncommitted_chunks(self) -> int:
         """How many proposed chunks are not committed yet; the inherited tail counts as one."""
         return len(self._proposed) + (self._unfolded_chunk is not None)
@@ -308,7 +294,6 @@ class EpochLog:
         """Fold the next part of the log that the leader found. Raises FoldError,
         UnknownRecordError.
         """
-        self.changes += 1
         pending = self._pending
         self._inherited_bytes += len(chunk)
         self._inherited_hash = extended(self._inherited_hash, chunk)
@@ -325,46 +310,42 @@ class EpochLog:
     # --- active ----------------------------------------------------------------------------------
 
     def add(
-        self, records: list[Record], client: common_pb2.ClientIdentity | None, timestamp_ms: int
-    ) -> None:
-        """Take what was decided: the next decision sees it. Raises FoldError.
+        self,
+        records: list[Record] | ConfigWrites,
+        client: common_pb2.ClientIdentity | None,
+        timestamp_ms: int,
+    ) -> int:
+        """Add what was decided: the next decision sees it. Returns the offset of the first record.
+        Raises FoldError.
 
-        ``client``: the author; None: the controller itself, or a node.
+        ``client``: the author; None: the controller itself, or a node, or a group, which names it.
+
+        A group is folded when its configs are read, or by ``fold``: its bytes can be sent before.
         """
-        self.changes += 1
+        base_offset = self.end_offset
+        if isinstance(records, ConfigWrites):
+            count = len(records.changes)
+            self.end_offset = base_offset + count
+            if self._unfolded_chunk is not None:
+                self.fold()
+            self._unfolded.append((records.changes, base_offset, timestamp_ms))
+            self._chunk.add_group(records, base_offset, timestamp_ms)
+            self._lao.passed(count, base_offset)
+            return base_offset
         self.fold()
-        pending, base_offset = self._pending, self.end_offset
-        if client is not None and client.sequence:
-            pending.apply_batch(
-                records,
-                base_offset=base_offset,
-                epoch=self.epoch,
-                timestamp_ms=timestamp_ms,
-                client_id=client.client_id,
-                sequence=client.sequence,
-                all_below_done=client.all_below_done,
-            )
-        else:
-            pending.apply_batch(
-                records, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
-            )
         self.end_offset = base_offset + len(records)
+        numbered = client if client is not None and client.sequence else _NOBODY
+        self._pending.apply_batch(
+            records,
+            base_offset=base_offset,
+            epoch=self.epoch,
+            timestamp_ms=timestamp_ms,
+            client_id=numbered.client_id,
+            sequence=numbered.sequence,
+            all_below_done=numbered.all_below_done,
+        )
         self._chunk.add(records, base_offset, client, timestamp_ms)
         self._lao.proposed(records, base_offset)
-
-    def add_configs(self, writes: ConfigWrites, timestamp_ms: int) -> int:
-        """As ``add``, of a group of config writes: the offset of their first record.
-
-        They are folded when somebody asks, or by ``fold``: their bytes can be on their way before.
-        """
-        if self._unfolded_chunk is not None:
-            self.fold()
-        changes, base_offset = writes.changes, self.end_offset
-        self._unfolded.append((changes, base_offset, timestamp_ms))
-        self.unfolded = True
-        self.end_offset = base_offset + len(changes)
-        self._chunk.add_configs(writes, base_offset, timestamp_ms)
-        self._lao.passed(len(changes), base_offset)
         return base_offset
 
     def cut(self) -> Chunk | None:
@@ -381,14 +362,13 @@ class EpochLog:
         return chunk
 
     def fold(self) -> None:
-        """Fold what was only added so far, once what was proposed is on its way."""
+        """Fold the groups that were added since the last fold."""
         pending, unfolded = self._pending, self._unfolded
         for changes, base_offset, timestamp_ms in unfolded:
             pending.apply_configs(
                 changes, base_offset=base_offset, epoch=self.epoch, timestamp_ms=timestamp_ms
             )
         unfolded.clear()
-        self.unfolded = False
         chunk, self._unfolded_chunk = self._unfolded_chunk, None
         if chunk is not None:
             self._keep_image(pending.offset + 1, chunk.data)
@@ -419,7 +399,7 @@ class EpochLog:
         """Drop the pending image, and every image that is not committed."""
         self._proposed.clear()
         self._unfolded.clear()
-        self._unfolded_chunk, self.unfolded = None, False
+        self._unfolded_chunk = None
         self._pending.abandon()
 
     def _keep_image(self, end_offset: int, data: bytes) -> None:

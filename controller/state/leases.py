@@ -70,9 +70,9 @@ class LeaseTracker:
         due = self._due.get(lease_id)
         return 0.0 if due is None else max(0.0, due + self._extended_s - now)
 
-    def next_due(self) -> float | None:
-        """When the first one is due."""
-        return self._by_due[0][0] + self._extended_s if self._by_due else None
+    def next_due(self) -> float:
+        """Return when the first lease is due; infinity: there is none."""
+        return self._by_due[0][0] + self._extended_s if self._by_due else math.inf
 
     def expired(self, now: float) -> int | None:
         """The lease that has been due the longest."""

@@ -18,6 +18,7 @@ Why: docs/decisions/009-lao-membership.md
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -149,11 +150,11 @@ class ProgressPolicy:
         else:
             self._news.append((base_offset, end))
 
-    def next_due(self, lao: int) -> float | None:
-        """When ``decide`` has something to write, at the given LAO (now, if that is past); None:
-        nothing before LAO moves.
+    def next_due(self, lao: int) -> float:
+        """Return when ``decide`` has something to write, at the given LAO (now, if that is past);
+        infinity: not before LAO moves.
         """
-        return self._due if self._passed_news(lao) else None
+        return self._due if self._passed_news(lao) else math.inf
 
     def decide(
         self, lao: int, high_watermark: int, applied: Iterable[tuple[int, int, int]], now: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from controller.visibility.progress import ProgressPolicy
@@ -56,14 +57,14 @@ class Observation:
             applied = self._applied()
             lowest = self._lowest_of(applied)
             due = self._policy.next_due(lowest)
-            if due is None:
+            if due == math.inf:
                 return
             at_ms = max(int(due), self._log.timestamp_ms + APPLIED_AFTER_MS, self._known_from_ms)
             if at_ms >= until_ms:
                 return
             straggling = self._straggling(applied)
             behind = self._lowest_of(straggling)
-            if self._policy.next_due(behind) is not None:
+            if self._policy.next_due(behind) < math.inf:
                 applied, lowest = straggling, behind
             self._write(lowest, applied, at_ms)
 

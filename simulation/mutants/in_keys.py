@@ -84,7 +84,7 @@ MUTANTS = (
             Edit(
                 "controller.service.turns:Turns._settle",
                 "turn.reads.append(parked)",
-                "(turn.appended if waiting.kind == 'keep_lease_alive' else turn.reads).append(parked)",
+                "(turn.appended if pending.kind == 'keep_lease_alive' else turn.reads).append(parked)",
             ),
         ),
         KEPT,

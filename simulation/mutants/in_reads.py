@@ -19,7 +19,7 @@ MUTANTS = (
             Edit(
                 "controller.service.turns:Turns._settle",
                 "        else:\n            turn.reads.append(parked)",
-                "        elif waiting.request.HasField('broker_heartbeat'):\n"
+                "        elif pending.kind == 'broker_heartbeat':\n"
                 "            turn.appended.append(parked)\n"
                 "        else:\n"
                 "            turn.reads.append(parked)",

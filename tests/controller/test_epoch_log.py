@@ -152,14 +152,14 @@ def test_config_writes_are_folded_behind_their_proposal_and_before_anybody_looks
         return ConfigWrites([1], changes, [1], 0, common_pb2.ACKS_COMMITTED, "", "", "", 9)
 
     log = EpochLog(3, 0, Image(configs=flat_map.empty()), EMPTY)
-    assert log.add_configs(writes("a"), 50) == 0
-    assert log.add_configs(writes("b"), 50) == 1
+    assert log.add(writes("a"), None, 50) == 0
+    assert log.add(writes("b"), None, 50) == 1
     first = log.cut()
     assert log.unfolded
     assert (log.uncommitted_chunks, log.end_offset) == (1, 2)
     assert not len(log.pending_but_configs.configs)
     # What comes next is behind it, and its image ends where the chunk does.
-    assert log.add_configs(writes("c"), 51) == 2
+    assert log.add(writes("c"), None, 51) == 2
     assert len(log.pending_but_configs.configs) == 2
     assert set(log.pending.snapshot().configs) == {(16, "a"), (16, "b"), (16, "c")}
     log.add([config("d")], None, 51)
@@ -169,7 +169,7 @@ def test_config_writes_are_folded_behind_their_proposal_and_before_anybody_looks
     assert log.commit(2) == len(first.data)
     assert set(log.committed.configs) == {(16, "a"), (16, "b")}
     assert log.committed.offset == 1
-    log.add_configs(writes("e"), 52)
+    log.add(writes("e"), None, 52)
     third = log.cut()
     assert third is not None
     assert log.commit(5) == len(second.data) + len(third.data), (
@@ -192,8 +192,8 @@ def test_decisions_can_ask_the_log_and_lao_and_change_neither() -> None:
             "inherit",
             "claimed",
             "add",
-            "add_configs",
             "cut",
+            "unfolded",
             "commit",
             "uncommitted_chunks",
             "only_inherited",

@@ -1,3 +1,5 @@
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ def write(
 def test_written_when_lao_passes_a_record() -> None:
     policy = ProgressPolicy(1.0)
     log(policy, 5, WRITE)
-    assert policy.next_due(4) is None
+    assert policy.next_due(4) == math.inf
     assert policy.decide(-1, 0, (), 0.0) is None
     assert policy.decide(4, 6, (), 0.0) is None
     assert policy.next_due(5) == 0.0
@@ -50,7 +52,7 @@ def test_progress_and_no_ops_cause_no_progress() -> None:
     log(policy, 1, record(message))
     log(policy, 2, NO_OP, NO_OP)
     assert write(policy, 3, 2.0) is None
-    assert policy.next_due(3) is None
+    assert policy.next_due(3) == math.inf
     log(policy, 4, NO_OP, WRITE)
     assert write(policy, 3, 3.0) is None
     assert write(policy, 5, 3.0) is not None

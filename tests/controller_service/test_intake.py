@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from controller.service import intake
-from controller.service.intake import Intake, Waiting
+from controller.service.intake import Intake, PendingRequest
 from raftlog import resource_limits as limits
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.acls import AclOperation
@@ -19,7 +19,7 @@ def request(name: str = "a", timeout_ms: int = 0) -> pb.ControllerRequest:
     return pb.ControllerRequest(cluster_id=name, timeout_ms=timeout_ms)
 
 
-def taken(queue: Intake) -> Waiting:
+def taken(queue: Intake) -> PendingRequest:
     found = queue.take()
     assert found is not None
     return found
@@ -31,7 +31,7 @@ def test_in_order_with_its_bytes() -> None:
         queue.add(None, request(name), 0.0)
     assert queue.waiting_bytes == request("a").ByteSize() + request("bb").ByteSize()
     taken = [queue.take(), queue.take(), queue.take()]
-    assert [w.request.cluster_id if w else None for w in taken] == ["a", "bb", None]
+    assert [w.message.cluster_id if w else None for w in taken] == ["a", "bb", None]
     assert queue.waiting_bytes == 0
 
 
@@ -71,8 +71,8 @@ def test_those_whose_time_is_up_come_out_and_the_others_stay() -> None:
     queue.add(None, request("short", 100), 10.0)
     queue.add(None, request("default"), 10.0)
     assert list(queue.expired(10.05)) == []
-    assert [w.request.cluster_id for w in queue.expired(10.1)] == ["short"]
-    assert [w.request.cluster_id for w in queue.drain()] == ["long", "default"]
+    assert [w.message.cluster_id for w in queue.expired(10.1)] == ["short"]
+    assert [w.message.cluster_id for w in queue.drain()] == ["long", "default"]
     assert queue.waiting_bytes == 0
 
 
@@ -89,9 +89,9 @@ def test_heartbeats_go_first_and_are_bounded_by_themselves(monkeypatch: pytest.M
     assert len(queue) == 4
     first = queue.take()
     assert first is not None
-    assert first.request.cluster_id == "beat 1"
-    assert [w.request.cluster_id for w in queue.expired(0.2)] == ["beat 2"]
-    assert [w.request.cluster_id for w in queue.drain()] == ["a", "b"]
+    assert first.message.cluster_id == "beat 1"
+    assert [w.message.cluster_id for w in queue.expired(0.2)] == ["beat 2"]
+    assert [w.message.cluster_id for w in queue.drain()] == ["a", "b"]
     assert queue.waiting_bytes == 0
 
 
@@ -104,7 +104,7 @@ def test_reads_wait_for_all_others_and_never_overtake_their_own_connection() -> 
         queue.add(Peer(peer), one, 0.0)
     assert (len(queue), queue.reads) == (4, 1)
     order = [taken(queue) for _ in range(3)]
-    assert [one.request.cluster_id for one in order] == ["a1", "b1", ""]
+    assert [one.message.cluster_id for one in order] == ["a1", "b1", ""]
     assert [one.kind for one in order][2] == "describe_brokers"
     assert queue.take() is None
     (read,) = queue.drain()
@@ -145,8 +145,8 @@ def test_what_is_deferred_comes_again_at_its_time_and_still_has_its_deadline() -
     assert not queue.wake(1.9)
     assert queue.take() is None
     assert queue.wake(3.0)
-    assert [queue.take().request.cluster_id for _ in range(2)] == ["a", "b"]
-    assert [w.request.cluster_id for w in queue.expired(5.0)] == ["c"]
+    assert [queue.take().message.cluster_id for _ in range(2)] == ["a", "b"]
+    assert [w.message.cluster_id for w in queue.expired(5.0)] == ["c"]
     assert not queue.wake(9.0)
     assert queue.waiting_bytes == 0
 
@@ -155,7 +155,7 @@ def test_draining_leaves_nothing_deferred() -> None:
     queue = Intake(30_000)
     queue.add(None, request("a"), 0.0)
     queue.defer(taken(queue), 7.0)
-    assert [w.request.cluster_id for w in queue.drain()] == ["a"]
+    assert [w.message.cluster_id for w in queue.drain()] == ["a"]
     assert queue.take() is None
 
 
@@ -171,7 +171,7 @@ def test_connections_take_turns_and_each_keeps_its_order() -> None:
     queue.add(Peer("other"), request("o1"), 0.0)
     queue.add(Peer("other"), request("o2"), 0.0)
     taken = [queue.take() for _ in range(5)]
-    assert [w.request.cluster_id for w in taken if w] == ["g0", "o1", "g1", "o2", "g2"]
+    assert [w.message.cluster_id for w in taken if w] == ["g0", "o1", "g1", "o2", "g2"]
     assert len(queue) == 997
 
 
@@ -210,10 +210,10 @@ def test_very_many_heartbeats_of_one_connection_wait_with_all_others() -> None:
     for _ in range(limits.CONTROLLER_MAX_WAITING_HEARTBEATS_A_PEER):
         taken = queue.take()
         assert taken is not None
-        assert taken.request.cluster_id != "write"
+        assert taken.message.cluster_id != "write"
     taken = queue.take()
     assert taken is not None
-    assert taken.request.cluster_id == "write"
+    assert taken.message.cluster_id == "write"
 
 
 def test_a_timeout_is_capped() -> None:
@@ -254,14 +254,14 @@ def test_those_whose_time_is_up_are_taken_out_in_slices_and_each_gives_its_share
         queue.add(here, request(str(number), 100), 0.0)
     queue.add(here, request("later"), 0.0)
     some = queue.expired(1.0)
-    assert [next(some).request.cluster_id for _ in range(4)] == ["0", "1", "2", "3"]
+    assert [next(some).message.cluster_id for _ in range(4)] == ["0", "1", "2", "3"]
     assert len(queue) == 7
     # What is left is taken as ever, and what was taken is not late any more.
     taken = queue.take()
     assert taken is not None
-    assert taken.request.cluster_id == "4"
-    assert [w.request.cluster_id for w in queue.expired(1.0)] == ["5", "6", "7", "8", "9"]
-    assert [w.request.cluster_id for w in queue.drain()] == ["later"]
+    assert taken.message.cluster_id == "4"
+    assert [w.message.cluster_id for w in queue.expired(1.0)] == ["5", "6", "7", "8", "9"]
+    assert [w.message.cluster_id for w in queue.drain()] == ["later"]
     assert (len(queue), queue.waiting_bytes, queue._shares.total) == (0, 0, 0)
 
 
@@ -288,7 +288,7 @@ def test_what_was_given_up_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> No
             queue.add(Peer("b"), request("y"), 1.0, heartbeat=heartbeat)
         with pytest.raises(ApiError):
             queue.add(Peer("b"), request("y"), 1.0, heartbeat=heartbeat)
-    assert [w.request.cluster_id for w in queue.drain()] == ["y"] * 20
+    assert [w.message.cluster_id for w in queue.drain()] == ["y"] * 20
     assert len(queue) == 0
 
 
@@ -301,7 +301,7 @@ def test_a_request_that_is_put_off_again_and_again_is_late_once() -> None:
         queue.defer(waiting, at + 1.0)
         assert list(queue.expired(at)) == []
         assert queue.wake(at + 1.0)
-    assert [w.request.cluster_id for w in queue.expired(5.0)] == ["a"]
+    assert [w.message.cluster_id for w in queue.expired(5.0)] == ["a"]
     assert list(queue.expired(6.0)) == []
     assert queue.take() is None
 

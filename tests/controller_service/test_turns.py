@@ -15,6 +15,7 @@ from controller.decision import Decision, Write
 from controller.service import turns as turns_module
 from controller.service.turns import Leadership
 from controller.state.epoch_log import EpochLog
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -294,13 +295,14 @@ async def test_defect_in_one_decision_is_an_error_of_that_request_alone(
     assert decider is not None
     decide = decider.decide
 
-    def failing(request: Any, now: float, kind: str = "") -> Any:
+    def failing(request: Any, now: float, kind: str, first: int) -> Any:
+        if isinstance(request, ConfigWrites):
+            request = next(request.requests(first))
         if request.incremental_alter_configs.resources[0].resource_name == "bad":
             raise LookupError("a bug")
         return decide(request, now, kind)
 
     monkeypatch.setattr(decider, "decide", failing)
-    monkeypatch.setattr(decider, "plain_writes", lambda writes, begin: 0)
     requests = [
         pb.ControllerRequest(incremental_alter_configs=alter(name, "1"))
         for name in ("a", "bad", "b")
