@@ -193,6 +193,11 @@ class Collector:
         found = await asyncio.gather(*(self.report(one, one, timeout_s) for one in there))
         return {one.name: one.node.version for one in found if one and one.node.version}
 
+    async def config_of(self, address: str, timeout_s: float) -> dict[str, str] | None:
+        """Return a node's configuration by key, as JSON; None: it does not answer."""
+        (found,) = await self.call(address, [_DESCRIBE_NODE], timeout_s)
+        return found.response and {one.name: one.value for one in found.response.config}
+
     async def call(self, address: str, calls: Sequence[Call], timeout_s: float) -> list[Called]:
         """Make unary calls at once, over one connection of their own."""
         async with self._places:
