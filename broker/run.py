@@ -26,7 +26,6 @@ from broker.settings import BrokerSettings, ClientListener, LifecycleSettings, W
 from raftlog import tracing
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
-from raftlog.cli.node_self import NodeSelf
 from raftlog.cli.nodes import remedy
 from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
@@ -52,6 +51,7 @@ from raftlog.observability.process_metrics import (
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.ops.console import Local, console_of
+from raftlog.ops.node_self import NodeSelf
 from raftlog.runtime import StopSignals
 from raftlog.security import client_listeners
 from raftlog.security.audit import Auditor

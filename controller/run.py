@@ -17,7 +17,6 @@ from controller.service.status import describe_quorum
 from controller.settings import ControllerSettings
 from raftlog import tracing
 from raftlog.cli.exits import exit_code
-from raftlog.cli.node_self import NodeSelf
 from raftlog.cli.nodes import remedy
 from raftlog.config.listeners import NodeListener
 from raftlog.config.node import NodeConfig
@@ -25,6 +24,7 @@ from raftlog.config.settings import values_of
 from raftlog.config_writes import codec
 from raftlog.errors import FatalError
 from raftlog.observability.request_figures import RequestFigures
+from raftlog.ops.node_self import NodeSelf
 from raftlog.runtime import StopSignals
 from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
 from raftlog.security.configured import (

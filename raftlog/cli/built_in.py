@@ -175,7 +175,7 @@ COMMANDS = (
     ),
     Command(
         "backup",
-        "raftlog.cli.backup:register",
+        "raftlog.cli.storage:register_backup",
         "Write the committed state to a file, while writes continue.",
         "Cluster",
     ),
@@ -205,7 +205,7 @@ COMMANDS = (
     ),
     Command(
         "log image",
-        "raftlog.cli.image:register",
+        "raftlog.cli.log:register_image",
         "Fold the log up to an offset and show all metadata there.",
     ),
     Command(
@@ -279,13 +279,15 @@ COMMANDS = (
     Command("deploy", "", "Sizes, units of systemd, alerts and dashboards.", "Node"),
     Command(
         "deploy size",
-        "raftlog.cli.size:register",
+        "raftlog.cli.deploy:register_size",
         "Say what the nodes need: memory, disk, syncs.",
     ),
-    Command("deploy systemd", "raftlog.cli.systemd:register", "Run nodes as services of systemd."),
+    Command(
+        "deploy systemd", "raftlog.cli.deploy:register_systemd", "Run nodes as services of systemd."
+    ),
     Command(
         "deploy monitoring",
-        "raftlog.cli.monitoring:register",
+        "raftlog.cli.deploy:register_monitoring",
         "Alerts for Prometheus, dashboards for Grafana.",
     ),
     Command(

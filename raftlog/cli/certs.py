@@ -1,18 +1,16 @@
-"""``raftlog certs``: a certificate authority for development, and what certificates say."""
+"""``raftlog certs``: certificates, their authority, and tokens."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raftlog.cli.certificate_views import minute, row_of, show_rows
-from raftlog.cli.certs_token import AuthorityDirectory, ClientName, token
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.options import Json
 from raftlog.cli.output import print_json, print_line
@@ -22,6 +20,108 @@ from raftlog.printable import printable
 
 if TYPE_CHECKING:
     from raftlog.security.certificate_files import PairPaths
+    from raftlog.security.inspection import Inspected
+
+
+def row_of(found: Inspected, rule: NodeRule, now: datetime) -> dict[str, Any]:
+    """What --json prints of one certificate."""
+    return {
+        "subject": found.subject,
+        "issuer": found.issuer,
+        "names": list(found.names),
+        "authority": found.authority,
+        "usages": None if found.usages is None else list(found.usages),
+        "nodes": sorted(rule.nodes_of(found.identity)),
+        "not_before": found.not_before.isoformat(),
+        "not_after": found.not_after.isoformat(),
+        "validity": str(found.validity(now)),
+        "days_left": found.days_left(now),
+        "fingerprint_sha256": found.fingerprint,
+    }
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """For people, one line for each thing that a certificate says."""
+    for at, row in enumerate(rows):
+        if at:
+            print_line("")
+        begin, end = (
+            minute(datetime.fromisoformat(row[key])) for key in ("not_before", "not_after")
+        )
+        valid = row["validity"] == "valid"
+        usages = ["any"] if row["usages"] is None else row["usages"]
+        lines = {
+            "subject": row["subject"],
+            "issuer": row["issuer"],
+            "names": ", ".join(row["names"]),
+            "node": ", ".join(map(str, row["nodes"])),
+            "authority": "yes" if row["authority"] else "no",
+            "usages": ", ".join(usages),
+            "from": begin,
+            "until": end,
+            "validity": str(row["validity"]) + (f", {row['days_left']} days left" if valid else ""),
+            "SHA-256": row["fingerprint_sha256"],
+        }
+        for key, value in lines.items():
+            print_line(f"{key:<11}{value or '-'}")
+
+
+def minute(time: datetime) -> str:
+    """A time as people read it."""
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+_MINUTES, _MAX_MINUTES = 60, 525_600
+AuthorityDirectory = Annotated[
+    Path, typer.Argument(metavar="DIRECTORY", help="The authority's directory.")
+]
+ClientName = Annotated[
+    str, typer.Option("--client", metavar="NAME", help="For this person or program.")
+]
+
+
+def token(
+    directory: AuthorityDirectory,
+    client: ClientName,
+    minutes: Annotated[
+        int,
+        typer.Option(
+            "--minutes", metavar="N", min=1, max=_MAX_MINUTES, help="How long it is valid."
+        ),
+    ] = _MINUTES,
+) -> None:
+    """Write a bearer token for development: client-NAME.token. One that is there is replaced.
+
+    The first one makes an issuer in the directory, too: token.key, which stays here, and jwks.json,
+    which nodes need. Whoever has token.key can be every client. The output is what the nodes'
+    configurations, and a shell, need.
+
+    \b
+    Examples:
+      raftlog certs token pki --client alice
+      raftlog certs token pki --client alice --minutes 5
+    """
+    from raftlog.security.authority import CA_CERTIFICATE, check_client_name
+    from raftlog.security.certificate_files import replace_private
+    from raftlog.security.token_issuer import AUDIENCE, ISSUER, JWKS, TokenIssuer
+
+    check_client_name(client)
+    now = datetime.now(UTC)
+    issuer = TokenIssuer.of(directory)
+    path = directory / f"client-{client}.token"
+    replace_private(path, f"{issuer.issue(client, minutes, now)}\n".encode())
+    print_line(f"# {path}: valid until {minute(now + timedelta(minutes=minutes))}")
+    settings = {
+        "sasl.oauthbearer.jwks.endpoint.url": (directory / JWKS).absolute().as_uri(),
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+    }
+    print_line("# of nodes:")
+    for key, value in settings.items():
+        print_line(f"#   {json.dumps(key)} = {json.dumps(value)}")
+    for variable, found in (("TOKEN", path), ("TLS_CA", directory / CA_CERTIFICATE)):
+        print_line(f"export RAFTLOG_{variable}_FILE={shlex.quote(str(found.absolute()))}")
+
 
 _AUTHORITY_DAYS, _DAYS, _MAX_DAYS = 3650, 365, 36_500
 _NODE_ID_MAX = 2**31 - 1

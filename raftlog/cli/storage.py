@@ -1,17 +1,23 @@
-"""``raftlog storage``: data directories and their identities."""
+"""``raftlog storage`` and ``backup``: data directories, made, shown, saved and recovered."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import sys
+import time
 import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raftlog.cli import recovery
-from raftlog.cli.exits import EPILOG
+from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import (
+    DEFAULT_TIMEOUT_S,
+    BackupController,
     ConfigFile,
     Directory,
     InitialControllers,
@@ -19,16 +25,31 @@ from raftlog.cli.options import (
     NodeId,
     SetFlags,
     Standalone,
+    Timeout,
 )
-from raftlog.cli.output import print_error, print_json, print_line, print_table
+from raftlog.cli.output import print_error, print_json, print_line, print_table, print_text
+from raftlog.config.fields import parse_voter
+from raftlog.config.load import load_config
+from raftlog.config.node import NodeConfig
+from raftlog.config.sources import environment_configures
 from raftlog.errors import ConfigError
+from raftlog.metadata.versions import ACLS, LATEST_METADATA_VERSION, MIN_METADATA_VERSION
+from raftlog.principals import parse_super_users
+from raftlog.storage.bootstrap_file import Bootstrap
+from raftlog.voter import Voter
+
+if TYPE_CHECKING:
+    from raftlog.cli.session import Session
+    from raftlog.ops.backup import BackupSummary
+    from raftlog.recovery.restore import Restored
+    from raftlog.recovery.unsafe_recovery import Survivor
+
 
 app = typer.Typer(
     help="Prepare and inspect data directories (of stopped nodes).",
     epilog=EPILOG,
     no_args_is_help=True,
 )
-recovery.register(app)
 
 
 def register(app_: typer.Typer) -> None:
@@ -125,7 +146,6 @@ def format_(
       raftlog storage format --cluster-id ID --node-id 1 --directory /var/lib/raftlog
       raftlog storage format --cluster-id ID --without-node-id --directory /var/lib/raftlog
     """
-    from raftlog.cli.format_options import beginning, identity_asked
     from raftlog.storage.api import NO_NODE_ID, NodeIdentity
     from raftlog.storage.meta_file import format_storage
 
@@ -216,3 +236,500 @@ def _directory_asked(config: Path | None, flags: list[str], directory: Path | No
     from raftlog.config.load import load_config
 
     return load_config(config, flags=flags).directory
+
+
+def beginning(
+    config: NodeConfig | None,
+    node_id: int,
+    *,
+    standalone: bool,
+    initial_controllers: str,
+    no_initial_controllers: bool,
+    release_version: int | None,
+    super_users: Sequence[str] = (),
+) -> tuple[str, Bootstrap]:
+    """The node's directory id, a new one unless it was given, and what its directory is to say.
+
+    Raises ConfigError.
+    """
+    level = _level(release_version)
+    administrators = _administrators(super_users, level)
+    directory_id = str(uuid.uuid4())
+    ways = sum((standalone, bool(initial_controllers), no_initial_controllers))
+    controller = config.controller if config is not None else None
+    if ways > 1:
+        raise ConfigError(
+            "only one of --standalone, --initial-controllers and --no-initial-controllers"
+        )
+    if (standalone or initial_controllers) and controller is not None and controller.voters:
+        raise ConfigError(
+            "the voters are given by controller.quorum.voters: leave that empty, or the option away"
+        )
+    if not ways:
+        if controller is not None and not controller.voters:
+            raise ConfigError(
+                "controller.quorum.voters is empty: give --standalone, --initial-controllers or"
+                " --no-initial-controllers"
+            )
+        return directory_id, Bootstrap(None, level, administrators)
+    if no_initial_controllers:
+        if administrators:
+            raise ConfigError(
+                "--super-user is for the first controllers of a cluster: a node that joins takes"
+                " the entries from the log"
+            )
+        return directory_id, Bootstrap((), level)
+    if standalone:
+        if controller is None:
+            raise ConfigError(
+                "--standalone needs a controller's configuration, which says where it listens"
+            )
+        return directory_id, Bootstrap(
+            (Voter(node_id, controller.advertised, directory_id),), level, administrators
+        )
+    voters = parse_initial_controllers(initial_controllers)
+    own = next((voter for voter in voters if voter.node_id == node_id), None)
+    if own is None:
+        raise ConfigError(f"--initial-controllers: node {node_id} is not among them")
+    if controller is not None and own.endpoint != controller.advertised:
+        raise ConfigError(
+            f"--initial-controllers: node {node_id} is at {own.endpoint} there, and at"
+            f" {controller.advertised} by its configuration"
+        )
+    return own.directory_id, Bootstrap(voters, level, administrators)
+
+
+def parse_initial_controllers(value: str) -> tuple[Voter, ...]:
+    """Parse ``id@host:port:directory-id,...``. Raises ConfigError."""
+    voters: list[Voter] = []
+    for part in value.split(","):
+        address, _, directory_id = part.strip().rpartition(":")
+        try:
+            voter = parse_voter(address)
+            known = str(uuid.UUID(directory_id))
+        except ValueError as error:
+            raise ConfigError(
+                f"--initial-controllers: {part.strip()!r} is not id@host:port:directory-id, the"
+                f" last a UUID ({error})"
+            ) from error
+        voters.append(Voter(voter.node_id, voter.endpoint, known))
+    for what, values in (
+        ("id", [voter.node_id for voter in voters]),
+        ("address", [voter.endpoint for voter in voters]),
+        ("directory id", [voter.directory_id for voter in voters]),
+    ):
+        if len(set(values)) != len(values):
+            raise ConfigError(f"--initial-controllers: the same {what} twice")
+    return tuple(sorted(voters, key=lambda voter: voter.node_id))
+
+
+def _administrators(super_users: Sequence[str], level: int) -> tuple[str, ...]:
+    """Raises ConfigError."""
+    try:
+        found = tuple(sorted(parse_super_users(";".join(super_users))))
+    except ValueError as error:
+        raise ConfigError(f"--super-user: {error}") from error
+    if found and 0 < level < ACLS:
+        raise ConfigError(f"--super-user needs --release-version {ACLS} or later")
+    return found
+
+
+def _level(release_version: int | None) -> int:
+    if release_version is None:
+        return 0
+    if not MIN_METADATA_VERSION <= release_version <= LATEST_METADATA_VERSION:
+        raise ConfigError(
+            f"--release-version: {MIN_METADATA_VERSION} to {LATEST_METADATA_VERSION}, not"
+            f" {release_version}"
+        )
+    return release_version
+
+
+def identity_asked(
+    config: Path | None,
+    flags: list[str],
+    directory: Path | None,
+    cluster_id: str,
+    node_id: int | None,
+) -> tuple[Path, str, int]:
+    """What to format, from a configuration (of the environment, too) or from the three options,
+    never from both.
+    """
+    options_given = directory is not None or cluster_id or node_id is not None
+    if config is None and not flags and (options_given or not environment_configures()):
+        missing = [
+            option
+            for option, value in (
+                ("--directory", directory),
+                ("--cluster-id", cluster_id),
+                ("--node-id", node_id),
+            )
+            if value in (None, "")
+        ]
+        if directory is None or not cluster_id or node_id is None:
+            raise ConfigError(
+                f"give --config FILE, or {', '.join(missing)}, or set RAFTLOG_... variables"
+            )
+        return directory, cluster_id, node_id
+    if options_given:
+        raise ConfigError(
+            "give either a configuration or --directory, --cluster-id and --node-id, not both"
+        )
+    loaded = load_config(config, flags=flags)
+    return loaded.directory, loaded.cluster_id, loaded.node_id
+
+
+Where = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory of a stopped node.")]
+
+WARNING = """\
+This gives up what the quorum promised.
+  * Committed records that are not in this directory are lost. Records in it that were never committed become committed.
+  * Node {node_id} will be the only voter. Add others afterwards, with directories formatted anew.
+  * Never start another directory of the old quorum again: it would go on with another history under the same cluster id."""  # noqa: E501
+
+
+@app.command("recover", epilog=EPILOG)
+def recover(
+    directory: Where,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Recover. Without it nothing is changed.")
+    ] = False,
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            "--endpoint",
+            metavar="HOST:PORT",
+            help="Where this node listens; default: its endpoint in the voter set.",
+        ),
+    ] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why, for the record in the log.")
+    ] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the cluster id.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Recover a quorum whose majority is lost, from one directory.
+
+    Only when the directories of a majority are lost for good. Without --unsafe the command only
+    shows what the directory has. Do that for every remaining directory, and recover the one with
+    the highest last record epoch and, among equals, the highest log end offset: no other has more
+    committed records. Committed records that it lacks are lost. The log records the recovery: a
+    RecoveryRecord and a voter set of this node alone. When the node starts, it gives the log a new
+    generation.
+
+    \b
+    Examples:
+      raftlog storage recover /var/lib/raftlog
+      raftlog storage recover /var/lib/raftlog --unsafe --reason "racks A and B burnt down"
+    """
+    import structlog
+
+    from raftlog.recovery.unsafe_recovery import examine, recover_unsafely
+
+    if endpoint:
+        _check_endpoint(endpoint)
+    # What opening the directory has to say is not what the command prints.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    survivor = asyncio.run(examine(directory))
+    if not unsafe:
+        _show_survivor(directory, survivor, as_json=as_json)
+        return
+    typer.echo(WARNING.format(node_id=survivor.identity.node_id), err=True)
+    if not yes:
+        _confirm(survivor.identity.cluster_id)
+    done = asyncio.run(
+        recover_unsafely(
+            directory,
+            endpoint=endpoint,
+            reason=reason,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+    )
+    if as_json:
+        print_json(
+            {
+                "before": _document(directory, done.before),
+                "epoch": done.epoch,
+                "voter": dataclasses.asdict(done.voter),
+                "end_offset": done.end_offset,
+            }
+        )
+        return
+    print_line(
+        f"{directory}: node {done.voter.node_id} at {done.voter.endpoint} is the only voter of"
+        f" cluster {done.before.identity.cluster_id}, from offset {done.before.end_offset} and"
+        f" epoch {done.epoch} on; the log gets a new generation when the node starts"
+    )
+
+
+def _check_endpoint(endpoint: str) -> None:
+    from raftlog.endpoint import parse_endpoint
+
+    try:
+        parse_endpoint(endpoint)
+    except ValueError as error:
+        raise ConfigError(f"--endpoint: {error}") from error
+
+
+def _confirm(cluster_id: str) -> None:
+    try:
+        typed = typer.prompt(f"Type the cluster id ({cluster_id}) to go on", err=True)
+    except typer.Abort:
+        typed = ""
+    if typed.strip() != cluster_id:
+        raise FailedError("that is not the cluster id: nothing was changed", Exit.USAGE)
+
+
+def _document(directory: Path, survivor: Survivor) -> dict[str, Any]:
+    return {
+        "directory": str(directory),
+        **dataclasses.asdict(survivor.identity),
+        "generation": survivor.lineage.current,
+        "vote_epoch": survivor.epoch,
+        "last_record_epoch": survivor.last_epoch,
+        "log_start_offset": survivor.start_offset,
+        "log_end_offset": survivor.end_offset,
+        "voters": [dataclasses.asdict(voter) for voter in survivor.voters],
+    }
+
+
+def _without(value: Any, name: str) -> dict[str, Any]:
+    return {
+        one.name: getattr(value, one.name) for one in dataclasses.fields(value) if one.name != name
+    }
+
+
+def _show_survivor(directory: Path, survivor: Survivor, *, as_json: bool) -> None:
+    document = _document(directory, survivor)
+    if as_json:
+        print_json(document)
+        return
+    voters = ", ".join(f"{voter.node_id}@{voter.endpoint}" for voter in survivor.voters)
+    rows = {**document, "voters": voters or "as configured"}
+    print_table(("", ""), [(name.replace("_", " "), value) for name, value in rows.items()])
+    typer.echo(
+        "Nothing was changed. Of all directories that are left, the one with the highest last"
+        " record epoch, then the highest log end offset, has the most: recover that one, with"
+        " --unsafe.",
+        err=True,
+    )
+
+
+@app.command("restore", epilog=EPILOG)
+def restore_(
+    snapshot: Annotated[
+        Path,
+        typer.Option(
+            "--snapshot",
+            metavar="FILE",
+            help="What `raftlog backup` wrote, or a node's *.checkpoint file.",
+        ),
+    ],
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="The new data directory.")
+    ] = None,
+    cluster_id: Annotated[
+        str, typer.Option("--cluster-id", metavar="NEW", help="The new cluster's id.")
+    ] = "",
+    node_id: NodeId = None,
+    config: ConfigFile = None,
+    flags: SetFlags = None,
+    standalone: Standalone = False,
+    initial_controllers: InitialControllers = "",
+    as_json: Json = False,
+) -> None:
+    """Make a new cluster's data directory from a backup.
+
+    Run it for every controller, with the same file, before any is started. The new cluster needs an
+    id of its own. Its voters are those of controller.quorum.voters, or of the options that `storage
+    format` has too. The log begins with a record that says what it was made from; its first leader
+    gives it a generation that no other log has.
+
+    \b
+    Examples:
+      raftlog storage restore --snapshot metadata.checkpoint -c node1.toml
+      raftlog storage restore --snapshot metadata.checkpoint --cluster-id NEW --node-id 1 /var/lib/raftlog
+    """  # noqa: E501
+    from raftlog.recovery.restore import restore
+
+    where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
+    if node < 0:
+        raise ConfigError("a backup is restored for a controller, which has a node.id")
+    loaded = None
+    if config is not None or flags:
+        from raftlog.config.load import load_config
+
+        loaded = load_config(config, flags=flags or [])
+    directory_id, bootstrap = beginning(
+        loaded,
+        node,
+        standalone=standalone,
+        initial_controllers=initial_controllers,
+        no_initial_controllers=False,
+        release_version=None,
+    )
+    done = restore(
+        where,
+        snapshot,
+        cluster_id=cluster,
+        node_id=node,
+        directory_id=directory_id,
+        bootstrap=bootstrap,
+    )
+    _show_restored(where, done, as_json=as_json)
+
+
+def _show_restored(where: Path, done: Restored, *, as_json: bool) -> None:
+    identity = done.identity
+    if as_json:
+        print_json(
+            {
+                "directory": str(where),
+                **dataclasses.asdict(identity),
+                "restored_from": _without(done.source, "voters"),
+                "state_hash": f"{done.state_hash:032x}",
+                "epoch": done.epoch,
+                "log_end_offset": done.end_offset,
+            }
+        )
+        return
+    print_line(
+        f"{where} restored: node {identity.node_id} of cluster {identity.cluster_id}, directory id"
+        f" {identity.directory_id}; the state at offset"
+        f" {done.source.end_offset - 1} of cluster {done.source.cluster_id}, state hash"
+        f" {done.state_hash:032x}"
+    )
+
+
+INSPECT = "inspect"
+
+
+def register_backup(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("backup", epilog=EPILOG)(backup_)
+
+
+def backup_(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|inspect", help="Where the backup is to be; it must not be there yet."
+        ),
+    ],
+    inspected: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="`inspect FILE`: what is in a backup."),
+    ] = None,
+    controller: BackupController = "",
+    timeout: Timeout = DEFAULT_TIMEOUT_S,
+    as_json: Json = False,
+) -> None:
+    """Write the committed state to a file, while writes continue.
+
+    The file is a snapshot: the state at one committed offset, its hash, the voter set and what
+    names the log. It is read back and checked before it gets its name. --timeout bounds each
+    answer, not the whole.
+
+    \b
+    Examples:
+      raftlog backup --controller 127.0.0.1:9093 metadata-2024-05-01.checkpoint
+      raftlog backup inspect metadata-2024-05-01.checkpoint
+    """
+    if inspected is not None:
+        if str(file) != INSPECT:
+            raise typer.BadParameter(f"{inspected}: one file is wanted, or `inspect FILE`")
+        _inspect(inspected, as_json=as_json)
+        return
+    from raftlog.cli.session import run
+    from raftlog.ops.backup import backup
+
+    async def work(session: Session) -> BackupSummary:
+        with _progress() as progress:
+            return await backup(session.log(controller), file, progress)
+
+    summary = run(work, timeout)
+    header = summary.header
+    if as_json:
+        print_json(
+            {
+                "file": str(summary.file),
+                "cluster_id": header.cluster_id,
+                "generation": header.generation,
+                "end_offset": header.end_offset,
+                "epoch": header.epoch,
+                "timestamp_ms": header.last_timestamp_ms,
+                "metadata_version": header.metadata_version,
+                "state_hash": f"{summary.state_hash:032x}",
+                "bytes": summary.bytes,
+            }
+        )
+    else:
+        print_text(
+            f"{summary.file}: the state at offset {header.end_offset - 1}, epoch {header.epoch}, of"
+            f" cluster {header.cluster_id}; state hash {summary.state_hash:032x}, {summary.bytes}"
+            " bytes, verified"
+        )
+
+
+def _inspect(file: Path, *, as_json: bool) -> None:
+    """Verify a backup and say what is in it. Raises ConfigError, CorruptLogError."""
+    from raftlog.cli.output import print_table
+    from raftlog.cli.render import time_text
+    from raftlog.ops.backup import inspect
+
+    found = inspect(file)
+    header, image = found.header, found.image
+    counts = {
+        "brokers": len(image.brokers),
+        "topics": len(image.topics),
+        "partitions": len(image.partitions),
+        "configs": sum(len(values) for _, values in image.configs.items()),
+        "acls": len(image.acls),
+        "clients": len(image.clients),
+    }
+    features = {name: image.features[name] for name in sorted(image.features)}
+    if as_json:
+        print_json(
+            {
+                "file": str(file),
+                "cluster_id": header.cluster_id,
+                "generation": header.generation,
+                "end_offset": header.end_offset,
+                "epoch": header.epoch,
+                "timestamp_ms": header.last_timestamp_ms,
+                "metadata_version": header.metadata_version,
+                "state_hash": f"{image.state_hash:032x}",
+                "bytes": found.bytes,
+                "voters": [f"{one.node_id}@{one.endpoint}" for one in header.voters],
+                "features": features,
+                "counts": counts,
+            }
+        )
+        return
+    rows = [
+        ("cluster id", header.cluster_id),
+        ("taken at", time_text(header.last_timestamp_ms)),
+        ("offset", header.end_offset - 1),
+        ("epoch", header.epoch),
+        ("generation", header.generation),
+        ("voters", ", ".join(f"{one.node_id}@{one.endpoint}" for one in header.voters) or None),
+        ("features", ", ".join(f"{name}={level}" for name, level in features.items())),
+        *counts.items(),
+        ("state hash", f"{image.state_hash:032x}"),
+    ]
+    print_table(("", ""), rows)
+    print_line(f"{file}: {found.bytes} bytes, whole and verified")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading the log", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raftlog import batch
-from raftlog.cli.image import find, fold
+from raftlog.cli.log import find, fold
 from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.metadata.describe import image_to_dict
 from raftlog.metadata.fold import ImageBuilder

@@ -15,7 +15,8 @@ import pytest
 import structlog
 
 from raftlog import batch
-from raftlog.cli import image, log
+from raftlog.cli import log
+from raftlog.cli import log as image
 from raftlog.cli.main import build
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line, print_table
 from raftlog.cli.reporting import report

@@ -13,7 +13,7 @@ from expressions import faults_of, metrics
 from typer.testing import CliRunner
 
 from raftlog.cli.built_in import COMMANDS
-from raftlog.cli.monitoring import app
+from raftlog.cli.deploy import monitoring as app
 from raftlog.monitoring import DASHBOARDS, RULES
 
 FILES = sorted(DASHBOARDS.glob("*.json"))
