@@ -19,7 +19,7 @@ from raftlog.client.values import ConfigValue
 
 F = TypeVar("F", bound=Callable[..., Any])
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
-"""Of a record; the pairs may name a header several times."""
+"""The headers of a record; pairs may repeat a name."""
 Check = Callable[[Any, str], Any]
 """Returns the value as the call takes it. Raises TypeError and ValueError, which begin with the
 name of the argument.

@@ -23,7 +23,7 @@ from raftlog.errors import ApiError, ClientClosedError, ErrorCode, RaftlogError
 T = TypeVar("T")
 Close = Callable[[], Coroutine[Any, Any, None]]
 STOP_TIMEOUT_S = 5.0
-"""What the end of a process waits for at most."""
+"""Longest time that the end of a process waits, in seconds."""
 CALLS_TIMEOUT_S = 1.0
 """How long calls in progress may take to notice that their client was closed."""
 _MAIN_ENDED = (
@@ -33,7 +33,7 @@ _MAIN_ENDED = (
 
 
 class _Process:
-    """What happens to the process as a whole."""
+    """The state of the process, and the threads that end with it."""
 
     forked = False
     main_ended = False

@@ -97,8 +97,8 @@ class BrokerClient(Writer):
             )
 
     def _saw(self, token: common_pb2.MetadataToken) -> bool:
-        """Take note of an image, unless it is of another log than those before: the next read is to
-        say so [what was seen is gone, and the program goes on as if it were there].
+        """Remember an image, unless it is of another log than those before: the next read reports
+        that [what was seen is gone, and the program continues as if it existed].
         """
         mine = self._token
         if mine is not None and token.generation != mine.generation:
@@ -155,9 +155,7 @@ class BrokerClient(Writer):
             self._offered = offered
 
     def _hello(self) -> broker_pb2.BrokerRequest | None:
-        """Who has asked once asks on each new connection: what the old one would have told may be
-        lost.
-        """
+        """Ask on each new connection, once asked: a notice on the old one may be lost."""
         if self._offered is None:
             return None
         return broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
@@ -202,8 +200,8 @@ class BrokerClient(Writer):
         return response
 
     async def keep_learning(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Ask for the brokers now and then, without end, so that a client goes on when all that it
-        was given are gone.
+        """Ask for the brokers now and then, without end, so that a client continues when all that
+        it was given are gone.
         """
         pause_s = LEARN_FIRST_S
         while True:

@@ -1,7 +1,7 @@
-"""Reading records: committed ones alone, in order within a partition, from the partitions' leaders.
+"""The records of topics: committed ones alone, in order within a partition, from the partitions'
+leaders.
 
-There are no groups here and no stored positions: who reads says from where, and keeps the position
-itself.
+There are no groups and no stored positions: a reader states its position, and keeps it itself.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING
 class ConsumerSettings:
     """Names and meanings are Kafka's.
 
-    ``offset_reset``: where to go on when an offset is out of range; None: that is an error.
+    ``offset_reset``: where to continue when an offset is out of range; None: that is an error.
     ``metadata_max_age_ms``: how often to look for partitions that were added to topics which are
     read whole; None: never.
     """
@@ -157,7 +157,7 @@ class _Position:
         self.failing_since = 0.0
 
     def failing(self, error: ApiError | None, now: float) -> None:
-        """Its last answer was an error, or (None) it was none."""
+        """Note that its last answer was an error; None: it was none."""
         if self.error is None:
             self.failing_since = now
         self.error = error
@@ -227,7 +227,7 @@ class Consumer:
         return self._consumed.get((topic, partition), -1)
 
     def high_watermark(self, topic: str, partition: int) -> int:
-        """As the last fetch said; -1: none has."""
+        """High watermark of the last fetch; -1 if there was none."""
         found = (
             one for one in self._positions.values() if (one.topic, one.key[1]) == (topic, partition)
         )
@@ -270,7 +270,7 @@ class Consumer:
 
     @property
     def unknown_topics(self) -> list[str]:
-        """The topics assigned of which no broker has told the partitions yet."""
+        """The assigned topics whose partitions are not known yet."""
         return sorted(self._wanted)
 
     @property
@@ -281,9 +281,8 @@ class Consumer:
         return self._leaders.failure
 
     def failing(self, for_s: float = 0.0) -> dict[tuple[str, int], ApiError]:
-        """The partitions that have given nothing but errors for so long, each with the last one.
-
-        They go on being asked.
+        """The partitions that have returned only errors for this long, each with its last error.
+        The consumer continues to ask them.
         """
         now = self._loop.time()
         return {

@@ -78,8 +78,8 @@ class EndpointSelector:
     """
 
     def __init__(self, endpoints: Endpoints, rng: random.Random, *, shuffled: bool = False) -> None:
-        """``shuffled``: begin with any of the given endpoints. Raises ConfigError if there is
-        none.
+        """``shuffled``: begin with any of the given endpoints. Raises ConfigError without
+        endpoints.
         """
         self._endpoints = known_endpoints(endpoints)
         given = self._endpoints.given
@@ -125,7 +125,7 @@ class EndpointSelector:
         return 0.0 if served else self._backoff.next_s()
 
     def lost(self, now: float) -> float:
-        """The target cannot help and knows nobody.
+        """Leave a target that cannot help and names no other.
 
         Return the seconds to wait before asking the new target.
         """

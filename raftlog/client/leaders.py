@@ -1,8 +1,9 @@
-"""Who leads which partition, and the links to those brokers: what producers and consumers share.
+"""The leaders of partitions, and the links to those brokers: what producers and consumers share.
 
 Metadata is read from whichever broker answers, newest image first, and monotone over all of them
-(the token of each answer goes with the next read). It is read again when somebody says that it is
-stale, one read at a time, and never more often than the backoff allows.
+(the token of each answer is in the next read). It is read again when it proves stale, one read at a
+time, and never more often than the back-off allows. A leader is also the first to know its ISRs
+(KIP-24's BrokerMetadata).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PartitionKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads a partition, as last heard. ``leader_id`` -1: nobody."""
+    """The leader of a partition, as last heard. ``leader_id`` -1: there is none."""
 
     leader_id: int
     leader_epoch: int
@@ -63,8 +64,8 @@ def no_partition(topic: str, index: int | None, count: int) -> ApiError:
 class Leaders:
     """The metadata cache.
 
-    ``changed`` is called after each refresh, also after one that failed, so that who waits can give
-    up.
+    ``changed`` is called after each refresh, also after one that failed, so that waiting records
+    can be given up.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Leaders:
         return found
 
     def leader(self, key: PartitionKey) -> Leadership | None:
-        """Who leads a partition, and can be asked; None: not known."""
+        """Return the leader of a partition if it can be asked; None: not known."""
         found = self._led.get(key)
         return found if found is not None and found.leader_id in self._endpoints else None
 
@@ -262,14 +263,16 @@ REQUEST_PARTITIONS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class LeaderAnswer:
-    """What one broker said. ``failure``: why it said nothing, or not all; then ``led`` is empty."""
+    """The answer of one broker. ``failure``: why it is missing or incomplete; then ``led`` is
+    empty.
+    """
 
     broker_id: int
     broker_epoch: int = -1
     led: tuple[data_pb2.LedPartition, ...] = ()
-    """In the order of topic id and index; only those that it leads."""
+    """The partitions that it leads, by topic id and index."""
     refused: Mapping[PartitionKey, str] = field(default_factory=dict)
-    """Of those that were asked for by name: why it does not lead them."""
+    """Why it does not lead a partition that was requested by its key."""
     failure: str = ""
 
 

@@ -72,7 +72,7 @@ class SnapshotFetch:
         piece_bytes: int = PIECE_BYTES,
         last_bytes: int = 0,
     ) -> None:
-        """``last_bytes``: fetch only so many from the end; 0: the whole snapshot."""
+        """``last_bytes``: size of the end to fetch; 0: the whole snapshot."""
         self._loop = asyncio.get_running_loop()
         self._address, self._id, self._cluster_id = address, snapshot_id, cluster_id
         self._sink, self._done = sink, done
@@ -90,7 +90,7 @@ class SnapshotFetch:
         self._dialer: Dialer = transport.dial(address, Conversation.SNAPSHOT, self)
 
     def opened(self, link: Link) -> None:
-        """Begin, or go on where the last link ended."""
+        """Begin, or continue where the last link ended."""
         self._ask(link)
 
     def _ask(self, link: Link) -> None:
@@ -251,7 +251,7 @@ class LogInfo:
 
     cluster_id: str
     generations: tuple[int, ...]
-    """Those of the log, oldest first."""
+    """Generations of the log, oldest first."""
     high_watermark: int
     log_start_offset: int
     snapshot_id: SnapshotId | None = None
@@ -305,14 +305,14 @@ class LogReader:
         self.connections = 0
         """How many connections have been made."""
         self._refusal = ""
-        """What the last node said that does not lead."""
+        """Message of the last node that does not lead."""
         self._failures: dict[str, str] = {}
         """Those that were asked in vain, or do not let this client in, and why."""
         self._round: set[str] = set()
-        """Those of them that were asked since all were."""
+        """The ones of them that were asked since all were."""
 
     async def info(self) -> LogInfo:
-        """What the active controller says of its log now.
+        """Ask the active controller for the state of its log.
 
         Raises ApiError: REQUEST_TIMED_OUT if none answers in time, SASL_AUTHENTICATION_FAILED at
         once if none lets this client in.
@@ -383,7 +383,7 @@ class LogReader:
     async def _fetch(
         self, offset: int, max_bytes: int, *, max_wait_ms: int
     ) -> pb.MetadataFetchResponse:
-        """Ask until somebody answers as the active controller."""
+        """Ask until a node answers as the active controller."""
         request = pb.MetadataFetchRequest(
             cluster_id=self._cluster_id,
             replica_id=OBSERVER_ID,
@@ -423,10 +423,9 @@ class LogReader:
     async def _attempt(
         self, request: pb.MetadataFetchRequest, deadline: float
     ) -> pb.MetadataFetchResponse | None:
-        """One question to the current target; None: another one has to be asked, after the pause
-        that was due.
+        """Ask the current target; None: another node has to be asked, after the pause that was due.
 
-        Nobody who is silent takes the time that the others need. [Two of three nodes hang: with a
+        A silent node does not use up the time of the others. [Two of three nodes hang: with a
         second for each of them a reader that has two never asks the third.]
         """
         left_s = deadline - self._loop.time()

@@ -57,7 +57,7 @@ class Waiting:
         """An attempt was made whose outcome is unknown: no error is definite any more."""
 
     def fail(self, error: ApiError) -> None:
-        """End it; whoever waits is told if an earlier attempt may have been executed."""
+        """End it with an error, which says whether an earlier attempt may have been executed."""
         if self.future.done():
             return
         if self.unknown and not error.outcome_unknown:
@@ -82,7 +82,7 @@ class PartitionQueue:
         """A definite refusal is not repeated sooner."""
         self.last_error: ApiError | None = None
         self.max_bytes = 1 << 62
-        """Of a batch, as the leader has shown that it takes them."""
+        """Largest size of a batch that the leader accepts, in bytes."""
         self._waiting: deque[Waiting] = deque()
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class PartitionQueue:
 
     @property
     def next_deadline(self) -> float:
-        """Of the oldest record that waits."""
+        """Deadline of the oldest record that waits; infinite if none does."""
         return self._waiting[0].deadline if self._waiting else float("inf")
 
     def add(self, record: Waiting) -> None:
@@ -102,7 +102,7 @@ class PartitionQueue:
         return bool(self._waiting) and not self.in_flight and now >= self.not_before
 
     def waiting(self) -> list[Waiting]:
-        """What is not in flight, in order."""
+        """Return the records that are not in flight, in order."""
         return list(self._waiting)
 
     def take(self, max_bytes: int) -> list[Waiting]:
@@ -132,7 +132,7 @@ class PartitionQueue:
         return True
 
     def stored(self, base_offset: int) -> list[Waiting]:
-        """The batch stands from this offset on; what it was."""
+        """Complete the batch in flight, which begins at this offset, and return its records."""
         done, self.in_flight = self.in_flight, []
         self.last_error = None
         for number, record in enumerate(done):
@@ -142,7 +142,7 @@ class PartitionQueue:
         return done
 
     def failed(self, error: ApiError) -> list[Waiting]:
-        """The batch failed for good; what it was."""
+        """End the batch in flight with an error, and return its records."""
         done, self.in_flight = self.in_flight, []
         for record in done:
             record.fail(error)
@@ -159,8 +159,8 @@ class PartitionQueue:
         self.last_error, self.not_before = error, not_before
 
     def expire(self, now: float, why: str) -> list[Waiting]:
-        """Give up the records whose deadline has come; they were not sent, or definitely not
-        executed.
+        """Give up the records whose deadline has passed, and return them: they were not sent, or
+        refused for certain.
         """
         gone: list[Waiting] = []
         while self._waiting and (
@@ -177,7 +177,7 @@ class PartitionQueue:
         return gone
 
     def give_up(self, error: ApiError) -> list[Waiting]:
-        """All that waits ends with this error; what is in flight is not touched. What it was."""
+        """End all records that wait with this error, and return them; those in flight continue."""
         gone, self._waiting = list(self._waiting), deque()
         for record in gone:
             record.fail(error)
@@ -188,7 +188,6 @@ ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 RETRY_BACKOFF_S = 0.1
 """retry.backoff.ms"""
 RECORD_OVERHEAD_BYTES = 16
-_DEADLINE_GRAIN_S = 0.05
 _FIELD = re.compile(r"(.*) \(field ([^ ()]+)\)", re.DOTALL)
 """A message that ends with the field: a partition's result has no other place for it."""
 RETRIABLE = STALE_LEADER | {
@@ -253,7 +252,7 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Of the records that wait or are in flight."""
+        """Total size of the records that wait or are in flight, in bytes."""
         return self._bytes
 
     async def send(
@@ -561,7 +560,9 @@ class Producer:
                 self._leaders.refresh()
 
     def _why_unrouted(self, topic: str) -> ApiError:
-        """Nobody could be asked for the topic, or it is not there: two different things."""
+        """Return why a topic has no known partitions: no broker could be asked, or it does not
+        exist.
+        """
         if self._leaders.turned_away is not None:
             return self._leaders.turned_away
         if self._leaders.failure:

@@ -1,5 +1,5 @@
-"""Asking nodes of the quorum about themselves, one by one: it needs no leader, and no answer from
-the others.
+"""Questions to nodes of the quorum about themselves, one by one: they need no leader, and no answer
+from the others.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ _PLAINTEXT = ClientSecurity()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back from one address: a description, or why there is none.
+    """The answer of one address: a description, or why there is none.
 
-    ``other_cluster``: the id of the cluster of a node that answers there, and is none of those that
-    are looked at.
+    ``other_cluster``: id of the cluster of a node that is of another cluster than the others.
     """
 
     address: str
@@ -60,7 +59,7 @@ class Quorum:
 
     @property
     def descriptions(self) -> list[pb.DescribeQuorumResponse]:
-        """Of the nodes that answered."""
+        """The descriptions of the nodes that answered."""
         return [answer.description for answer in self.answers if answer.description is not None]
 
     @property
@@ -103,7 +102,7 @@ async def ask_quorum(
 
 
 def cluster_of(descriptions: Sequence[pb.DescribeQuorumResponse]) -> str:
-    """The cluster of the leader, or of most of those who answer; empty: nobody can say."""
+    """Return the cluster of the leader, or of most nodes that answer; empty: it is not known."""
     leads = next((one.cluster_id for one in descriptions if one.role == "leader"), "")
     counts = Counter(one.cluster_id for one in descriptions).most_common(2)
     if leads or not counts:
@@ -127,7 +126,7 @@ async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _P
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a call came to. ``status``: of gRPC; None: there was no call, or it succeeded."""
+    """The result of a call. ``status``: of gRPC; None: there was no call, or it succeeded."""
 
     response: Any
     failure: str = ""

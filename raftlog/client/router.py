@@ -1,9 +1,8 @@
-"""Calls that find their way: one server after the other until one answers, within a deadline, and
-never twice by mistake.
+"""Calls that reach the right one of several servers, within a deadline, and never twice by mistake.
 
-What is retried: a call that was never sent, and one that was definitely refused by a server that
-was the wrong one to ask. What is not: a call whose outcome is unknown; whoever made it is told, and
-decides. (Reads say ``idempotent``: they change nothing.)
+A call is retried if it was never sent, or if a server refused it for certain because it was the
+wrong one. A call whose outcome is unknown is not retried: its caller decides. (Reads are
+``idempotent``: they change nothing.)
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ class RoutedCall(msgspec.Struct, eq=False):
     """Whether a response may have ended the server's wait too early."""
     attempts: int = 0
     route: Route | None = None
-    """Of the current attempt."""
+    """Route of the current attempt."""
     last: Any = None
-    """What the last server said that refused it."""
+    """The response of the last server that refused the call."""
     standing: Any = None
     """The response to a write that is done, while its wait continues at another server. The call
     ends with it, or with a better one: no error of a later attempt is the outcome of the write.
@@ -96,7 +95,7 @@ class RoutedCall(msgspec.Struct, eq=False):
             self._resolve(self.last)
 
     def turned_away(self, error: ApiError) -> None:
-        """Nobody lets this client in. As when the deadline comes, but the cause is known."""
+        """End it as at the deadline, but with the cause: no server lets this client in."""
         if self.last is not None:
             self._resolve(self.last)
         else:
@@ -183,13 +182,13 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What the router must know of a conversation."""
+    """The rules of one conversation that the router applies."""
 
     conversation: Conversation
     refusal: Callable[[Any], Refusal | None]
     """Whether a response means that another server has to be asked."""
     again: Callable[[Any, float], Any]
-    """A copy of a request for another attempt, with so many seconds left."""
+    """Copies a request for another attempt, with the seconds that are left."""
     max_attempts: Callable[[], int] = lambda: 1 << 30
     hello: Callable[[], Any] = lambda: None
     """What to ask on each new connection, if anything; ``greeted`` gets the response."""
@@ -243,7 +242,7 @@ class Router:
         self._timer: asyncio.TimerHandle | None = None
         self._pausing = False
         self.settled = False
-        """Whether the target has answered as hoped: ``succeeded`` need not be told again."""
+        """True once the target has answered without a refusal: ``succeeded`` has no more effect."""
         self._patience_s = PATIENCE_MIN_S
         self._closed = False
 
@@ -264,7 +263,7 @@ class Router:
 
     @property
     def unreached(self) -> str:
-        """The servers that could not be reached, with the reasons; empty: there is none."""
+        """The servers that could not be reached, with the reasons; empty if all could."""
         every = dict.fromkeys((*self._endpoints.known, *self._failures))
         return with_reasons({one: why for one in every if (why := self._failure_of(one))})
 
@@ -382,9 +381,10 @@ class Router:
         route.close()
 
     def route_turned_away(self, route: Route, error: ApiError) -> None:
-        """A server does not let this client in: what waits is told so once all have said it.
+        """Process that a server does not let this client in: waiting calls fail once all servers
+        have said so.
 
-        [A token has expired: to try until the deadline is to say so late.]
+        [A token has expired: a call that tries until its deadline says so late.]
         """
         if self._routes.get(route.address) is not route:
             return
@@ -531,7 +531,7 @@ def greet(caller: RpcClient, protocol: Protocol) -> None:
 
 
 class Route(RpcClient):
-    """A caller that tells the router when its link comes and goes."""
+    """A connection to one server, which reports to the router."""
 
     def __init__(
         self, router: Router, transport: Transport, address: str, conversation: Conversation

@@ -105,9 +105,11 @@ _EARLIER_ATTEMPT = "; an earlier attempt may have been executed, or be yet"
 Attempt = Callable[
     [controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]
 ]
-"""Sends a request once, within so many seconds: the response, an error in it included, or ApiError.
+"""Sends a request once, within a number of seconds: returns the response, an error in it included,
+or raises ApiError.
 
-Never twice by itself, unless the first one was refused by the one who got it."""
+It sends a second time only what a server has refused.
+"""
 
 
 class NoSessionError(ApiError):
@@ -135,7 +137,7 @@ class Session:
 
     @property
     def client_id(self) -> int:
-        """As it writes now; 0: none is open."""
+        """Id of the client that is open in the cluster; 0 if none is."""
         return self._client.id if self._client is not None else 0
 
     async def write(
@@ -278,7 +280,8 @@ class Session:
     async def _pause(
         self, pauses: Backoff, deadline: float, error: ApiError, on_the_way: int = 0
     ) -> None:
-        """Wait before the next attempt, as long as whoever refused it asks for.
+        """Wait before the next attempt, at least as long as the server that refused the last one
+        demands.
 
         If that is at the deadline or later, or the session is closed, raise the error: as unknown
         if an attempt is on its way.

@@ -35,7 +35,7 @@ SILENT = "does not answer"
 START_TIMEOUT_S = 30.0
 PROGRESS_MS = 5_000
 SILENT_INTERVALS = 3
-"""A broker that has sent nothing for so many intervals is given up."""
+"""Number of intervals without a message after which a broker is given up."""
 BUFFERED_MAX = 10_000
 """Changes that wait for a slow reader; with more the call ends, and begins again when half of them
 are read.
