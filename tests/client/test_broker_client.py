@@ -147,6 +147,8 @@ def test_a_fenced_broker_is_left_for_another_and_said_if_there_is_none() -> None
         begun = world.loop.time()
         assert (await failure(alone.read(pb.MetadataRequest()))).code is ErrorCode.BROKER_FENCED
         assert world.loop.time() - begun < 0.1
+        refused = await failure(alone.write(create()))
+        assert (refused.code, refused.leader_id) == (ErrorCode.BROKER_FENCED, -1)
         alone.close()
 
     simulate(test)
