@@ -35,16 +35,23 @@ from replay.report.plots import MARKED, base_layout, coloured, log_ms_scale, tim
 from replay.report.words import escape, moment, number
 from replay.text import duration
 
-_LANE_PX, _CURVE_PX, _GAP_PX, _TOP_PX, _BOTTOM_PX = 25, 92, 40, 48, 34
+_LANE_PX, _CURVE_PX, _GAP_PX, _TOP_PX, _BOTTOM_PX, _LEFT_PX = 25, 92, 24, 48, 34, 130
+_LINE_PX, _LINE_CHARACTERS = 16, 45
+"""A line of a title, which fits the 330 px that a phone has for the figure."""
 _CONTROLLER = "controller"
 
 
 class Panel(NamedTuple):
-    """A curve below the lanes."""
+    """A curve below the lanes, with lines of text above it."""
 
-    title: str
+    title: list[str]
     traces: list[go.Scatter]
     log_ms: bool = False
+
+    @property
+    def gap_px(self) -> int:
+        """Height of the title, in pixels, with the distance to the curve above."""
+        return _GAP_PX + _LINE_PX * len(self.title)
 
 
 def timeline_figure(timeline: Timeline, origin: str = "") -> go.Figure:
@@ -57,18 +64,20 @@ def timeline_figure(timeline: Timeline, origin: str = "") -> go.Figure:
         growth_panel(timeline.growth, timeline.axis),
     ]
     lanes_px = _LANE_PX * (len(timeline.brokers) + 1)
-    height = lanes_px + len(curves) * (_CURVE_PX + _GAP_PX)
+    height = lanes_px + sum(_CURVE_PX + panel.gap_px for panel in curves)
     figure = go.Figure(layout=base_layout(height + _TOP_PX + _BOTTOM_PX))
     figure.update_layout(
         xaxis=time_axis(timeline.axis, anchor=f"y{len(curves) + 1}"),
-        margin={"l": 130, "r": 16, "t": _TOP_PX, "b": _BOTTOM_PX},
+        margin={"l": _LEFT_PX, "r": 16, "t": _TOP_PX, "b": _BOTTOM_PX},
         uniformtext={"mode": "hide", "minsize": 10},
         barmode="overlay",
     )
     _add_lanes(figure, timeline, top=1.0, bottom=1 - lanes_px / height)
-    for index, panel in enumerate(curves):
-        top = 1 - (lanes_px + index * (_CURVE_PX + _GAP_PX) + _GAP_PX) / height
-        _add_panel(figure, panel, index + 2, top=top, bottom=max(0, top - _CURVE_PX / height))
+    above_px = lanes_px
+    for axis, panel in enumerate(curves, 2):
+        top = 1 - (above_px + panel.gap_px) / height
+        above_px += panel.gap_px + _CURVE_PX
+        _add_panel(figure, panel, axis, top=top, bottom=max(0, 1 - above_px / height))
     _mark_incidents(figure, timeline)
     return figure
 
@@ -197,14 +206,11 @@ def _span_words(name: str, span: BrokerSpan) -> str:
 def impaired_panel(levels: list[Level]) -> Panel:
     """Partitions short of members in the ISR, and without a leader."""
     at = [level.at_ms for level in levels]
-    return Panel(
-        f"Partitions {coloured('short of replicas', AMBER)} in the ISR, and"
-        f" {coloured('without a leader', VERMILION)}",
-        [
-            _steps(at, [level.short for level in levels], "short of replicas", AMBER),
-            _steps(at, [level.leaderless for level in levels], "without a leader", VERMILION),
-        ],
-    )
+    traces = [
+        _steps(at, [level.short for level in levels], "short of replicas", AMBER),
+        _steps(at, [level.leaderless for level in levels], "without a leader", VERMILION),
+    ]
+    return Panel(["Partitions that are", *_legend(traces)], traces)
 
 
 def waits_panel(waits: list[Wait], axis: Axis) -> Panel:
@@ -227,12 +233,8 @@ def waits_panel(waits: list[Wait], axis: Axis) -> Panel:
         )
         for field, name, colour in (("max_ms", "longest", VERMILION), ("p50_ms", "median", TEAL))
     ]
-    words = ", ".join(coloured(trace.name, trace.line.color) for trace in traces[::-1])
-    return Panel(
-        f"LAO: from commit to visible everywhere, {words} of each {duration(axis.bucket_ms)}",
-        traces,
-        log_ms=True,
-    )
+    title = f"From commit to visible everywhere, {duration(axis.bucket_ms)} each"
+    return Panel([title, *_legend(traces[::-1])], traces, log_ms=True)
 
 
 def growth_panel(growth: list[Growth], axis: Axis) -> Panel:
@@ -259,8 +261,18 @@ def growth_panel(growth: list[Growth], axis: Axis) -> Panel:
                 showlegend=False,
             )
         )
-    types = ", ".join(coloured(trace.name, trace.line.color) for trace in traces)
-    return Panel(f"Records in the log, each {duration(axis.bucket_ms)}: {types}", traces)
+    title = f"Records in the log, {duration(axis.bucket_ms)} each"
+    return Panel([title, *_legend(traces)], traces)
+
+
+def _legend(traces: Iterable[go.Scatter]) -> list[str]:
+    """Return lines with the traces' names in their colours, each narrow enough for a phone."""
+    lines: list[list[go.Scatter]] = [[]]
+    for trace in traces:
+        if sum(len(one.name) + 2 for one in (*lines[-1], trace)) > _LINE_CHARACTERS:
+            lines.append([])
+        lines[-1].append(trace)
+    return [", ".join(coloured(one.name, one.line.color) for one in line) for line in lines if line]
 
 
 def _steps(at: list[int], values: list[int], name: str, colour: str) -> go.Scatter:
@@ -296,10 +308,12 @@ def _add_panel(figure: go.Figure, panel: Panel, axis: int, *, top: float, bottom
         }
     )
     figure.add_annotation(
-        text=panel.title,
+        text="<br>".join(panel.title),
         x=0,
         xref="paper",
         xanchor="left",
+        xshift=-_LEFT_PX,
+        align="left",
         y=top,
         yref="paper",
         yanchor="bottom",

@@ -21,7 +21,7 @@ from raftlog.printable import printable
 from replay.errors import ReplayError
 from replay.jobs.audit import AuditResult
 from replay.kernels.finding import Finding
-from replay.report import colours, page
+from replay.report import colours, page, timeline_figure
 from replay.report.model import MAX_BUCKETS, MAX_LANES, MAX_TYPES, BrokerLane, Growth, ReportResult
 
 HOSTILE = "</script><img src=x onerror=alert(1)><b>&amp;\u2028"
@@ -275,6 +275,30 @@ def test_page_is_not_written_through_a_link_at_its_temporary_name(tmp_path: Path
     assert kept.read_text() == "kept"
 
 
+def titles_of(page_shown: Any) -> list[str]:
+    """The titles of the timeline's curves, without those of incidents."""
+    notes = page_shown.figures["plot-timeline"]["layout"]["annotations"]
+    return [note["text"] for note in notes if not note.get("name")]
+
+
+def test_titles_of_curves_fit_a_phone() -> None:
+    """Lines of a title begin at the left edge, and are no longer than 330 px, 7 px a character."""
+    types = [f"ACCESS_CONTROL_ENTRY_{number}" for number in range(9)]
+    growth = [Growth(sample.BEGINS_MS, name, 1) for name in types]
+    axis = sample.result().timeline.axis
+    panel = timeline_figure.growth_panel(growth, axis)
+    lines = [re.sub("<[^>]*>", "", line) for line in panel.title]
+    lines += [
+        line for title in titles_of(document(sample.result())) for line in shown(title).split("\n")
+    ]
+    assert max(map(len, lines)) * 7 <= 330
+    assert all(name.lower().replace("_", " ") in " ".join(lines) for name in types)
+
+
+def shown(title: str) -> str:
+    return re.sub("<[^>]*>", "", title.replace("<br>", "\n"))
+
+
 def test_a_page_of_another_systems_log_says_nothing_of_lao() -> None:
     ours = sample.result()
     theirs = document(replace(ours, header=replace(ours.header, origin="kafka")))
@@ -285,8 +309,9 @@ def test_a_page_of_another_systems_log_says_nothing_of_lao() -> None:
     # The sample's rules are ours.
     said = [word for word in theirs.words if "LAO" in word]
     assert [word for word in said if not re.search("went.back", word, re.IGNORECASE)] == []
-    titles = [
-        note.get("text", "") for note in theirs.figures["plot-timeline"]["layout"]["annotations"]
+    visible = [
+        [title for title in titles_of(each) if "visible everywhere" in title]
+        for each in (document(ours), theirs)
     ]
-    assert not any("LAO" in title for title in titles)
+    assert [len(found) for found in visible] == [1, 0]
     assert any("LAO" in word for word in document(ours).words)
