@@ -65,21 +65,15 @@ from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker, ClientResult
 from raftlog.security.authorization import Asker, Authorization
 from raftlog.security.authorizer import Caller
-from raftlog.security.permissions import CONTROLLER, All, Each, Listed
+from raftlog.security.permissions import REQUESTS, All, Each, Listed
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
-WHOLE = frozenset({"register_broker", "unregister_broker", "broker_heartbeat"})
-"""Requests whose effect on partitions is never refused for its size: it is bounded by what the
-broker holds.
-"""
-
+Handler = Callable[..., Decision]
 _ACKS_MAX = max(common_pb2.Acks.values())
 _WITH_EFFECTS = (Write, Reply, Defer)
 _QUIET = (LeaseGranted, LeaseKeptAlive)
 """Effects that make nothing due earlier."""
-_BRINGS_WORK = frozenset({"open_client", "update_features"})
-"""Requests whose records alone may make something due."""
 
 
 class Decider:
@@ -109,14 +103,25 @@ class Decider:
         self._checked_principal = ""
         self._asker = Asker(Caller("", ""))
         """Whose request is being decided; with an authorizer only."""
-        log = state.log
-        self._handlers: dict[str | None, Callable[..., Decision]] = {
+        self._handlers = self._all_handlers(members, node_id, quorum)
+
+    def _all_handlers(
+        self, members: Membership, node_id: int, quorum: Look | None
+    ) -> dict[str | None, Handler]:
+        """Return the handler of each kind of request, by the name of its body."""
+        state, log = self.state, self.state.log
+
+        def of_state(decide: Handler) -> Handler:
+            return lambda request, now, *refused: decide(state, request, *refused)
+
+        return {
             "register_broker": lambda request, now: register_broker(state, request, now),
             "unregister_broker": lambda request, now: unregister_broker(state, request, now),
             "broker_heartbeat": self._heartbeat,
             "alter_partition": self._alter_partition,
-            "create_topics": lambda request, now, *refused: create_topics(state, request, *refused),
-            "delete_topics": lambda request, now, *refused: delete_topics(state, request, *refused),
+            "create_topics": of_state(create_topics),
+            "delete_topics": of_state(delete_topics),
+            "create_partitions": of_state(create_partitions),
             "incremental_alter_configs": lambda request, now, *refused: alter_configs(
                 log.pending, state.settings, request, *refused
             ),
@@ -127,22 +132,15 @@ class Decider:
             "transfer_leadership": lambda request, now: decide_transfer(
                 None if quorum is None else quorum(now), node_id, request
             ),
-            "create_partitions": lambda request, now, *refused: create_partitions(
-                state, request, *refused
-            ),
-            "alter_partition_reassignments": lambda request, now: alter_reassignments(
-                state, request
-            ),
+            "alter_partition_reassignments": of_state(alter_reassignments),
             "list_partition_reassignments": lambda request, now: list_reassignments(
-                state.log.committed, request
+                log.committed, request
             ),
-            "elect_leaders": lambda request, now: elect_leaders(state, request),
+            "elect_leaders": of_state(elect_leaders),
             "open_client": self._open_client,
             "close_client": self._close_client,
             "list_hostnames": lambda request, now: list_hostnames(state, now),
-            "alter_hostnames": lambda request, now, *refused: alter_hostnames(
-                state, request, *refused
-            ),
+            "alter_hostnames": of_state(alter_hostnames),
             "list_export_cursors": lambda request, now: list_export_cursors(state, quorum, now),
             "alter_export_cursors": lambda request, now, *refused: alter_export_cursors(
                 state, request, quorum, now, *refused
@@ -154,9 +152,9 @@ class Decider:
             ),
             "revoke_lease": self._revoke_lease,
             "list_leases": lambda request, now: list_leases(state, now),
-            "describe_acls": lambda request, now: describe_acls(state, request),
-            "create_acls": lambda request, now: create_acls(state, request),
-            "delete_acls": lambda request, now: delete_acls(state, request),
+            "describe_acls": of_state(describe_acls),
+            "create_acls": of_state(create_acls),
+            "delete_acls": of_state(delete_acls),
             "update_features": lambda request, now: update_features(
                 state, request, node_id, quorum, now
             ),
@@ -191,8 +189,6 @@ class Decider:
         state = self.state
         if not kind:
             kind = request.WhichOneof("body") or ""
-        if kind in _BRINGS_WORK:
-            self.due.look()
         handler = self._handlers.get(kind)
         try:
             if (other := cluster_error(state.cluster_id, request.cluster_id)) is not None:
@@ -207,6 +203,9 @@ class Decider:
                 raise refuse(
                     ErrorCode.INVALID_REQUIRED_ACKS, f"there are no acks {request.acks}", "acks"
                 )
+            of_kind = REQUESTS[kind]
+            if of_kind.brings_work:
+                self.due.look()
             body = getattr(request, kind)
             check_limits(body)
             continues_wait = request.HasField("written")
@@ -233,7 +232,7 @@ class Decider:
             if type(decision) is Write:
                 if state.epoch_floor.holds_back(decision.records, state.log.pending):
                     return Defer(now + RETRY_S)
-                if kind not in WHOLE:
+                if not of_kind.held_partitions:
                     check_record_bytes(decision.records, kind)
             return decision
         except ApiError as error:
@@ -291,7 +290,7 @@ class Decider:
     def _authorized(
         self,
         authorization: Authorization,
-        handler: Callable[..., Decision],
+        handler: Handler,
         kind: str,
         request: rpc.ControllerRequest,
         now: float,
@@ -300,7 +299,7 @@ class Decider:
 
         By the pending image: what follows a change in the log is decided by it, committed or not.
         """
-        row, body, view = CONTROLLER.get(kind), getattr(request, kind), self.state.log.pending
+        row, body, view = REQUESTS[kind].right, getattr(request, kind), self.state.log.pending
         client, asker = request.client, self._asker
         # Most requests come from the one before's.
         if asker.caller != (client.principal, client.host) or (

@@ -20,16 +20,6 @@ TRANSFER_EVERY_S = 10.0
 """A hand-over that fails costs its timeout: it is not tried again sooner."""
 MAX_SHARE_OF_DISK = 0.05
 
-WRITES_WITHOUT_SPACE = frozenset({"remove_raft_voter", "broker_heartbeat"})
-"""Requests whose records are accepted without the reserve.
-
-The removal of a voter is the way out, when its disk can't be made larger. A heartbeat only takes
-its broker out, once, as the controller's own fencing does: while there is no space nobody is
-unfenced. It must not be refused: its arrival renews the session, and the broker, which takes an
-error for no contact, fences itself [one that is told to stop serves nothing, and leads as long as
-there is no space].
-"""
-
 
 def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
     """The reserve on a disk of this size: never more than a twentieth of it."""

@@ -24,6 +24,7 @@ from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.fair_queue import FairQueue
 from raftlog.limits.timeouts import bounded_timeout_ms
+from raftlog.security.permissions import REQUESTS
 from raftlog.shares import Shares
 from raftlog.transport.api import Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb
@@ -93,13 +94,7 @@ class Deadlines(Generic[T]):
 
 MAX_WAITING = limits.CONTROLLER_MAX_WAITING_REQUESTS
 MAX_REQUEST_BYTES = limits.CONTROLLER_REQUEST_MAX_BYTES
-READS = frozenset(
-    {
-        "describe_acls", "describe_brokers", "list_export_cursors", "list_hostnames",
-        "list_leases", "list_partition_reassignments",
-    }
-)  # fmt: skip
-"""Requests that write nothing, whatever is in them."""
+READS = frozenset(body for body, kind in REQUESTS.items() if kind.reads)
 _HEARTBEATS, _REQUESTS, _READS = range(3)
 """The lines in which requests wait, in this order."""
 

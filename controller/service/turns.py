@@ -16,7 +16,6 @@ import structlog
 
 from controller.decider import Decider
 from controller.decision import Decision, Defer, Duplicate, Refusal, TransferLeadership, Write
-from controller.disk.space import WRITES_WITHOUT_SPACE
 from controller.service.intake import Intake, PendingRequest
 from controller.service.node import SLICE_BYTES, ControllerNode
 from controller.service.replies import Answerable, Answers, Parked, Parking
@@ -27,13 +26,13 @@ from controller.state.liveness import AwaitedIdError
 from controller.state.state import ControllerState
 from raftlog import resource_limits as limits
 from raftlog import tracing
-from raftlog.config_writes.messages import KIND
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash
 from raftlog.quorum.config import QuorumConfig
 from raftlog.replica.replica import Replica
 from raftlog.security.node_claims import CLAIM_OF
+from raftlog.security.permissions import REQUESTS
 from raftlog.transport.api import Conversation
 from raftlog.wire.common.v1 import common_pb2
 
@@ -140,10 +139,7 @@ event loop, and a write waits for one such turn at most.
 """
 READS_PAUSES = 4
 MAX_UNCOMMITTED_CHUNKS = 3
-EARLY = frozenset({KIND})
-"""Kinds whose first requests of an epoch are proposed with the inherited tail, before its commit.
-Other decisions look at the voters, and none has fetched from this leader yet.
-"""
+EARLY = frozenset(body for body, kind in REQUESTS.items() if kind.early)
 IDLE_S = 0.0004
 """Requests that arrive one at a time and at least this far apart are synced inline: nothing else
 waits for the event loop.
@@ -407,7 +403,7 @@ class Turns:
                     remaining_ms=error.remaining_ms,
                     why=error.message,
                 )
-            if refusal and type(decision) is Write and pending.kind not in WRITES_WITHOUT_SPACE:
+            if refusal and type(decision) is Write and not REQUESTS[pending.kind].without_space:
                 return Refusal(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, refusal))
             return decision
         except FatalError:

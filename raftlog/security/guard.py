@@ -18,7 +18,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.metadata.image import Image
 from raftlog.principals import PrincipalMapping
-from raftlog.security import node_claims, permissions
+from raftlog.security import permissions
 from raftlog.security.audit import AuditedLink, Auditor
 from raftlog.security.authorization import Asker, Authorization, HasAcls
 from raftlog.security.authorizer import Caller
@@ -302,7 +302,6 @@ def guarded(
     """
     if authentication is None:
         return dict(acceptors)
-    node_claims.check_rows()
     permissions.check_rows()
     return {
         conversation: _guard(authentication, conversation, acceptor, duties)

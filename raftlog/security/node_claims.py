@@ -1,7 +1,4 @@
-"""Which node each request claims to be from: one row for every kind of request.
-
-A row is the field that has the sender's node id, or None for a request of operators and clients.
-"""
+"""Which node each request claims to be from."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from raftlog.errors import ApiError
+from raftlog.security.permissions import REQUESTS
 from raftlog.transport.api import Conversation
 from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2 as broker
@@ -27,50 +25,9 @@ QUORUM_CLAIMS: Mapping[str, str | None] = {
 """Body of a QuorumMessage that is a request -> the field of the sender's id."""
 
 CONTROLLER_CLAIMS: Mapping[str, str | None] = {
-    "register_broker": "broker_id",
-    "broker_heartbeat": "broker_id",
-    "alter_partition": "broker_id",
-    "update_raft_voter": "voter_id",
-    "add_raft_voter": None,
-    "alter_export_cursors": None,
-    "alter_hostnames": None,
-    "alter_key_values": None,
-    "alter_partition_reassignments": None,
-    "close_client": None,
-    "create_acls": None,
-    "delete_acls": None,
-    "describe_acls": None,
-    "create_partitions": None,
-    "create_topics": None,
-    "delete_topics": None,
-    "describe_brokers": None,
-    "elect_leaders": None,
-    "grant_lease": None,
-    "incremental_alter_configs": None,
-    "keep_lease_alive": None,
-    "list_export_cursors": None,
-    "list_hostnames": None,
-    "list_leases": None,
-    "list_partition_reassignments": None,
-    "open_client": None,
-    "remove_raft_voter": None,
-    "revoke_lease": None,
-    "transfer_leadership": None,
-    "unregister_broker": None,
-    "update_features": None,
+    body: kind.claims or None for body, kind in REQUESTS.items()
 }
 """Body of a ControllerRequest -> the field of the sender's id, None: of operators and clients."""
-
-
-class UnlistedError(Exception):
-    """A kind of request has no row: nothing is served until it has one."""
-
-
-def check_rows() -> None:
-    """Raises UnlistedError."""
-    bodies = controller.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
-    if unlisted := {field.name for field in bodies} - CONTROLLER_CLAIMS.keys():
-        raise UnlistedError(f"no row of CONTROLLER_CLAIMS says who may send {sorted(unlisted)}")
 
 
 def _claimed(message: Any, claims: Mapping[str, str | None]) -> int | None:

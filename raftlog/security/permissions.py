@@ -90,6 +90,37 @@ class Forwarded(NamedTuple):
 Row = OfNode | OfAnybody | Whole | Each | All | EachPartition | Listed | Forwarded
 
 
+class RequestKind(NamedTuple):
+    """What is true of each request of one kind to the active controller."""
+
+    right: Row
+    claims: str = ""
+    """Field with the node id of its sender; empty: it is sent by operators and clients."""
+    early: bool = False
+    """Proposed by a new leader with the inherited tail, before its commit: the decision looks at no
+    voter, of which none has fetched from this leader yet.
+    """
+    held_partitions: bool = False
+    """Its records are bounded by the partitions that one broker holds, and not by their size."""
+    without_space: bool = False
+    """Its records are accepted while the voters' disks are below their reserve.
+
+    The removal of a voter is the way out, when its disk can't be made larger. A heartbeat only
+    takes its broker out, once, as the controller's own fencing does: while there is no space nobody
+    is unfenced. It must not be refused: its arrival renews the session, and the broker, which takes
+    an error for no contact, fences itself [a broker that is told to stop serves nothing, and leads
+    as long as there is no space].
+    """
+    brings_work: bool = False
+    """Its records alone may make something due."""
+
+    @property
+    def reads(self) -> bool:
+        """True if it writes nothing, whatever its content is."""
+        operation = getattr(self.right, "operation", None)
+        return isinstance(self.right, Listed) or operation is AclOperation.DESCRIBE
+
+
 def topic(name: str) -> Resource:
     """A topic by its name."""
     return Resource(AclResourceType.TOPIC, name)
@@ -125,72 +156,98 @@ _ALTER_CLUSTER = Whole(AclOperation.ALTER)
 _DESCRIBE_CLUSTER = Whole(AclOperation.DESCRIBE)
 _READ_LOG = Whole(AclOperation.CLUSTER_ACTION)
 
-CONTROLLER: Mapping[str, Row] = {
-    "register_broker": OfNode(),
-    "broker_heartbeat": OfNode(),
-    "alter_partition": OfNode(),
-    "update_raft_voter": OfNode(),
-    "unregister_broker": _ALTER_CLUSTER,
-    "add_raft_voter": Whole(AclOperation.ALTER, own_field="voter_id"),
-    "remove_raft_voter": Whole(AclOperation.ALTER, own_field="voter_id"),
-    "transfer_leadership": _ALTER_CLUSTER,
-    "update_features": _ALTER_CLUSTER,
-    "describe_brokers": _DESCRIBE_CLUSTER,
-    "create_topics": Each(
-        AclOperation.CREATE,
-        "topics",
-        lambda item: topic(item.name),
-        "TOPIC",
-        instead=Whole(AclOperation.CREATE),
+REQUESTS: Mapping[str, RequestKind] = {
+    "register_broker": RequestKind(OfNode(), claims="broker_id", held_partitions=True),
+    "broker_heartbeat": RequestKind(
+        OfNode(), claims="broker_id", held_partitions=True, without_space=True
     ),
-    "delete_topics": Each(AclOperation.DELETE, "names", topic, "TOPIC"),
-    "create_partitions": Each(AclOperation.ALTER, "topics", lambda item: topic(item.name), "TOPIC"),
-    "incremental_alter_configs": Each(
-        AclOperation.ALTER_CONFIGS, "resources", config_resource, "TOPIC, GROUP or CLUSTER"
+    "alter_partition": RequestKind(OfNode(), claims="broker_id"),
+    "update_raft_voter": RequestKind(OfNode(), claims="voter_id"),
+    "unregister_broker": RequestKind(_ALTER_CLUSTER, held_partitions=True),
+    "add_raft_voter": RequestKind(Whole(AclOperation.ALTER, own_field="voter_id")),
+    "remove_raft_voter": RequestKind(
+        Whole(AclOperation.ALTER, own_field="voter_id"), without_space=True
     ),
-    "alter_partition_reassignments": _ALTER_CLUSTER,
-    "list_partition_reassignments": _DESCRIBE_CLUSTER,
-    "elect_leaders": _ALTER_CLUSTER,
-    "open_client": Whole(
-        AclOperation.CREATE,
-        lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
-        "CLIENT_SESSION",
+    "transfer_leadership": RequestKind(_ALTER_CLUSTER),
+    "update_features": RequestKind(_ALTER_CLUSTER, brings_work=True),
+    "describe_brokers": RequestKind(_DESCRIBE_CLUSTER),
+    "create_topics": RequestKind(
+        Each(
+            AclOperation.CREATE,
+            "topics",
+            lambda item: topic(item.name),
+            "TOPIC",
+            instead=Whole(AclOperation.CREATE),
+        )
     ),
-    "close_client": OfAnybody(
-        "by the principal that has opened the client, or with ALTER on CLUSTER"
+    "delete_topics": RequestKind(Each(AclOperation.DELETE, "names", topic, "TOPIC")),
+    "create_partitions": RequestKind(
+        Each(AclOperation.ALTER, "topics", lambda item: topic(item.name), "TOPIC")
     ),
-    "list_hostnames": Listed(
-        "hostnames",
-        lambda item: hostname(item.hostname),
-        "HOSTNAME",
-        of_cluster=("absent_ids", "waiting_brokers"),
+    "incremental_alter_configs": RequestKind(
+        Each(AclOperation.ALTER_CONFIGS, "resources", config_resource, "TOPIC, GROUP or CLUSTER"),
+        early=True,
     ),
-    "alter_hostnames": Each(
-        AclOperation.ALTER, "alterations", lambda item: hostname(item.hostname), "HOSTNAME"
+    "alter_partition_reassignments": RequestKind(_ALTER_CLUSTER),
+    "list_partition_reassignments": RequestKind(_DESCRIBE_CLUSTER),
+    "elect_leaders": RequestKind(_ALTER_CLUSTER),
+    "open_client": RequestKind(
+        Whole(
+            AclOperation.CREATE,
+            lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
+            "CLIENT_SESSION",
+        ),
+        brings_work=True,
     ),
-    "list_export_cursors": Listed(
-        "cursors", lambda item: export_cursor(item.name), "EXPORT_CURSOR"
+    "close_client": RequestKind(
+        OfAnybody("by the principal that has opened the client, or with ALTER on CLUSTER")
     ),
-    "alter_export_cursors": Each(
-        AclOperation.ALTER, "alterations", lambda item: export_cursor(item.name), "EXPORT_CURSOR"
+    "list_hostnames": RequestKind(
+        Listed(
+            "hostnames",
+            lambda item: hostname(item.hostname),
+            "HOSTNAME",
+            of_cluster=("absent_ids", "waiting_brokers"),
+        )
     ),
-    "alter_key_values": All(
-        AclOperation.ALTER, "alterations", lambda item: key_value(item.key), "KEY_VALUE"
+    "alter_hostnames": RequestKind(
+        Each(AclOperation.ALTER, "alterations", lambda item: hostname(item.hostname), "HOSTNAME")
     ),
-    "grant_lease": Whole(
-        AclOperation.CREATE,
-        lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
-        "CLIENT_SESSION",
+    "list_export_cursors": RequestKind(
+        Listed("cursors", lambda item: export_cursor(item.name), "EXPORT_CURSOR")
     ),
-    "keep_lease_alive": OfAnybody("by the principal that the lease was granted to"),
-    "revoke_lease": OfAnybody(
-        "by the principal that the lease was granted to, or with ALTER on CLUSTER"
+    "alter_export_cursors": RequestKind(
+        Each(
+            AclOperation.ALTER,
+            "alterations",
+            lambda item: export_cursor(item.name),
+            "EXPORT_CURSOR",
+        )
     ),
-    "list_leases": _DESCRIBE_CLUSTER,
-    "describe_acls": _DESCRIBE_CLUSTER,
-    "create_acls": _ALTER_CLUSTER,
-    "delete_acls": _ALTER_CLUSTER,
+    "alter_key_values": RequestKind(
+        All(AclOperation.ALTER, "alterations", lambda item: key_value(item.key), "KEY_VALUE")
+    ),
+    "grant_lease": RequestKind(
+        Whole(
+            AclOperation.CREATE,
+            lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
+            "CLIENT_SESSION",
+        )
+    ),
+    "keep_lease_alive": RequestKind(OfAnybody("by the principal that the lease was granted to")),
+    "revoke_lease": RequestKind(
+        OfAnybody("by the principal that the lease was granted to, or with ALTER on CLUSTER")
+    ),
+    "list_leases": RequestKind(_DESCRIBE_CLUSTER),
+    "describe_acls": RequestKind(_DESCRIBE_CLUSTER),
+    "create_acls": RequestKind(_ALTER_CLUSTER),
+    "delete_acls": RequestKind(_ALTER_CLUSTER),
 }
+"""Body of a ControllerRequest -> what is true of each request of that kind: the table that claims,
+permissions, queues and decisions go by. Its handler is that of the same name in
+controller/decider.py.
+"""
+CONTROLLER: Mapping[str, Row] = {body: kind.right for body, kind in REQUESTS.items()}
 """Body of a ControllerRequest -> what it needs."""
 
 BROKER: Mapping[str, Row] = {

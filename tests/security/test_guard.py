@@ -19,6 +19,7 @@ from raftlog.metadata.acls import (
     AclResourceType,
 )
 from raftlog.metadata.image import Image
+from raftlog.security import permissions
 from raftlog.security.authorization import Authorization
 from raftlog.security.authorizer import Authorizer
 from raftlog.security.guard import (
@@ -29,7 +30,7 @@ from raftlog.security.guard import (
     guarded_handler,
     host_of,
 )
-from raftlog.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS, check_rows
+from raftlog.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS
 from raftlog.transport.api import Acceptors, Conversation, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
@@ -420,7 +421,7 @@ def test_without_a_rule_nothing_stands_in_between() -> None:
 
 def test_every_kind_of_request_has_a_row() -> None:
     """By reflection: a request that is added without a row fails here, and is not served."""
-    check_rows()
+    permissions.check_rows()
     fields = controller.ControllerRequest.DESCRIPTOR.oneofs_by_name["body"].fields
     assert set(CONTROLLER_CLAIMS) == {field.name for field in fields}
     bodies = quorum.QuorumMessage.DESCRIPTOR.oneofs_by_name["body"].fields
@@ -434,9 +435,7 @@ def test_every_kind_of_request_has_a_row() -> None:
 
 
 def test_nothing_is_served_while_a_kind_has_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from raftlog.security import node_claims
-
-    rows = {body: row for body, row in CONTROLLER_CLAIMS.items() if body != "create_topics"}
-    monkeypatch.setattr(node_claims, "CONTROLLER_CLAIMS", rows)
-    with pytest.raises(node_claims.UnlistedError, match="create_topics"):
+    rows = {body: row for body, row in permissions.CONTROLLER.items() if body != "create_topics"}
+    monkeypatch.setattr(permissions, "CONTROLLER", rows)
+    with pytest.raises(permissions.UnlistedError, match="create_topics"):
         guarded({C.QUORUM: lambda _: Recorder()}, RULE)
