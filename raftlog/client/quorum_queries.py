@@ -23,9 +23,6 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
 
-_METHOD = "/raftlog.wire.quorum.v1.Quorum/DescribeQuorum"
-
-
 _PLAINTEXT = ClientSecurity()
 
 
@@ -39,7 +36,6 @@ class Answer:
     address: str
     description: pb.DescribeQuorumResponse | None
     failure: str = ""
-    status: grpc.StatusCode | None = None
     other_cluster: str = ""
 
     @property
@@ -83,18 +79,10 @@ async def ask_quorum(
     ask = list(dict.fromkeys(addresses))
     # Twice: a voter may be named only by a node that was named itself.
     while ask and len(asked) < 1000:
-        remaining_s = max(0.01, deadline - loop.time())
-        for answer in await asyncio.gather(
-            *(ask_node(address, remaining_s, security) for address in ask)
-        ):
-            asked[answer.address] = answer
-        named = (
-            voter.endpoint
-            for answer in asked.values()
-            if answer.description
-            for voter in answer.description.voters
-        )
-        ask = [address for address in dict.fromkeys(named) if address and address not in asked]
+        left_s = max(0.01, deadline - loop.time())
+        answers = await asyncio.gather(*(ask_node(address, left_s, security) for address in ask))
+        asked |= {answer.address: answer for answer in answers}
+        ask = [address for address in _named(asked) if address and address not in asked]
     answers = _once_a_node(asked)
     there = [one.description for one in answers if one.description is not None]
     cluster_id = cluster_of(there) or (there[0].cluster_id if there else "")
@@ -121,7 +109,7 @@ def _of_cluster(answer: Answer, cluster_id: str) -> Answer:
 async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _PLAINTEXT) -> Answer:
     """Ask one node. Never raises for what the node or the network does."""
     (called,) = await call_all(address, [DESCRIBE_QUORUM], timeout_s, security)
-    return Answer(address, called.response, called.failure, called.status)
+    return Answer(address, called.response, called.failure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +129,11 @@ class Call(NamedTuple):
     response_type: type[Message]
 
 
-DESCRIBE_QUORUM = Call(_METHOD, pb.DescribeQuorumRequest(), pb.DescribeQuorumResponse)
-
-
-async def call(
-    address: str,
-    method: str,
-    request: Message,
-    response_type: type[Message],
-    timeout_s: float,
-    security: ClientSecurity = _PLAINTEXT,
-) -> Called:
-    """One unary call on a connection of its own.
-
-    Never raises for what the node or the network does.
-    """
-    one = Call(method, request, response_type)
-    return (await call_all(address, [one], timeout_s, security))[0]
+DESCRIBE_QUORUM = Call(
+    "/raftlog.wire.quorum.v1.Quorum/DescribeQuorum",
+    pb.DescribeQuorumRequest(),
+    pb.DescribeQuorumResponse,
+)
 
 
 async def call_all(
@@ -198,23 +174,20 @@ async def _called(channel: Any, one: Call, timeout_s: float, metadata: Any) -> C
         return Called(None, failure_text(error))
 
 
+def _named(asked: dict[str, Answer]) -> dict[str, None]:
+    """The addresses of the voters, as the nodes know them."""
+    described = (answer.description for answer in asked.values() if answer.description is not None)
+    return {voter.endpoint: None for one in described for voter in one.voters}
+
+
 def _once_a_node(asked: dict[str, Answer]) -> list[Answer]:
-    """A node reached under two addresses answers once, under the address by which the others know
-    it.
+    """One answer of each node, under the address by which the others know it if it was reached
+    under two; and those of the addresses without a node.
     """
-    named = {
-        voter.endpoint
-        for answer in asked.values()
-        if answer.description
-        for voter in answer.description.voters
-    }
-    answers: list[Answer] = []
-    seen: set[tuple[str, int]] = set()
+    named = _named(asked)
+    found: dict[object, Answer] = {}
     for answer in sorted(asked.values(), key=lambda one: (one.address not in named, one.address)):
-        if answer.description is not None:
-            key = answer.description.cluster_id, answer.description.node_id
-            if key in seen:
-                continue
-            seen.add(key)
-        answers.append(answer)
-    return answers
+        one = answer.description
+        key = answer.address if one is None else (one.cluster_id, one.node_id)
+        found.setdefault(key, answer)
+    return [*found.values()]
