@@ -1,25 +1,33 @@
-"""What the page is told: of the doctor's evidence, of an image, of chunks of a log."""
+"""What the console shows: the cluster, changes in words, and what clients have stored."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from raftlog import batch
+from raftlog.batch import RecordData
+from raftlog.cli.render import record_to_dict
 from raftlog.metadata import pmap
 from raftlog.metadata.authors import author
 from raftlog.metadata.entities import Broker as Registered
-from raftlog.metadata.entities import Listener, Process, Topic
+from raftlog.metadata.entities import KeyValue, Lease, Listener, Partition, Process, Topic
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType
 from raftlog.ops.console_page import (
     MAX_CHANGES,
+    MAX_READ,
     MAX_RECORDS,
+    MAX_SHOWN,
     MAX_TOPICS,
     RecentChanges,
     cleaned,
     document,
+    sentence,
+    shortened_value,
+    stored,
 )
 from raftlog.ops.doctor import diagnose
 from raftlog.ops.evidence import (
@@ -36,6 +44,7 @@ from raftlog.ops.story import Story
 from raftlog.ops.story_lines import Line, Weight
 from raftlog.principals import ANONYMOUS_PRINCIPAL
 from raftlog.wire.records.v1 import records_pb2
+from raftlog.wire.records.v1 import records_pb2 as pb
 
 NODE = {"role": "broker", "node_id": 4}
 HOSTILE = "<script>document.title='owned'</script>"
@@ -371,3 +380,154 @@ def test_chunks_that_were_read_are_not_opened_again(monkeypatch: pytest.MonkeyPa
     more = _chunk(51, _config("x"))
     assert changes.read([*chunks, newest, more], 51, Image())[0]["offset"] == 50
     assert changes.read([*chunks, newest, more], 52, Image())[0]["offset"] == 51
+
+
+TOPIC_ID = b"1" * 16
+SAID: list[tuple[RecordType, Message, str]] = [
+    (
+        RecordType.BROKER_REGISTRATION_CHANGE,
+        pb.BrokerRegistrationChangeRecord(broker_id=5, fenced=True, reason="session timed out"),
+        "broker 5 was fenced: session timed out",
+    ),
+    (
+        RecordType.BROKER_REGISTRATION_CHANGE,
+        pb.BrokerRegistrationChangeRecord(broker_id=5, fenced=False),
+        "broker 5 was unfenced",
+    ),
+    (
+        RecordType.BROKER_REGISTRATION_CHANGE,
+        pb.BrokerRegistrationChangeRecord(broker_id=5, in_controlled_shutdown=True),
+        "broker 5 is shutting down in order",
+    ),
+    (
+        RecordType.REGISTER_BROKER,
+        pb.RegisterBrokerRecord(broker_id=5, end_points=[pb.Listener(host="b", port=9)]),
+        "broker 5 registered at b:9",
+    ),
+    (RecordType.UNREGISTER_BROKER, pb.UnregisterBrokerRecord(broker_id=5), "broker 5 was unregistered"),
+    (RecordType.TOPIC, pb.TopicRecord(name="t", topic_id=TOPIC_ID), "topic t was created"),
+    (
+        RecordType.PARTITION_CHANGE,
+        pb.PartitionChangeRecord(topic_id=TOPIC_ID, leader=-1, isr=pb.IdList(ids=[4, 5])),
+        f"partition 0 of topic with id {TOPIC_ID.hex()}: leader none; in sync 4, 5",
+    ),
+    (
+        RecordType.FEATURE_LEVEL,
+        pb.FeatureLevelRecord(name="metadata.version", feature_level=8),
+        "feature metadata.version was set to level 8",
+    ),
+    (RecordType.FEATURE_LEVEL, pb.FeatureLevelRecord(name="f"), "feature f was removed"),
+    (RecordType.KEY_VALUE, pb.KeyValueRecord(key="a", value=b"1", lease_id=7), "key a was put with lease 7"),
+    (RecordType.KEY_VALUE, pb.KeyValueRecord(key="a"), "key a was deleted"),
+    (
+        RecordType.LEASE,
+        pb.LeaseRecord(name="lock a", ttl_ms=1500),
+        "lease lock a was granted for 1.5 s without a renewal",
+    ),
+    (RecordType.REMOVE_LEASE, pb.RemoveLeaseRecord(lease_id=7, reason="revoked"), "lease 7 ended: revoked"),
+    (RecordType.HOSTNAME, pb.HostnameRecord(hostname="h", broker_id=4), "hostname h is mapped to broker 4"),
+    (RecordType.HOSTNAME, pb.HostnameRecord(hostname="h"), "hostname h is mapped to no broker"),
+    (RecordType.LEADER_CHANGE, pb.LeaderChangeRecord(leader_id=2), "controller 2 became the leader"),
+    (
+        RecordType.VOTERS,
+        pb.VotersRecord(voters=[pb.VoterEntry(voter_id=one) for one in (1, 2)]),
+        "the voters are 1, 2",
+    ),
+    (RecordType.RECOVERY, pb.RecoveryRecord(reason="lost"), "previous_generation=0 previous_epoch=0 reason=lost"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("type_", "message", "said"), SAID, ids=lambda one: str(one)[:30])
+def test_record_is_a_sentence(type_: RecordType, message: Message, said: str) -> None:
+    data = RecordData(type_, 0, message.SerializeToString())
+    assert sentence(type_, record_to_dict(data)) == said
+
+
+@pytest.mark.parametrize("type_", list(RecordType))
+def test_record_that_this_build_cannot_decode_is_shown_by_its_bytes(type_: RecordType) -> None:
+    fields = record_to_dict(RecordData(type_, 99, b"\xff\xff"))
+    assert sentence(type_, fields)
+
+
+def test_access_control_entry_is_a_sentence() -> None:
+    entry = pb.AccessControlEntryRecord(
+        resource_type=2, resource_name="t", pattern_type=3, principal="User:a", host="*",
+        operation=3, permission_type=3,
+    )  # fmt: skip
+    data = RecordData(RecordType.ACCESS_CONTROL_ENTRY, 0, entry.SerializeToString())
+    said = sentence(RecordType.ACCESS_CONTROL_ENTRY, record_to_dict(data))
+    assert said == "access control entry was added: allow User:a read on topic t"
+
+
+def test_values_are_text_or_hex_and_are_cut() -> None:
+    assert shortened_value(b"10.0.0.1:80", 120) == "10.0.0.1:80"
+    assert shortened_value(bytes(range(4)), 120) == "0x00010203"
+    assert shortened_value("\u202eevil".encode(), 120).startswith("0xe280ae")
+    assert shortened_value(b"\xff", 120) == "0xff"
+    assert shortened_value("ä".encode() * 100, 5) == "ää…"
+    assert shortened_value(b"", 120) == ""
+
+
+def _keys(*keys: KeyValue) -> Image:
+    return Image(key_values=_mapped({one.key: one for one in keys}))
+
+
+def test_keys_are_bounded_and_in_order_and_their_values_cut() -> None:
+    found = stored(_keys(*(KeyValue(f"k{at:05}", b"v" * 9999, 1, 2, 0) for at in range(1000))))
+    assert (found["keys"]["total"], found["keys"]["partial"]) == (1000, False)
+    shown = found["keys"]["shown"]
+    assert [one["key"] for one in shown] == [f"k{at:05}" for at in range(MAX_SHOWN)]
+    assert (len(shown[0]["value"]), shown[0]["bytes"], shown[0]["lease_id"]) == (121, 9999, None)
+
+
+def test_of_very_many_keys_only_the_first_are_read() -> None:
+    found = stored(_keys(*(KeyValue(f"k{at}", b"", 1, 2, 0) for at in range(MAX_READ + 1))))
+    assert (found["keys"]["total"], found["keys"]["partial"]) == (MAX_READ + 1, True)
+    assert found["locks"]["partial"]
+
+
+def test_lock_shows_its_holder_and_how_many_wait() -> None:
+    """The lowest create_offset holds, whatever the ids of the leases are."""
+    found = stored(
+        _keys(
+            KeyValue(f"locks/job/{7:020d}", b"late", 30, 30, 7),
+            KeyValue(f"locks/job/{9:020d}", b"first", 20, 40, 9),
+            KeyValue(f"elections/chief/{8:020d}", b"host-1", 25, 25, 8),
+            KeyValue("locks/mine", b"no place", 1, 1, 0),
+            KeyValue("other/job/00000000000000000001", b"", 1, 1, 0),
+        )
+    )["locks"]["shown"]
+    assert [(one["kind"], one["name"], one["holder"], one["waiting"]) for one in found] == [
+        ("election", "chief", "host-1", 0),
+        ("lock", "job", "first", 1),
+    ]
+    assert found[1]["lease_id"] == 9
+
+
+def test_leases_are_listed() -> None:
+    (shown,) = stored(Image(leases=_mapped({7: Lease(7, "lock job", 10_000, "User:a")})))["leases"][
+        "shown"
+    ]
+    assert shown == {"id": 7, "name": "lock job", "ttl_ms": 10_000, "principal": "User:a"}
+
+
+def test_partitions_without_leader_come_first_then_those_out_of_sync() -> None:
+    def partition(index: int, leader: int, isr: tuple[int, ...]) -> Partition:
+        return Partition(TOPIC_ID, index, (4, 5, 6), isr, (), (), leader, 0, 1, 1)
+
+    partitions = [
+        partition(0, 4, (4, 5, 6)),
+        partition(1, 5, (5,)),
+        partition(2, -1, (6,)),
+    ]
+    image = Image(
+        topics=_mapped({TOPIC_ID: Topic(TOPIC_ID, "orders", 3)}),
+        partitions=_mapped({(TOPIC_ID, one.index): one for one in partitions}),
+    )
+    found = stored(image)["partitions"]["shown"]
+    assert [(one["topic"], one["index"], one["state"], one["leader"]) for one in found] == [
+        ("orders", 2, "offline", None),
+        ("orders", 1, "under-replicated", 5),
+        ("orders", 0, "in sync", 4),
+    ]
+    assert (found[1]["replicas"], found[1]["isr"]) == ([4, 5, 6], [5])
