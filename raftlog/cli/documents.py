@@ -853,6 +853,8 @@ class Diagnosis(TypedDict):
     nodes: list[SeenNode]
     brokers: dict[str, int] | None
     """How many are in each state; null: nobody could say."""
+    unreported: list[str]
+    """Nodes that serve, and whose disk, clock, certificate and build are not known."""
 
 
 class IncidentLine(TypedDict):

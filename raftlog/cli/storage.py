@@ -439,10 +439,7 @@ def recover(
         _confirm(survivor.identity.cluster_id)
     done = asyncio.run(
         recover_unsafely(
-            directory,
-            endpoint=endpoint,
-            reason=reason,
-            now_ms=time.time_ns() // 1_000_000,
+            directory, endpoint=endpoint, reason=reason, now_ms=time.time_ns() // 1_000_000
         )
     )
     if as_json:
@@ -617,8 +614,7 @@ def backup_(
         ),
     ],
     inspected: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="`inspect FILE`: what is in a backup."),
+        Path | None, typer.Argument(metavar="[FILE]", help="`inspect FILE`: what is in a backup.")
     ] = None,
     controller: BackupController = "",
     timeout: Timeout = DEFAULT_TIMEOUT_S,

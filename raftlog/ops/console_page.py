@@ -375,10 +375,7 @@ def _newest_of(
 
 
 def _told(
-    offset: int,
-    header: batch.BatchHeader,
-    data: batch.RecordData,
-    name_of: Callable[[str], str],
+    offset: int, header: batch.BatchHeader, data: batch.RecordData, name_of: Callable[[str], str]
 ) -> dict[str, Any]:
     """``name_of`` a topic, by its id."""
     fields = record_to_dict(data)

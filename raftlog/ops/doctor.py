@@ -22,6 +22,7 @@ from raftlog.ops.evidence import BrokerState, NodeSeen, QuorumAnswer, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
 from raftlog.plural import counted
 from raftlog.printable import printable
+from raftlog.words import named
 
 MOST_FINDINGS = 12
 _COLUMNS = ("NODE", "ENDPOINT", "STATE", "EPOCH", "LOG END", "LAG", "REACHES")
@@ -115,6 +116,7 @@ def document(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
             for node in survey.nodes
         ],
         "brokers": None if survey.brokers is None else dict(_states(survey)),
+        "unreported": survey.unreported,
     }
 
 
@@ -129,6 +131,9 @@ def screen(survey: Survey, findings: Sequence[Finding]) -> str:
         parts.append(_table([_row(node, survey.leader) for node in survey.nodes]))
     if survey.brokers is not None:
         parts.append("\n".join(textwrap.wrap(_brokers(survey), width)))
+    if names := survey.unreported:
+        what = f"disk, clock, certificate and build of {named(names)}"
+        parts.append("\n".join(paragraph(f"Not known, as there was no answer: {what}.", width)))
     return "\n\n".join(parts)
 
 

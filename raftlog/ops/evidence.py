@@ -231,6 +231,23 @@ class Survey(msgspec.Struct, frozen=True):
         return [one for one in every if best is None or one.node.cluster_id == best.cluster_id]
 
     @property
+    def unreported(self) -> list[str]:
+        """Nodes that serve and have said nothing of themselves: not in time, or they refuse it, or
+        there are too many brokers. Their disks, clocks, certificates and builds are not known.
+        """
+        serving = [
+            f"broker {one.broker_id}"
+            for one in (self.brokers.brokers if self.brokers is not None else ())
+            if one.state == BrokerState.ACTIVE
+        ]
+        reported = {one.name for one in self.broker_reports}
+        silent = [one for one in self.nodes if one.description is not None and one.report is None]
+        return [
+            *(f"node {one.node_id}" for one in silent),
+            *(name for name in serving if name not in reported),
+        ]
+
+    @property
     def ahead_ms(self) -> int | None:
         """How far the cluster's time is ahead of the clock here: the leader's time, or the median
         of the nodes' times; None: no node tells its time.
@@ -407,11 +424,7 @@ class Timeline:
 
     @classmethod
     def until_now(
-        cls,
-        from_ms: int,
-        now_ms: int,
-        nodes: tuple[NodeTold, ...],
-        log: LogTold = NO_LOG,
+        cls, from_ms: int, now_ms: int, nodes: tuple[NodeTold, ...], log: LogTold = NO_LOG
     ) -> Timeline:
         """Return a period that ends now, or later where a clock is ahead."""
         newest = [event.at_ms for node in nodes for event in node.events]

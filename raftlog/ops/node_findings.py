@@ -9,7 +9,7 @@ from statistics import median_low
 from raftlog.config.settings import Settings
 from raftlog.metadata.causes import Cause
 from raftlog.ops.evidence import Broker, BrokerState, NodeReport, NodeSeen, Survey
-from raftlog.ops.quorum_findings import Finding, Severity
+from raftlog.ops.quorum_findings import Finding, Severity, degraded, down, notice
 from raftlog.plural import counted
 from raftlog.transport.tls_look import TlsTrouble
 from raftlog.words import brokers, named, nodes, span
@@ -100,9 +100,8 @@ def certificates(survey: Survey) -> Iterator[Finding]:
     ]
     if soon:
         said = named([f"of {name} {_when(at_ms - survey.at_ms)}" for name, at_ms in soon])
-        yield Finding(
+        yield notice(
             "CERTIFICATE_ENDS_SOON",
-            Severity.NOTICE,
             f"Certificates end: that {said}.",
             "From then on nobody can connect to that node any more.",
             "Renew it in time; nodes need no restart (docs/security.md, Renewal).",
@@ -126,9 +125,8 @@ def clocks(survey: Survey) -> Iterator[Finding]:
         said = named(
             [f"of {name} {span(abs(ms))} {'ahead' if ms > 0 else 'behind'}" for name, ms in off]
         )
-        yield Finding(
+        yield notice(
             "CLOCKS_DIFFER",
-            Severity.NOTICE,
             f"Clocks differ: that {said}.",
             "Elections, leases and LAO use no clock of the day. The log, the records of partitions"
             " and retention by time go by the clocks of a majority of the voters. But on that"
@@ -175,9 +173,8 @@ def disks(survey: Survey) -> Iterator[Finding]:
                 for one in full
             ]
         )
-        yield Finding(
+        yield notice(
             "DISK_NEARLY_FULL",
-            Severity.NOTICE,
             f"The disk {said} is nearly full.",
             "Below its reserve a controller leads no more if another can; a broker refuses"
             " producers.",
@@ -202,9 +199,8 @@ def builds(survey: Survey) -> Iterator[Finding]:
         return
     said = [f"{version} on {named(names)}" for version, names in sorted(of.items())]
     cause = f"Nodes run different builds: {'; '.join(said)}." if len(of) > 1 else ""
-    yield Finding(
+    yield notice(
         "MIXED_BUILDS",
-        Severity.NOTICE,
         " ".join(filter(None, (cause, *levels))),
         "Levels of features cannot be raised above what all nodes know. As long as none is raised,"
         " every node can go back.",
@@ -251,9 +247,8 @@ HELD_BACK_MS = 1_000
 def brokers_unknown(survey: Survey) -> Iterator[Finding]:
     """There is a leader, and it does not describe the brokers."""
     if survey.leader is not None and survey.brokers is None and survey.brokers_failure:
-        yield Finding(
+        yield degraded(
             "BROKERS_UNKNOWN",
-            Severity.DEGRADED,
             f"The leader, node {survey.leader.node_id}, does not describe the brokers:"
             f" {survey.brokers_failure}.",
             "A leader that has just been elected folds its log first, and decides nothing yet.",
@@ -274,9 +269,8 @@ def fenced(survey: Survey) -> Iterator[Finding]:
         at_least = "more than " if one.state_age_is_at_least else ""
         why = f": {one.reason}" if one.reason else ""
         remedy, command = _BY_CAUSE.get(one.cause, _START_IT)
-        yield Finding(
+        yield degraded(
             "BROKER_FENCED",
-            Severity.DEGRADED,
             f"Broker {one.broker_id} ({one.endpoint}) is fenced for {at_least}"
             f"{span(one.state_age_ms)}{why}{last}.",
             "It leads nothing and is in no ISR; writes do not wait for it.",
@@ -289,9 +283,8 @@ def unregistered(survey: Survey) -> Iterator[Finding]:
     """Brokers that partitions count on, and that are not registered."""
     if missing := _unregistered(survey):
         are = "is" if len(missing) == 1 else "are"
-        yield Finding(
+        yield degraded(
             "BROKER_UNREGISTERED",
-            Severity.DEGRADED,
             f"{brokers(missing).capitalize()} {are} not registered, and replicas are assigned"
             " there.",
             "What is acknowledged in these partitions is on fewer disks, until the replicas are"
@@ -309,9 +302,8 @@ def silent(survey: Survey) -> Iterator[Finding]:
     session_ms = told or SESSION_TIMEOUT_MS
     for one in _of(survey):
         if one.state == BrokerState.ACTIVE and one.last_contact_age_ms > session_ms // 2:
-            yield Finding(
+            yield notice(
                 "BROKER_SILENT",
-                Severity.NOTICE,
                 f"Broker {one.broker_id} ({one.endpoint}) was last heard"
                 f" {span(one.last_contact_age_ms)} ago.",
                 f"If it stays silent, it is fenced {span(session_ms)} after it was last heard."
@@ -331,9 +323,8 @@ def lao_stalled(survey: Survey) -> Iterator[Finding]:
         " visible wait."
     )
     if found.lowest_acknowledged_offset < 0:
-        yield Finding(
+        yield degraded(
             "LAO_UNKNOWN",
-            Severity.DEGRADED,
             f"The lowest acknowledged offset is unknown for {span(found.held_back_ms)}:"
             f" {found.lao_unknown_reason}.",
             consequence,
@@ -343,9 +334,8 @@ def lao_stalled(survey: Survey) -> Iterator[Finding]:
         )
     elif found.held_back_by:
         behind = found.high_watermark - 1 - found.lowest_acknowledged_offset
-        yield Finding(
+        yield degraded(
             "LAO_HELD_BACK",
-            Severity.DEGRADED,
             f"{brokers(found.held_back_by).capitalize()} {_s('hold', len(found.held_back_by))} the"
             f" lowest acknowledged offset at {found.lowest_acknowledged_offset}, {behind} behind,"
             f" for {span(found.held_back_ms)}.",
@@ -362,9 +352,8 @@ def partitions(survey: Survey) -> Iterator[Finding]:
         return
     counts = survey.brokers.partitions
     if counts.offline:
-        yield Finding(
+        yield down(
             "PARTITIONS_OFFLINE",
-            Severity.DOWN,
             f"{counted(counts.offline, 'partition')} of {counts.total} {_have(counts.offline)} no"
             " leader: no member of the ISR serves.",
             "Nothing can be produced to them, or consumed.",
@@ -372,9 +361,8 @@ def partitions(survey: Survey) -> Iterator[Finding]:
             "raftlog partitions elect --help",
         )
     if counts.under_min_isr:
-        yield Finding(
+        yield down(
             "PARTITIONS_NOT_WRITABLE",
-            Severity.DOWN,
             f"{counted(counts.under_min_isr, 'partition')} of {counts.total}"
             f" {_have(counts.under_min_isr)} fewer replicas in sync than min.insync.replicas.",
             "Producers with acks=all are refused there, with NOT_ENOUGH_REPLICAS; consumers are"
@@ -383,9 +371,8 @@ def partitions(survey: Survey) -> Iterator[Finding]:
             "raftlog topics describe",
         )
     elif counts.under_replicated and not _inactive(survey) and not _unregistered(survey):
-        yield Finding(
+        yield degraded(
             "PARTITIONS_UNDER_REPLICATED",
-            Severity.DEGRADED,
             f"{counted(counts.under_replicated, 'partition')} of {counts.total}"
             f" {_have(counts.under_replicated)} fewer replicas in sync than there should be, and no"
             " broker is fenced.",
@@ -395,9 +382,8 @@ def partitions(survey: Survey) -> Iterator[Finding]:
             "raftlog topics describe",
         )
     if counts.recovering:
-        yield Finding(
+        yield degraded(
             "PARTITIONS_RECOVERING",
-            Severity.DEGRADED,
             f"{counted(counts.recovering, 'partition')} {_s('recover', counts.recovering)} under an"
             " unclean leader.",
             "Acknowledged records may be missing there.",
@@ -409,9 +395,8 @@ def partitions(survey: Survey) -> Iterator[Finding]:
 def none_registered(survey: Survey) -> Iterator[Finding]:
     """A quorum without brokers."""
     if survey.brokers is not None and not survey.brokers.brokers:
-        yield Finding(
+        yield notice(
             "NO_BROKERS",
-            Severity.NOTICE,
             "No broker is registered.",
             "Nobody reads; every write is acknowledged and visible at once.",
             "Start a broker, if there should be one.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -36,6 +36,16 @@ class Finding:
     consequence: str
     remedy: str
     command: str = ""
+
+
+def _of(severity: Severity) -> Callable[..., Finding]:
+    def finding(code: str, cause: str, consequence: str, remedy: str, command: str = "") -> Finding:
+        return Finding(code, severity, cause, consequence, remedy, command)
+
+    return finding
+
+
+notice, degraded, down = map(_of, Severity)
 
 
 HEARD_MS = 2_000
@@ -146,9 +156,8 @@ def nobody_answers(survey: Survey) -> Iterator[Finding]:
         for node in unexplained
     )
     if any(node.reach is Reach.OTHER for node in unexplained):
-        yield Finding(
+        yield down(
             "NOBODY_ANSWERS",
-            Severity.DOWN,
             f"No controller answers: {reasons}.",
             "Nothing is known of the cluster: what answers is no controller, or lets nobody in.",
             "Give the addresses on which controllers serve gRPC (listeners in their"
@@ -157,9 +166,8 @@ def nobody_answers(survey: Survey) -> Iterator[Finding]:
             "raftlog doctor --bootstrap-controller HOST:PORT",
         )
         return
-    yield Finding(
+    yield down(
         "NOBODY_ANSWERS",
-        Severity.DOWN,
         f"No controller answers: {reasons}.",
         _NO_WRITES,
         "Check the addresses, then start the controllers.",
@@ -181,9 +189,8 @@ def no_leader(survey: Survey) -> Iterator[Finding]:
     majority = len(voters) // 2 + 1
     needed = min((one.votes_needed for one in survey.answers if one.votes_needed), default=majority)
     if not voters:
-        yield Finding(
+        yield down(
             "NO_VOTERS",
-            Severity.DOWN,
             "No leader: the nodes that answer know no voters.",
             "Nothing can be written.",
             "Give one controller a voter set when it is formatted, then let the others join.",
@@ -198,9 +205,8 @@ def no_leader(survey: Survey) -> Iterator[Finding]:
         some = "one" if short == 1 else str(short)
         whom = nodes(missing) if short == len(missing) else f"{some} of {nodes(missing)}"
         founds = needed > majority
-        yield Finding(
+        yield down(
             "NO_QUORUM",
-            Severity.DOWN,
             f"No leader: {count}, {needed} are needed{' to found a quorum' if founds else ''}"
             f"{'; ' + lost if lost else ''}.",
             _NO_WRITES,
@@ -216,9 +222,8 @@ def no_leader(survey: Survey) -> Iterator[Finding]:
         )
         return
     if apart := list(_apart(survey, needed)):
-        yield Finding(
+        yield down(
             "VOTERS_APART",
-            Severity.DOWN,
             f"No leader: {count}, but they do not reach each other: {named(apart)}.",
             _NO_WRITES,
             "Each address is the one that was dialed: compare it with the listeners of that node,"
@@ -227,9 +232,8 @@ def no_leader(survey: Survey) -> Iterator[Finding]:
         )
         return
     ask = max(one.leader_epoch for one in survey.answers)
-    yield Finding(
+    yield down(
         "ELECTION",
-        Severity.DOWN,
         f"No leader: {count}, which is enough; an election is under way in epoch {ask}.",
         "Nothing can be written until it ends, which takes a second at most.",
         "Look again. If this stays, look at the logs of the voters.",
@@ -261,9 +265,8 @@ def leader_unseen(survey: Survey) -> Iterator[Finding]:
         return
     where = next((node for _, node in survey.voters() if node and node.node_id == leader_id), None)
     how = f"{where.reach} here ({where.endpoint})" if where else "was not asked"
-    yield Finding(
+    yield degraded(
         "LEADER_UNSEEN",
-        Severity.DEGRADED,
         f"Node {leader_id} leads, as {nodes(hears)} {'hears' if len(hears) == 1 else 'hear'} it,"
         f" and {how}.",
         "What the leader alone knows is not known here: brokers, partitions, LAO. The cluster may"
@@ -276,9 +279,8 @@ def leader_unseen(survey: Survey) -> Iterator[Finding]:
 def writes_refused(survey: Survey) -> Iterator[Finding]:
     """The leader accepts no writes."""
     if survey.leader is not None and survey.leader.writes_refused:
-        yield Finding(
+        yield down(
             "WRITES_REFUSED",
-            Severity.DOWN,
             f"Every write is refused: {survey.leader.writes_refused}.",
             "Nothing can be written. Reads are served.",
             "Free space on these disks, or give the nodes larger ones. docs/operations.md, A disk"
@@ -303,9 +305,8 @@ def missing_voters(survey: Survey) -> Iterator[Finding]:
         if heard(age_ms) and not node.fails_for_tls:
             slow = node.reach is Reach.SILENT
             how = f"has not answered within {node.waited_ms} ms" if slow else node.reach
-            yield Finding(
+            yield notice(
                 "NODE_SLOW",
-                Severity.NOTICE,
                 f"Node {node.node_id} {how}, but fetches from the leader"
                 f" (last {span(age_ms)} ago).",
                 "None: it replicates.",
@@ -315,9 +316,8 @@ def missing_voters(survey: Survey) -> Iterator[Finding]:
     gone = gone_voters(survey)
     if not gone:
         return
-    yield Finding(
+    yield degraded(
         "VOTER_DOWN",
-        Severity.DEGRADED,
         f"{lost_voters(survey, gone, capital=True)}.",
         f"{how_many_left(survey)}.",
         f"{_revive(gone)} If its disk is lost: docs/operations.md, Replacing a controller's disk.",
@@ -357,9 +357,8 @@ def _to_revive(gone: list[NodeSeen]) -> str:
 def other_directories(survey: Survey) -> Iterator[Finding]:
     """A node has the id of a voter, and not its data directory."""
     for node_id, voter in survey.replaced.items():
-        yield Finding(
+        yield degraded(
             "VOTER_REPLACED",
-            Severity.DEGRADED,
             f"Node {node_id} runs with another data directory than the voter has, which is"
             f" {voter.replica_directory_id}: it follows as an observer.",
             f"It does not count. {how_many_left(survey)}.",
@@ -384,9 +383,8 @@ def _twins(survey: Survey) -> Iterator[Finding]:
             and heard(one.last_fetch_age_ms)
         ]
         if twins and voter.replica_id not in survey.replaced and _lives(leader, voter):
-            yield Finding(
+            yield degraded(
                 "NODE_ID_TWICE",
-                Severity.DEGRADED,
                 f"Two nodes run as node {voter.replica_id}: the voter"
                 f"{f' at {voter.endpoint}' if voter.endpoint else ''}, and one"
                 f" {named([_twin(one) for one in twins])}.",
@@ -426,9 +424,8 @@ def behind(survey: Survey) -> Iterator[Finding]:
             last = f"it had all of them {span(since)} ago"
             if since == -1:
                 last = f"it has not had all of them since node {leader.node_id} leads"
-            yield Finding(
+            yield degraded(
                 "VOTER_BEHIND",
-                Severity.DEGRADED,
                 f"Node {voter.replica_id} lacks {max(0, lag)} records of the leader's log; {last}.",
                 "It counts for elections, but not for what is written now.",
                 "Wait if it has just been started; else look at its disk and at the network.",
@@ -440,9 +437,8 @@ def fragile(survey: Survey) -> Iterator[Finding]:
     """The voter set bears no failure."""
     voters = len(list(survey.voters()))
     if survey.leader is not None and voters in (1, 2):
-        yield Finding(
+        yield notice(
             "NO_REDUNDANCY",
-            Severity.NOTICE,
             f"The quorum has {voters} voter{'s' if voters > 1 else ''}.",
             "The failure of any of them stops all writes; a lost disk loses the log"
             + (" of one voter." if voters > 1 else "."),
@@ -463,9 +459,8 @@ def several_clusters(survey: Survey) -> Iterator[Finding]:
         if node.endpoint not in strays:
             of[one.cluster_id].append(node.endpoint)
             continue
-        yield Finding(
+        yield degraded(
             "NODE_OF_OTHER_CLUSTER",
-            Severity.DEGRADED,
             f"Node {strays[node.endpoint]} ({node.endpoint}) runs with cluster id"
             f" {one.cluster_id}; the others are of {best.cluster_id}.",
             f"The others refuse it, and it refuses them: {left} of {total} voters are left.",
@@ -475,9 +470,8 @@ def several_clusters(survey: Survey) -> Iterator[Finding]:
             "raftlog storage format -c FILE",
         )
     if len(of) > 1:
-        yield Finding(
+        yield down(
             "CLUSTER_ID_DIFFERS",
-            Severity.DOWN,
             "Nodes of several clusters answer: "
             + "; ".join(f"{', '.join(where)} of {cluster}" for cluster, where in of.items())
             + ".",
@@ -491,9 +485,8 @@ def contradicted(survey: Survey) -> Iterator[Finding]:
     """A node says that the log contradicts what it has of it."""
     for one in survey.reports:
         if one.node.log_contradiction:
-            yield Finding(
+            yield down(
                 "LOG_CONTRADICTED",
-                Severity.DOWN,
                 f"{one.name[:1].upper()}{one.name[1:]} says: {one.node.log_contradiction}.",
                 "What was committed is not the same everywhere: an acknowledged write may be lost.",
                 "Find the controller whose directory was put back, copied or formatted anew, and"
@@ -515,9 +508,8 @@ def diverged(survey: Survey) -> Iterator[Finding]:
     for (offset, _), by_hash in states.items():
         if len(by_hash) > 1:
             sides = " against ".join(nodes(ids) for ids in by_hash.values())
-            yield Finding(
+            yield down(
                 "STATE_DIVERGED",
-                Severity.DOWN,
                 f"At offset {offset} {sides} have different states of the same records.",
                 "One of them answers wrongly.",
                 "Stop the minority, keep its directory, and let it join again with an empty one."
@@ -527,9 +519,8 @@ def diverged(survey: Survey) -> Iterator[Finding]:
     for offset, by_hash in logs.items():
         if len(by_hash) > 1:
             sides = " against ".join(nodes(ids) for ids in by_hash.values())
-            yield Finding(
+            yield down(
                 "LOG_DIVERGED",
-                Severity.DOWN,
                 f"Up to offset {offset} {sides} have different bytes in their logs.",
                 "What was committed is not the same everywhere.",
                 "Stop the minority, keep its directory, and let it join again with an empty one."
@@ -541,9 +532,8 @@ def diverged(survey: Survey) -> Iterator[Finding]:
 def low_space(survey: Survey) -> Iterator[Finding]:
     """A disk is below its reserve."""
     if low := survey.low_on_space:
-        yield Finding(
+        yield degraded(
             "LOW_ON_SPACE",
-            Severity.DEGRADED,
             f"The disk of {named([_with_room(survey, one) for one in low])} is below its free-space"
             " reserve.",
             "Such a node does not lead if another can; if none can, writes are refused.",
@@ -567,9 +557,8 @@ def refusals(survey: Survey) -> Iterator[Finding]:
     known = {voter.replica_id for voter, _ in survey.voters()}
     for node in survey.nodes:
         if node.description is None and node.node_id not in known and not node.fails_for_tls:
-            yield Finding(
+            yield notice(
                 "ADDRESS_WRONG",
-                Severity.NOTICE,
                 f"{node.endpoint} {node.reach}: {node.failure or 'no reason'}.",
                 "None for the cluster: no voter is known under this address.",
                 "Take it from --bootstrap-controller, or correct it.",
@@ -593,9 +582,8 @@ def feature_levels(survey: Survey) -> Iterator[Finding]:
             default=0,
         )
         if 0 < feature.finalized_level < highest:
-            yield Finding(
+            yield notice(
                 "FEATURE_LEVEL_LOW",
-                Severity.NOTICE,
                 f"{feature.name} is {feature.finalized_level}; all controllers that answer know"
                 f" {highest}.",
                 "What the higher level brings is not used. Before it is raised, every node can"
@@ -624,9 +612,8 @@ def removed_ahead(survey: Survey) -> Iterator[Finding]:
             or not voters.isdisjoint({(one.node_id, one.directory_id), (one.node_id, "")})
         ):
             continue
-        yield Finding(
+        yield degraded(
             "REMOVED_AHEAD",
-            Severity.DEGRADED,
             f"Node {one.node_id} is no voter, and in epoch {one.leader_epoch}; the leader's is"
             f" {leader.leader_epoch}.",
             "It follows nobody, and cannot be added, until the others' epochs have passed its own."

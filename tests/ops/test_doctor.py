@@ -116,6 +116,18 @@ def test_the_table_says_whom_a_node_does_not_reach() -> None:
     assert fourth.endswith("all but 1")
 
 
+def test_nodes_that_say_nothing_of_themselves_are_named() -> None:
+    """[the disk of a broker that had not answered in time seemed to be well]"""
+    both = quorum(3, brokers=brokers(broker(4), broker(5), broker(6, state=BrokerState.INACTIVE)))
+    seen = told(both, {1: {}, 2: {}, 4: {}})
+    assert seen.unreported == ["node 3", "broker 5"]
+    assert document(seen, [])["unreported"] == ["node 3", "broker 5"]
+    line = " ".join(shown(seen).split("\n\n")[-1].split())
+    assert line.startswith("Not known, as there was no answer: disk, clock,")
+    assert line.endswith("build of node 3 and broker 5.")
+    assert "Not known" not in shown(told(quorum(3), {1: {}, 2: {}, 3: {}}))
+
+
 def test_json_has_every_finding() -> None:
     seen = SITUATIONS["brokers"]
     findings = diagnose(seen)

@@ -308,7 +308,7 @@ def test_operators_find_every_code_in_the_runbook() -> None:
     sources = "".join(
         path.read_text() for path in Path(inspect.getfile(diagnosis)).parent.glob("*_findings.py")
     )
-    codes_ = set(re.findall(r'(?:Finding|: )\(\s*"([A-Z_]+)"', sources))
+    codes_ = set(re.findall(r'(?:Finding|notice|degraded|down|: )\(\s*"([A-Z_]+)"', sources))
     assert {"CERTIFICATE_EXPIRED", "TLS_DIFFERS"} <= codes_
     assert len(codes_) > 15
     runbook = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
