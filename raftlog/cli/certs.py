@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def row_of(found: Inspected, rule: NodeRule, now: datetime) -> dict[str, Any]:
-    """What --json prints of one certificate."""
+    """Return the JSON document of one certificate."""
     return {
         "subject": found.subject,
         "issuer": found.issuer,
@@ -41,7 +41,7 @@ def row_of(found: Inspected, rule: NodeRule, now: datetime) -> dict[str, Any]:
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """For people, one line for each thing that a certificate says."""
+    """Print one line for each field of each certificate."""
     for at, row in enumerate(rows):
         if at:
             print_line("")
@@ -67,7 +67,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def minute(time: datetime) -> str:
-    """A time as people read it."""
+    """Return a time to the minute."""
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 

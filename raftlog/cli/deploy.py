@@ -91,7 +91,7 @@ def install(
 def _units_document(
     files: Mapping[PurePosixPath, str], prefix: Path, written: Sequence[Path]
 ) -> dict[str, Any]:
-    """What --json prints."""
+    """Return the JSON document."""
     rows = [
         {"path": str(prefix / place), "written": prefix / place in written, "text": text}
         for place, text in files.items()

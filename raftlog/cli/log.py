@@ -131,7 +131,7 @@ def dump(
 
 
 class _Found(NamedTuple):
-    """A record where it stands in the log."""
+    """A record with its place in the log."""
 
     offset: int
     header: batch.BatchHeader
@@ -205,7 +205,7 @@ def _printer(width: int | None) -> _Show:
 
 
 def _to_come(source: LogSource, offset: int, timeout_s: float) -> Iterator[bytes]:
-    """Committed chunks from an offset on, as they come.
+    """Yield committed chunks from an offset on, as they are committed.
 
     A failover goes by unseen: one that takes longer than the timeout ends it.
     """
@@ -226,7 +226,7 @@ def _to_come(source: LogSource, offset: int, timeout_s: float) -> Iterator[bytes
 
 
 def _check_types(wanted: set[str]) -> None:
-    """Refuse what is no record type; UNKNOWN_9 is one of a later program."""
+    """Reject what is no record type; UNKNOWN_9 is one of a later program."""
     known = {one.name for one in RecordType}
     for name in sorted(wanted):
         if name not in known and not name.startswith("UNKNOWN_"):
@@ -314,7 +314,7 @@ def image_(
 
 
 def _compared(image: Image, recorded: list[StateHash]) -> str:
-    """Who had this state at this offset. Raises FailedError if somebody had another."""
+    """Return which nodes had this state at this offset. Raises FailedError if one had another."""
     said = [one for one in recorded if one.offset == image.offset]
     for one in said:
         if one.state_hash != format_hash(image.state_hash):
@@ -328,8 +328,8 @@ def _compared(image: Image, recorded: list[StateHash]) -> str:
 
 
 def fold(source: LogSource, at: int | None) -> Image:
-    """The image at an offset, or at the last committed one, folded from the log's beginning or from
-    a snapshot.
+    """Return the image at an offset, or at the last committed one, folded from the log's beginning
+    or from a snapshot.
 
     Raises ConfigError if the log does not reach it, or begins behind it.
     """
@@ -343,7 +343,7 @@ def fold(source: LogSource, at: int | None) -> Image:
 
 
 def _topics(topics: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """The one of this name, or else of this id."""
+    """Return the topic of this name, or else of this id."""
     named = [one for one in topics if one["name"] == key]
     id_ = parse_topic_id(key)
     if named or id_ is None:
@@ -352,7 +352,9 @@ def _topics(topics: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def find(document: dict[str, Any], path: str) -> Any:
-    """The part of an image's document that a path names. Raises FailedError if it is not there."""
+    """Return the part of an image's document that a path names. Raises FailedError if it is not
+    there.
+    """
     kind, _, rest = path.partition("/")
     if kind not in document:
         raise FailedError(f"--entity {path}: an image has {', '.join(document)}", Exit.USAGE)

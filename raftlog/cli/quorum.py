@@ -24,7 +24,7 @@ from raftlog.errors import ConfigError
 from raftlog.words import nodes as nodes_in_words
 
 if TYPE_CHECKING:
-    from raftlog.ops.evidence import NodeSeen, QuorumAnswer, Replica, Survey
+    from raftlog.ops.evidence import AskedNode, QuorumAnswer, Replica, Survey
 
 app = typer.Typer(
     help="The controllers, as each sees itself: roles, lag, voters.",
@@ -153,13 +153,13 @@ def _survey(bootstrap_controller: str, timeout_s: float) -> Survey:
     return asyncio.run(Collector(security).survey(addresses, timeout_s, looks=1))
 
 
-def _is_stranger(node: NodeSeen, survey: Survey) -> bool:
+def _is_stranger(node: AskedNode, survey: Survey) -> bool:
     """Whether a node of another cluster answers there."""
     one, best = node.description, survey.best
     return one is not None and best is not None and one.cluster_id != best.cluster_id
 
 
-def _failure(node: NodeSeen, survey: Survey) -> str:
+def _failure(node: AskedNode, survey: Survey) -> str:
     if node.description is None or not _is_stranger(node, survey):
         return node.failure
     return f"it is node {node.description.node_id} of cluster {node.description.cluster_id}"
@@ -169,11 +169,11 @@ _OF_ITSELF = (
     *("directory_id", "role", "epoch", "leader_id", "voted_id", "log_start_offset"),
     *("log_end_offset", "durable_end_offset", "high_watermark", "lag", "last_fetch_age_ms"),
 )
-"""What only a node that answers says."""
+"""Fields that only a node's own answer has."""
 
 
-def _node_row(node: NodeSeen, survey: Survey) -> dict[str, Any]:
-    """Of a node that does not answer, what the others know of it."""
+def _node_row(node: AskedNode, survey: Survey) -> dict[str, Any]:
+    """Return the row of a node; of one that does not answer, what the others know of it."""
     one, leader = node.description, survey.leader
     row: dict[str, Any] = {"failure": None, "node_id": known(node.node_id)}
     row |= {"endpoint": node.endpoint, **dict.fromkeys(_OF_ITSELF), "version": None}

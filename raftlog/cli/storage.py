@@ -248,7 +248,7 @@ def beginning(
     release_version: int | None,
     super_users: Sequence[str] = (),
 ) -> tuple[str, Bootstrap]:
-    """The node's directory id, a new one unless it was given, and what its directory is to say.
+    """Return the node's directory id, a new one unless it is given, and what its directory records.
 
     Raises ConfigError.
     """
@@ -352,8 +352,8 @@ def identity_asked(
     cluster_id: str,
     node_id: int | None,
 ) -> tuple[Path, str, int]:
-    """What to format, from a configuration (of the environment, too) or from the three options,
-    never from both.
+    """Return what to format, from a configuration (of the environment, too) or from the three
+    options, never from both.
     """
     options_given = directory is not None or cluster_id or node_id is not None
     if config is None and not flags and (options_given or not environment_configures()):
@@ -719,7 +719,7 @@ def _inspect(file: Path, *, as_json: bool) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal; nothing in a pipe."""
+    """Show a bar on a terminal, and nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return

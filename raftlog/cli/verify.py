@@ -81,7 +81,7 @@ def _verified(
     as_json: bool,
     must_ask: bool,
 ) -> bool:
-    """Check and show; whether something is wrong. ``must_ask``: nodes were named for this one."""
+    """Check, show, and return whether something is wrong. ``must_ask``: nodes were named."""
     from raftlog.segments.checkpoint_faults import checkpoint_faults
     from raftlog.segments.claims import claim_faults, silent_columns
     from raftlog.segments.manifest import read_signed
@@ -117,7 +117,7 @@ def _verified(
 def _signature(
     manifest: Manifest, message: bytes, public_key: Path | None
 ) -> tuple[str, list[Fault]]:
-    """The key with which it is signed, if that was given; and what is wrong with that."""
+    """Return the key with which it is signed, if one was given; and the faults of the signature."""
     from raftlog.segments.manifest import MANIFEST_NAME
     from raftlog.segments.ranges import Fault
     from raftlog.segments.signing import load_public_key, why_not_signed
@@ -133,7 +133,7 @@ def _signature(
 
 
 def _files(place: Place, manifest: Manifest) -> tuple[list[Checked], list[Fault]]:
-    """What is in each range, and every fault."""
+    """Return the content of each range, and every fault."""
     from raftlog.segments.manifest import RAW
     from raftlog.segments.ranges import between, check_range
 
@@ -178,7 +178,7 @@ def _vouching(
 def _document(
     manifest: Manifest, checked: tuple[int, int], faults: list[Fault], vouching: Vouching | None
 ) -> dict[str, Any]:
-    """What --json prints."""
+    """Return the JSON document."""
     import msgspec
 
     said = None if vouching is None else msgspec.to_builtins(vouching)
@@ -202,7 +202,7 @@ def _document(
 def _show(
     manifest: Manifest, checked: tuple[int, int], faults: list[Fault], vouching: Vouching | None
 ) -> None:
-    """For people."""
+    """Print the result."""
     if vouching is not None:
         show_vouching(vouching)
     for fault in faults:
@@ -219,7 +219,7 @@ def _show(
 
 
 def show_vouching(vouching: Vouching) -> None:
-    """Who vouches for what, and loudly what nobody does."""
+    """Print which nodes vouch for which offsets, and warn of offsets for which none does."""
     from raftlog.segments.vouching import HOW
 
     if vouching.log_hash:

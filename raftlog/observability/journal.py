@@ -29,7 +29,7 @@ Value = str | int | bool
 
 
 class Kind(StrEnum):
-    """What has happened. A name never changes its meaning."""
+    """The kind of an event. A name never changes its meaning."""
 
     STARTED = "started"
     STOPPED = "stopped"
@@ -65,7 +65,7 @@ class Kind(StrEnum):
 
 
 class About(NamedTuple):
-    """One kind: the types of its details, and what it means."""
+    """A kind of event: the types of its details, and its meaning."""
 
     details: Mapping[str, type[str] | type[int] | type[bool]]
     meaning: str
@@ -146,7 +146,7 @@ KINDS: Mapping[Kind, About] = {
     Kind.LEASE_GRANTED: About({}, "The broker holds a read lease, and answers strict reads."),
     Kind.LEASE_LOST: About({"reason": str}, "It holds none any more."),
 }
-"""Of every kind."""
+"""The details and the meaning of every kind."""
 
 
 class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -178,7 +178,7 @@ class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def checked_details(kind: Kind, details: Mapping[str, Any]) -> dict[str, Value]:
-    """The details, if they are those of this kind. Raises TypeError for others."""
+    """Return the details, if they are those of this kind. Raises TypeError."""
     wanted = KINDS[kind].details
     if details.keys() != wanted.keys():
         raise TypeError(f"{kind} has the details {sorted(wanted)}, not {sorted(details)}")
@@ -189,7 +189,7 @@ def checked_details(kind: Kind, details: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def typed_details(kind: str, texts: Mapping[str, str]) -> dict[str, Value]:
-    """Details that came as texts. Those of a kind that this build does not know stay texts."""
+    """Return details that were sent as texts; those of an unknown kind stay texts."""
     about = KINDS[Kind(kind)].details if kind in list(Kind) else {}
     found: dict[str, Value] = {}
     for name, text in texts.items():
@@ -204,25 +204,25 @@ def typed_details(kind: str, texts: Mapping[str, str]) -> dict[str, Value]:
 
 
 def as_text(value: Value) -> str:
-    """A detail as it travels."""
+    """Return a detail as it is sent."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 FILE = "events.jsonl"
 MAX_BYTES = 1 << 20
 MAX_BACKUPS = 3
-"""Four files of a megabyte: some twenty thousand events."""
+"""Number of older files: four of a megabyte have some twenty thousand events."""
 LINE_MAX_BYTES = 4_096
 _DECODE = msgspec.json.Decoder(NodeEvent).decode
 
 
 def journal_file(directory: Path) -> Path:
-    """The file that a node appends to."""
+    """Return the path of the file that a node appends to."""
     return directory / JOURNAL_DIRECTORY / FILE
 
 
 def read_journal(directory: Path) -> list[NodeEvent]:
-    """All events of a data directory, oldest first; none if it has no journal.
+    """Return all events of a data directory, oldest first; none if it has no journal.
 
     Raises OSError for files that cannot be read.
     """
@@ -234,7 +234,7 @@ def read_journal(directory: Path) -> list[NodeEvent]:
 
 
 def end_last_line(path: Path) -> None:
-    """A line that a crash has torn ends here, so that the next one can be read. Raises OSError."""
+    """End a line that a crash has torn, so that the next one can be read. Raises OSError."""
     if path.exists() and path.stat().st_size:
         with path.open("rb+") as file:
             file.seek(-1, os.SEEK_END)
@@ -258,28 +258,28 @@ def _events(path: Path) -> Iterator[NodeEvent]:
 log = get_logger(__name__)
 
 KEPT_EVENTS = 10_000
-"""In memory, for who asks the node."""
+"""Bound of the events in memory."""
 QUEUE_EVENTS = 1_000
 TEXT_MAX_CHARS = 500
 SAME_MS = 60_000
-"""How long the newest event is only counted when it happens again, with nothing in between."""
+"""Time in which a repetition of the newest event is only counted."""
 PER_S, BURST = 5, 200
 """A node that flaps must not push what began it out of the ring."""
 CLOSE_S = 2.0
 
 
 class Journal(Protocol):
-    """Where a node tells of itself."""
+    """The interface by which a node notes events."""
 
     def note(self, kind: Kind, **details: Value) -> None:
-        """Something has happened; returns at once. The details are those of the kind."""
+        """Note an event, and return at once. The details are those of the kind."""
 
 
 class NoJournal:
-    """Forgets all."""
+    """A journal that keeps nothing."""
 
     def note(self, kind: Kind, **details: Value) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
 
 NO_JOURNAL = NoJournal()
@@ -303,7 +303,7 @@ class RecentEvents:
         """``before``: what the directory has, oldest first."""
         self._node_id, self._role = node_id, role
         self.time_ms, self._written = wall_clock_ms, written
-        """What time it is: the own clock until the quorum's time is known."""
+        """Returns the time: by the own clock until the quorum's time is known."""
         self._events = deque(before or [], maxlen=KEPT_EVENTS)
         self._seq = self._events[-1].seq + 1 if self._events else 1
         self._newest: tuple[Kind, dict[str, Value], int] | None = None
@@ -335,8 +335,8 @@ class RecentEvents:
         self._written(event)
 
     def since(self, at_ms: int, after_seq: int, limit: int) -> tuple[list[NodeEvent], bool]:
-        """At most ``limit`` events from then on whose number is higher, oldest first; and whether
-        there are more.
+        """Return at most ``limit`` events from a time on whose number is higher, oldest first; and
+        whether there are more.
         """
         found = [one for one in self._events if one.at_ms >= at_ms and one.seq > after_seq]
         return found[:limit], len(found) > limit
@@ -367,7 +367,7 @@ class NodeJournal:
         self._thread: threading.Thread | None = None
         self._encode = msgspec.json.Encoder().encode
         self.dropped = 0
-        """Events since the start that are in no file."""
+        """Number of events since the start that are in no file."""
         before: list[NodeEvent] = []
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -379,14 +379,14 @@ class NodeJournal:
             node_id, role, wall_clock_ms=wall_clock_ms, written=self._put, before=before
         )
         self.after = _after(before)
-        """How the life before this one ended, as ``Kind.STARTED`` says it."""
+        """How the process before this one ended, as ``Kind.STARTED`` says it."""
 
     def note(self, kind: Kind, **details: Value) -> None:
         """See ``Journal``."""
         self.recent.note(kind, **details)
 
     def close(self) -> None:
-        """Write what waits; a disk that hangs is waited for no longer than ``CLOSE_S``."""
+        """Write the queued events, within ``CLOSE_S``: a disk may hang."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout=CLOSE_S)
@@ -435,7 +435,7 @@ def _after(before: list[NodeEvent]) -> str:
 
 
 def _bounded(value: Any) -> Value:
-    """Reasons may quote what a stranger sends."""
+    """Shorten a text: reasons may quote what a stranger sends."""
     if isinstance(value, str) and len(value) > TEXT_MAX_CHARS:
         return value[: TEXT_MAX_CHARS - 3] + "..."
     kept: Value = value

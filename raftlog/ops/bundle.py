@@ -33,7 +33,7 @@ from raftlog.errors import ConfigError
 from raftlog.observability.journal import NodeEvent
 from raftlog.ops import doctor, story
 from raftlog.ops.collector import Collector, Diagnosis, nodes_of
-from raftlog.ops.evidence import LogTold, NodeTold, Survey, Timeline
+from raftlog.ops.evidence import LogPeriod, NodeEvents, Survey, Timeline
 from raftlog.ops.history import Period
 
 FORMAT = 2
@@ -57,7 +57,7 @@ class About(msgspec.Struct):
     version: str
     from_ms: int
     to_ms: int
-    nodes: list[NodeTold]
+    nodes: list[NodeEvents]
 
 
 async def diagnose(
@@ -72,7 +72,7 @@ async def diagnose(
 
 def parts_of(
     survey: Survey, timeline: Timeline, diagnoses: Sequence[Diagnosis]
-) -> tuple[dict[str, bytes], list[NodeTold]]:
+) -> tuple[dict[str, bytes], list[NodeEvents]]:
     """Return the parts of a bundle by name, and its nodes, with the reason for what is missing."""
     failures = {one.node.name: one.failure for one in diagnoses}
     nodes = [
@@ -204,7 +204,7 @@ class Bundle:
             except msgspec.DecodeError as error:
                 raise ConfigError(f"{self._file}: events of {one.name}: {error}") from error
             nodes.append(msgspec.structs.replace(one, events=events))
-        log = self._decode("log.json", LogTold)
+        log = self._decode("log.json", LogPeriod)
         return Timeline(first_ms, min(last_ms, self.about.to_ms), tuple(nodes), log)
 
     def _decode(self, name: str, type_: type[Any]) -> Any:

@@ -19,12 +19,12 @@ from raftlog.client.security import ClientSecurity
 from raftlog.endpoint import endpoint_on, parse_endpoint
 from raftlog.observability.journal import NodeEvent, typed_details
 from raftlog.ops.evidence import (
+    AskedNode,
     BrokersAnswer,
     BrokerState,
     NodeAnswer,
+    NodeEvents,
     NodeReport,
-    NodeSeen,
-    NodeTold,
     QuorumAnswer,
     Reach,
     Survey,
@@ -52,7 +52,7 @@ MAX_ADDRESSES, MAX_BROKERS = 100, 50
 MAX_AT_ONCE = 100
 """Connections that are open at once."""
 PAGES_MAX = 20
-"""Of a thousand events each: more than a node keeps."""
+"""Bound of the pages of a journal, a thousand events each: more than a node keeps."""
 _PROBE_S, _TLS_S = 0.05, 0.1
 
 
@@ -88,7 +88,7 @@ class NodeAt(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(NamedTuple):
-    """What one node says of its process. ``described`` and ``diagnosed``: fields by name; empty: no
+    """A node's account of its process. ``described`` and ``diagnosed``: fields by name; empty: no
     answer, and ``failure`` says why.
     """
 
@@ -131,7 +131,7 @@ class Collector:
 
     async def journals(
         self, survey: Survey, nodes: Iterable[NodeAt], max_age_ms: int, timeout_s: float
-    ) -> list[NodeTold]:
+    ) -> list[NodeEvents]:
         """Read the journal of each node, as far back as that by the node's own clock.
 
         Times are set to the clock of the surveyed cluster, where a node's clock differs now.
@@ -141,7 +141,7 @@ class Collector:
             *(self._journal(one, max_age_ms, ahead_ms, timeout_s) for one in nodes)
         )
         # A node whose id was unknown is one with the node whose name it has answered.
-        by_name: dict[str, NodeTold] = {}
+        by_name: dict[str, NodeEvents] = {}
         for one in found:
             if one.name not in by_name or by_name[one.name].failure:
                 by_name[one.name] = one
@@ -205,20 +205,20 @@ class Collector:
 
     async def look_at(
         self, address: str, timeout_s: float, resolved: Callable[[], None]
-    ) -> NodeSeen:
+    ) -> AskedNode:
         """Ask one address as a controller. ``resolved`` is called once its host is resolved."""
         unknown = await host_failure(address, timeout_s)
         resolved()
         if unknown:
-            return NodeSeen(address, Reach.UNRESOLVED, None, unknown)
+            return AskedNode(address, Reach.UNRESOLVED, None, unknown)
         begun_ms = _now_ms()
         quorum, node = await self.call(address, [DESCRIBE_QUORUM, _DESCRIBE_NODE], timeout_s)
         if quorum.response is not None:
             one = _struct(quorum.response, QuorumAnswer)
             report = _report(f"node {one.node_id}", node, begun_ms)
-            return NodeSeen(address, Reach.ANSWERS, one, node_id=one.node_id, report=report)
+            return AskedNode(address, Reach.ANSWERS, one, node_id=one.node_id, report=report)
         reach, tls = await self._reach(address, quorum.status)
-        return NodeSeen(address, reach, None, quorum.failure, round(timeout_s * 1000), tls=tls)
+        return AskedNode(address, reach, None, quorum.failure, round(timeout_s * 1000), tls=tls)
 
     async def report(self, name: str, address: str, timeout_s: float) -> NodeReport | None:
         """Ask a node about itself; None: it does not answer, or refuses this client."""
@@ -253,7 +253,7 @@ class Collector:
 
     async def _journal(
         self, node: NodeAt, max_age_ms: int, ahead_ms: int, timeout_s: float
-    ) -> NodeTold:
+    ) -> NodeEvents:
         """``ahead_ms``: the cluster's clock against the clock here."""
         events: list[NodeEvent] = []
         failure = ""
@@ -276,7 +276,7 @@ class Collector:
             events += [_event(found, one, shift_ms) for one in found.events]
             if not found.more:
                 break
-        return NodeTold(node.name, node.role, node.node_id, tuple(events), failure, node.endpoint)
+        return NodeEvents(node.name, node.role, node.node_id, tuple(events), failure, node.endpoint)
 
 
 class _Look:
@@ -287,7 +287,7 @@ class _Look:
         self._begun = self._loop.time()
         self._timeout_s, self._collector = timeout_s, collector
         self._until = self._begun + timeout_s
-        self._asked: dict[str, asyncio.Task[NodeSeen]] = {}
+        self._asked: dict[str, asyncio.Task[AskedNode]] = {}
         self._unresolved: set[str] = set()
         """Addresses whose host names are being looked up."""
         self._brokers: dict[tuple[str, int], asyncio.Task[Called]] = {}
@@ -297,7 +297,7 @@ class _Look:
 
     async def survey(self) -> Survey:
         """See ``Collector.survey``."""
-        seen: dict[str, NodeSeen] = {}
+        seen: dict[str, AskedNode] = {}
         while len(seen) < len(self._asked) and (left := self._until - self._loop.time()) > 0:
             waiting = [task for address, task in self._asked.items() if address not in seen]
             done, _ = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -311,7 +311,7 @@ class _Look:
                 await _end(task)
                 failure = f"nothing came within {waited_ms} ms"
                 reach = Reach.UNRESOLVED if address in self._unresolved else Reach.SILENT
-                seen[address] = NodeSeen(address, reach, None, failure, waited_ms)
+                seen[address] = AskedNode(address, reach, None, failure, waited_ms)
         nodes = _once_a_node(list(seen.values()))
         brokers = await self._brokers_of(Survey(nodes).leader)
         reports = await self._reports_of(brokers.response)
@@ -326,7 +326,7 @@ class _Look:
                 self._collector.look_at(address, self._timeout_s, resolved)
             )
 
-    def _learn(self, node: NodeSeen) -> None:
+    def _learn(self, node: AskedNode) -> None:
         """Ask the voters that a node names, and a leader for the brokers; a leader ends the
         patience with nodes that do not answer.
         """
@@ -451,7 +451,7 @@ async def _end(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _once_a_node(seen: list[NodeSeen]) -> tuple[NodeSeen, ...]:
+def _once_a_node(seen: list[AskedNode]) -> tuple[AskedNode, ...]:
     """Return each node once, under the address by which the others know it, with its id where any
     node tells it.
     """
@@ -462,7 +462,7 @@ def _once_a_node(seen: list[NodeSeen]) -> tuple[NodeSeen, ...]:
         for voter in node.description.voters
         if voter.endpoint
     }
-    found: dict[object, NodeSeen] = {}
+    found: dict[object, AskedNode] = {}
     for node in sorted(seen, key=lambda one: (one.endpoint not in ids, one.endpoint)):
         node_id = node.node_id if node.description is not None else ids.get(node.endpoint, -1)
         key: object = node_id if node_id >= 0 else node.endpoint

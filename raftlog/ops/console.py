@@ -1,4 +1,4 @@
-"""The console's HTTP side: who may look, one look for all who watch, and the page's files."""
+"""The console over HTTP: access, one look at the cluster for all subscribers, the page's files."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _BEARER = "Bearer "
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """``status``: of HTTP; ``reason``: for the person at the page."""
+    """A refusal. ``status``: the HTTP status; ``reason``: a sentence for the page."""
 
     status: int
     reason: str
 
 
 class Door:
-    """``secured``: the node asks its clients who they are, so the console asks, too. ``token``:
-    empty, none is configured.
+    """Access to the console. ``secured``: the node authenticates its clients, so the console does,
+    too. ``token``: the configured token; empty: none.
     """
 
     def __init__(self, *, secured: bool, token: str = "") -> None:
         self._secured, self._token = secured, token.encode()
 
     def refusal(self, headers: Mapping[str, str]) -> Refused | None:
-        """Why this request sees nothing; None: it may see all. The names are lower case."""
+        """Return why this request is refused; None: it is not. The header names are lower case."""
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return Refused(403, "the console answers its own page only")
         if not self._token:
@@ -66,8 +66,8 @@ class Door:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file. Raises ConfigError for a file that others may read, for none, and for a
-    token that can be guessed.
+    """Return the token in a file. Raises ConfigError for a file that is missing or that others may
+    read, and for a token that can be guessed.
     """
     try:
         if exposed(path):
@@ -92,10 +92,10 @@ Look = Callable[[], Awaitable[bytes]]
 
 
 class Feed:
-    """Looks while somebody waits for news, at most once in ``pause_s``.
+    """Looks at the cluster while a subscriber waits, at most once in ``pause_s``.
 
-    Nothing is queued: who is slow gets the newest when it comes back, and who does not read at all
-    does not wait, so nothing is collected for it.
+    Nothing is queued: a slow subscriber gets the newest document, and for one that does not read
+    nothing is collected.
     """
 
     def __init__(self, look: Look, *, pause_s: float, max_subscribers: int) -> None:
@@ -110,12 +110,12 @@ class Feed:
 
     @property
     def subscribers(self) -> int:
-        """How many places are taken."""
+        """Number of subscribers."""
         return self._places.total
 
     def subscribe(self, host: str) -> bool:
-        """Take a place for a client of this address; False: there is none for it. Every place is to
-        be given back.
+        """Take a place for a client of this address; False: there is none. ``unsubscribe`` gives it
+        back.
         """
         return not self.closed and self._places.take(host)
 
@@ -124,8 +124,8 @@ class Feed:
         self._places.give_back(host)
 
     async def after(self, seen: int) -> tuple[int, bytes]:
-        """The newest look and its number, once there is one that is not number ``seen``. 0: none
-        was seen; number 0: the feed is closed.
+        """Return the newest document and its number, once it is not number ``seen`` (0: none was
+        seen). Number 0: the feed is closed.
         """
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked_at > self._pause_s:
@@ -142,7 +142,7 @@ class Feed:
         return (0, b"") if self.closed else (self._number, self._newest)
 
     async def close(self) -> None:
-        """End the look under way; who waits gets number 0."""
+        """End the look under way; subscribers get number 0."""
         self.closed = True
         if self._task is not None:
             self._task.cancel()
@@ -170,23 +170,23 @@ class Feed:
 
 
 class Local(NamedTuple):
-    """How to read it; each is asked anew at each look."""
+    """How to read the node's memory; each function is called at each look."""
 
     role: str
     node_id: int
     image: Callable[[], Image]
     newest_chunks: Callable[[int], Sequence[bytes]]
-    """Of the log in memory, at most so many, ascending."""
+    """Returns at most so many chunks of the log in memory, ascending."""
     committed_end: Callable[[], int]
     controllers: Callable[[], Sequence[str]]
-    """Addresses of controllers, to ask for the rest of the cluster."""
+    """Returns the addresses of controllers, to survey the rest of the cluster."""
 
 
 MAX_SUBSCRIBERS = 32
-"""Streams of events; one address has no more of them than it leaves to others."""
+"""Bound of the event streams; one address has at most half of what is left."""
 PAUSE_S = 2.0
 STALLED_S = 10.0
-"""A stream whose client has taken nothing for so long is closed."""
+"""Time after which a stream whose client reads nothing is closed."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
@@ -210,7 +210,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
-    """``look``: makes what the page shows, as JSON in one line."""
+    """The console of one node. ``look`` returns the page's document as JSON in one line."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class Console:
         self.feed = Feed(look, pause_s=pause_s, max_subscribers=max_subscribers)
 
     def routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
-        """``guard``: what the listener asks of those who want more than health."""
+        """Return the routes; ``guard`` wraps an answer that only permitted clients get."""
         return [
             Route("/console", guard(_asset("index.html"))),
             *(
@@ -249,7 +249,7 @@ class Console:
         peer: HttpPeer = getattr(request.state, PEER)
         if not self.feed.subscribe(peer.host):
             return PlainTextResponse(
-                "as many pages look at this node's console as may\n",
+                "too many pages show this node's console; the limit is reached\n",
                 503,
                 {**HEADERS, "Retry-After": "5"},
             )
@@ -257,9 +257,7 @@ class Console:
 
 
 class _Stream(StreamingResponse):
-    """Holds one place of the feed, and gives it back however the connection ends, or when nothing
-    of it is read any more.
-    """
+    """Holds one place of the feed until the connection ends or its client reads no more."""
 
     def __init__(self, feed: Feed, peer: HttpPeer) -> None:
         super().__init__(_told(feed), media_type="text/event-stream", headers=HEADERS)
@@ -303,7 +301,7 @@ def _content(name: str) -> bytes:
 
 
 def console_of(config: NodeConfig, local: Local) -> Console:
-    """The console of one node. Raises ConfigError for a token that cannot be used."""
+    """Return the console of one node. Raises ConfigError for a token that cannot be used."""
     return Console(_LateLooker(local, ClientSecurity(peer_tls(config))).look, door_of(config))
 
 
@@ -326,7 +324,7 @@ class _LateLooker:
 
 
 def door_of(config: NodeConfig) -> Door:
-    """Who may look. Raises ConfigError."""
+    """Return the access rules of one node. Raises ConfigError."""
     secured = (
         config.http_tls is not None
         or bool(config.settings.authorizer_class_name)

@@ -37,7 +37,7 @@ MAX_BROKERS = 200
 MAX_TOPICS = 200
 MAX_CONFIGS = 200
 MAX_READ = 5_000
-"""Of topics, for one look: which are the first by name among more, it does not find out."""
+"""Bound of the topics that one look reads: among more, the first by name are not found."""
 MAX_LINES = 100
 MAX_FINDINGS = 50
 
@@ -49,7 +49,9 @@ def document(
     story: Story | None,
     node: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """``node``: who shows it. ``story``: of the last hour; None: not asked yet."""
+    """Return the page's document. ``node``: the node that serves it. ``story``: the last hour;
+    None: no journal was read yet.
+    """
     findings = diagnose(survey)
     said = of_doctor(survey, findings)
     said["findings"] = said["findings"][:MAX_FINDINGS]
@@ -118,7 +120,7 @@ def _lao(survey: Survey) -> dict[str, Any]:
 
 
 def _registered_brokers(image: Image) -> dict[str, Any]:
-    """What is left without a leader: who was registered when this node heard one last."""
+    """Return what is known without a leader: the registrations in this node's image."""
     unknown = dict.fromkeys(("applied", "lag", "leads"))
     ids = sorted(image.brokers)[:MAX_BROKERS]
     return {
@@ -195,7 +197,7 @@ def _configs(image: Image) -> dict[str, Any]:
 def _incidents(story: Story | None, changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if story is None:
         return {"summary": [], "missing": [], "shown": None}
-    lines = sorted((*story.lines, *altered(changes, story.from_ms)), key=lambda one: one.at_ms)
+    lines = sorted((*story.lines, *change_lines(changes, story.from_ms)), key=lambda one: one.at_ms)
     return {
         "summary": list(story.summary),
         "missing": list(story.missing[:MAX_NODES]),
@@ -224,8 +226,9 @@ _ALTERATIONS: Mapping[str, str] = {
 }
 
 
-def altered(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
-    """Lines of the changes since then. ``changes``: rows of the last changes, the newest first.
+def change_lines(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
+    """Return lines for the changes since a time. ``changes``: rows of the last changes, the newest
+    first.
 
     What the controller wrote by itself, as the first records of a new cluster, is no incident,
     but a broker that it fenced is: the journals of nodes do not tell of that.
@@ -264,7 +267,7 @@ def _line(one: Mapping[str, Any], text: str, until_ms: int) -> Line:
 MAX_CHANGES = 50
 MAX_CHUNKS = 200
 MAX_RECORDS = 500
-"""Decoded in one look: the newest."""
+"""Bound of the records that one look decodes: the newest."""
 TEXT_MAX_CHARS = 240
 _UNTOLD = frozenset(
     {
@@ -286,15 +289,15 @@ class RecentChanges:
     def __init__(self) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=MAX_CHANGES)
         self._behind = 0
-        """All below was looked at, or has been passed over."""
+        """End of the records that were read or passed over, exclusive."""
         self._before = Image()
-        """Of the look before: a topic that was removed since has its name there."""
+        """Image of the look before: a topic that was removed since has its name there."""
         self._new_names: dict[str, str] = {}
-        """Of topics, by id, that were made since: one may be gone before anybody looks."""
+        """Names by id of topics created since: one may be removed before the next look."""
 
     def read(self, newest: Sequence[bytes], until: int, image: Image) -> list[dict[str, Any]]:
-        """The newest first. ``newest``: chunks of the log, ascending; ``until``: exclusive, the end
-        of what is committed; ``image``: names the topics.
+        """Return the rows of the newest changes, the newest first. ``newest``: chunks of the log,
+        ascending; ``until``: the end of what is committed, exclusive; ``image``: names the topics.
         """
         found: list[tuple[int, batch.BatchHeader, Any]] = []
         for chunk in reversed(newest):
@@ -316,9 +319,9 @@ class RecentChanges:
     def _add(
         self, offset: int, header: batch.BatchHeader, data: batch.RecordData, image: Image
     ) -> None:
-        """A row. The partitions of a new topic go into that of the topic, and changes of partitions
-        at one time into one [a broker that is fenced is in hundreds: they pushed out what people
-        had done]. So does a key that a program puts again and again.
+        """Add a row. The partitions of a new topic go into that of the topic, and changes of
+        partitions at one time into one [a broker that is fenced is in hundreds: they pushed out
+        what people had done]. So does a key that a program puts again and again.
         """
         last = self._kept[-1] if self._kept else None
         if last is not None and _goes_with(last, header, data):
@@ -331,7 +334,7 @@ class RecentChanges:
         self._kept.append(row)
 
     def _name_of(self, data: batch.RecordData, image: Image) -> Callable[[str], str]:
-        """Finds the name of a topic by its id; empty: nobody knows it."""
+        """Return a function from a topic's id to its name; empty: unknown."""
         if data.type == RecordType.TOPIC:
             fields = record_to_dict(data)
             self._new_names[str(fields["topic_id"])] = str(fields["name"])
@@ -365,7 +368,7 @@ def _is_repeated(last: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 def _newest_of(
     chunk: bytes, header: batch.BatchHeader, most: int
 ) -> list[tuple[int, batch.BatchHeader, batch.RecordData]]:
-    """The last records of a batch; what is passed over costs a step each, and is not copied."""
+    """Return the last records of a batch; the others are not copied."""
     first = max(0, header.record_count - most)
     bodies = islice(batch.bodies(chunk, header), first, None)
     return [
@@ -377,7 +380,7 @@ def _newest_of(
 def _told(
     offset: int, header: batch.BatchHeader, data: batch.RecordData, name_of: Callable[[str], str]
 ) -> dict[str, Any]:
-    """``name_of`` a topic, by its id."""
+    """Return the row of a record. ``name_of`` returns a topic's name by its id."""
     fields = record_to_dict(data)
     if fields.get("proposer_id") == fields.get("proposer_epoch") == 0:
         # The controller by itself. No registration has epoch 0.
@@ -400,7 +403,7 @@ def _told(
 
 
 def _is_trouble(fields: Mapping[str, Any]) -> bool:
-    """Whether a broker was fenced that had not asked for it."""
+    """Return whether a broker was fenced that had not asked for it."""
     return bool(fields.get("fenced")) and int(fields["cause"]) not in PLANNED
 
 
@@ -596,7 +599,7 @@ def _key(one: KeyValue) -> dict[str, Any]:
 
 
 def _locks(read: Iterable[KeyValue], total: int) -> dict[str, Any]:
-    """Locks and elections: the place with the lowest create_offset holds, the others wait."""
+    """Return locks and elections: the lowest create_offset holds, the others wait."""
     queues: dict[tuple[str, str], list[KeyValue]] = {}
     count = 0
     for one in read:
@@ -620,7 +623,7 @@ def _locks(read: Iterable[KeyValue], total: int) -> dict[str, Any]:
 
 
 def _partitions(image: Image) -> dict[str, Any]:
-    """Partitions without a leader come first, then those with replicas out of sync."""
+    """Return partitions: without a leader first, then with replicas out of sync."""
     read = list(islice(image.partitions.values(), MAX_READ))
 
     def name(one: Partition) -> str:
@@ -701,7 +704,7 @@ class Looker:
 
 
 def cleaned(value: Any) -> Any:
-    """Texts of strangers without control characters."""
+    """Return a document without control characters."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ import msgspec
 from raftlog.client.wire import known
 from raftlog.config.sources import LOCAL_DIRECTORY
 from raftlog.ops import node_findings, quorum_findings
-from raftlog.ops.evidence import BrokerState, NodeSeen, QuorumAnswer, Survey
+from raftlog.ops.evidence import AskedNode, BrokerState, QuorumAnswer, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
 from raftlog.plural import counted
 from raftlog.printable import printable
@@ -174,7 +174,7 @@ def _finding(one: Finding, width: int) -> str:
     return "\n".join([*lines, f"      $ {one.command}"] if one.command else lines)
 
 
-def _row(node: NodeSeen, leader: QuorumAnswer | None) -> list[str]:
+def _row(node: AskedNode, leader: QuorumAnswer | None) -> list[str]:
     one = node.description
     shown = [str(node.node_id) if node.node_id >= 0 else "-", node.endpoint]
     if one is None:

@@ -189,7 +189,7 @@ class NodeReport(msgspec.Struct, frozen=True):
         return f"{free} of {total} MiB are free"
 
 
-class NodeSeen(msgspec.Struct, frozen=True):
+class AskedNode(msgspec.Struct, frozen=True):
     """An address that was asked. ``failure``: why there is no description."""
 
     endpoint: str
@@ -216,7 +216,7 @@ class Survey(msgspec.Struct, frozen=True):
     ``brokers``: None if no active controller described them; ``brokers_failure`` says why.
     """
 
-    nodes: tuple[NodeSeen, ...]
+    nodes: tuple[AskedNode, ...]
     brokers: BrokersAnswer | None = None
     brokers_failure: str = ""
     at_ms: int = 0
@@ -312,7 +312,7 @@ class Survey(msgspec.Struct, frozen=True):
             default=None,
         )
 
-    def voters(self) -> Iterator[tuple[Replica, NodeSeen | None]]:
+    def voters(self) -> Iterator[tuple[Replica, AskedNode | None]]:
         """Yield each voter of the voter set that ``best`` has, with the result of asking it; None:
         it was not asked, or its address is another cluster's.
         """
@@ -383,7 +383,7 @@ class Survey(msgspec.Struct, frozen=True):
         )
 
 
-class NodeTold(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeEvents(msgspec.Struct, frozen=True, omit_defaults=True):
     """The journal of one node. ``failure``: why some or all of it is missing; empty: it is whole.
 
     ``endpoint``: empty if it was read from a directory.
@@ -397,7 +397,7 @@ class NodeTold(msgspec.Struct, frozen=True, omit_defaults=True):
     endpoint: str = ""
 
 
-class LogTold(msgspec.Struct, frozen=True):
+class LogPeriod(msgspec.Struct, frozen=True):
     """A period of the log. ``writes_ms``: when clients' writes were appended, ascending;
     ``failure``: why the log could not be read; ``late``: what is missing at its beginning.
     """
@@ -408,7 +408,7 @@ class LogTold(msgspec.Struct, frozen=True):
     late: str = ""
 
 
-NO_LOG = LogTold()
+NO_LOG = LogPeriod()
 
 
 @dataclass(frozen=True)
@@ -419,12 +419,12 @@ class Timeline:
 
     from_ms: int
     to_ms: int
-    nodes: tuple[NodeTold, ...] = ()
-    log: LogTold = NO_LOG
+    nodes: tuple[NodeEvents, ...] = ()
+    log: LogPeriod = NO_LOG
 
     @classmethod
     def until_now(
-        cls, from_ms: int, now_ms: int, nodes: tuple[NodeTold, ...], log: LogTold = NO_LOG
+        cls, from_ms: int, now_ms: int, nodes: tuple[NodeEvents, ...], log: LogPeriod = NO_LOG
     ) -> Timeline:
         """Return a period that ends now, or later where a clock is ahead."""
         newest = [event.at_ms for node in nodes for event in node.events]

@@ -21,7 +21,7 @@ from raftlog.metadata.history import Question
 from raftlog.metadata.kafka_ids import id_field, parse_topic_id, with_kafka_id
 from raftlog.observability.journal import read_journal
 from raftlog.ops.collector import LOOK_S, Collector, nodes_of
-from raftlog.ops.evidence import LogTold, NodeTold, Survey, Timeline
+from raftlog.ops.evidence import LogPeriod, NodeEvents, Survey, Timeline
 from raftlog.ops.logs import LogSource, begins_late, chunks, open_log, require_node
 
 Period = Callable[[Callable[[], int]], tuple[int, int]]
@@ -90,7 +90,7 @@ async def journals_of(
     return survey, Timeline(first_ms, last_ms, tuple(told))
 
 
-def with_log(timeline: Timeline, log: LogTold, now_ms: int) -> Timeline:
+def with_log(timeline: Timeline, log: LogPeriod, now_ms: int) -> Timeline:
     """Return a timeline with its log; a period without an end ends now."""
     if timeline.to_ms > now_ms:
         return Timeline.until_now(timeline.from_ms, now_ms, timeline.nodes, log)
@@ -128,16 +128,16 @@ def timeline_of_directories(directories: Sequence[Path], period: Period) -> Time
 
 def log_of_cluster(
     addresses: Sequence[str], timeout_s: float, first_ms: int, last_ms: int
-) -> LogTold:
+) -> LogPeriod:
     """Read a period of a running cluster's log. Blocks. Raises nothing that the cluster causes."""
     try:
         with open_log(None, None, lambda: addresses, timeout_s) as source:
             return log_of(source, first_ms, last_ms)
     except (ApiError, CorruptLogError, ConfigError) as error:
-        return LogTold(failure=str(error))
+        return LogPeriod(failure=str(error))
 
 
-def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogTold:
+def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogPeriod:
     """Read a period of a log; the log before is folded, and its changes are left out.
 
     Raises ApiError, CorruptLogError, ConfigError.
@@ -167,7 +167,7 @@ def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogTold:
     late = [begins_late(source)]
     if total > len(changes):
         late.append(f"of {total} changes in the period the newest {len(changes)} are told")
-    return LogTold(tuple(changes), tuple(writes), late="; ".join(filter(None, late)))
+    return LogPeriod(tuple(changes), tuple(writes), late="; ".join(filter(None, late)))
 
 
 class StoppedNodes:
@@ -181,7 +181,7 @@ class StoppedNodes:
     def __init__(self, directories: Sequence[Path]) -> None:
         self._stack = ExitStack()
         self._failures: list[str] = []
-        self.nodes: list[NodeTold] = []
+        self.nodes: list[NodeEvents] = []
         try:
             for directory in directories:
                 self._read(directory)
@@ -200,11 +200,11 @@ class StoppedNodes:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def log(self, first_ms: int, last_ms: int) -> LogTold:
+    def log(self, first_ms: int, last_ms: int) -> LogPeriod:
         """Read a period of the log."""
         if self._log is None:
             why = "; ".join(self._failures) or "no directory of a controller was given"
-            return LogTold(failure=why)
+            return LogPeriod(failure=why)
         return log_of(self._log, first_ms, last_ms)
 
     def _read(self, directory: Path) -> None:
@@ -229,7 +229,7 @@ class StoppedNodes:
             self._failures.append(str(error))
 
 
-def _journal_of(directory: Path, role: str) -> NodeTold:
+def _journal_of(directory: Path, role: str) -> NodeEvents:
     # Only here: clients have no storage.
     from raftlog.storage.meta_file import read_identity
 
@@ -238,8 +238,8 @@ def _journal_of(directory: Path, role: str) -> NodeTold:
     try:
         events = tuple(read_journal(directory))
     except OSError as error:
-        return NodeTold(name, role, node_id, failure=f"{directory}: {error.strerror}")
-    return NodeTold(name, role, node_id, events, "" if events else f"{directory} has no journal")
+        return NodeEvents(name, role, node_id, failure=f"{directory}: {error.strerror}")
+    return NodeEvents(name, role, node_id, events, "" if events else f"{directory} has no journal")
 
 
 def _as_kafka(one: Changed) -> Changed:

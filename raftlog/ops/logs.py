@@ -1,5 +1,5 @@
-"""Logs at hand, all read alike: of a running cluster, of a stopped node's directory, of an export;
-and what nodes say of the state and the log, by which a replay is checked.
+"""Sources of a log with one interface: a running cluster, a stopped node's directory, an export;
+and the hashes of state and log that nodes tell, by which a replay is checked.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 POLL_GRACE_S = 2.0
-"""So much later than it should a controller may answer a poll, before another one is looked for."""
+"""Extra time for the answer to a poll before another controller is tried."""
 
 
 class LogSource(Protocol):
-    """A log at hand. Offsets: start inclusive, the others exclusive."""
+    """A source of a log. The start offset is inclusive, the others are exclusive."""
 
     @property
     def cluster_id(self) -> str:
@@ -55,43 +55,43 @@ class LogSource(Protocol):
 
     @property
     def connections(self) -> int:
-        """How many connections to the cluster have been made; 0: it is read from files."""
+        """Number of connections made to the cluster; 0: it is read from files."""
 
     @property
     def origin(self) -> str:
-        """What kind of cluster wrote it; empty: one of raftlog."""
+        """Kind of the cluster that wrote it; empty: raftlog."""
 
     @property
     def start_offset(self) -> int:
-        """The first offset there is."""
+        """First offset of the log."""
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed for certain."""
+        """End of what is committed for certain."""
 
     @property
     def end_offset(self) -> int:
-        """Where reading ends: above the high watermark only in a stopped node's directory."""
+        """End of what can be read: above the high watermark only in a stopped node's directory."""
 
     def now_ms(self) -> int:
-        """The time by the clock that wrote the log: of a running cluster that of its leader, else
+        """Return the time by the clock that wrote the log: of a running cluster its leader's, else
         that of the last batch. Raises ConfigError if no node tells it.
         """
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole verified batches from the one that begins at ``offset``: at least one, then as many
-        as fit.
+        """Return whole verified batches from the one that begins at ``offset``: at least one, then
+        as many as fit.
         """
 
     def said(self) -> list[StateHash]:
-        """What nodes say of the state, as far as it can be had; the offsets may lie beyond the end.
+        """Return the hashes that nodes tell; their offsets may lie beyond the end.
 
         Raises StorageError.
         """
 
     def image_up_to(self, last: int) -> Image:
-        """An image at or below offset ``last`` from which the log goes on: the empty one, or that
-        of a snapshot.
+        """Return an image at or below offset ``last`` that the log continues: the empty image, or
+        that of a snapshot.
 
         Raises ConfigError if the log begins above 0 and there is none; CorruptLogError, ApiError.
         """
@@ -128,15 +128,15 @@ def open_log(
 
 
 def say_left_out(log: DirectoryReader) -> None:
-    """A damaged snapshot is no reason not to read the log, and none to be silent: without it less
-    may be proven to be committed.
+    """Warn of damaged snapshots: the log is read all the same, but less of it may be proven to be
+    committed.
     """
     for what in log.left_out:
         _warn(f"{what}; it is left out")
 
 
 def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterator[bytes]:
-    """All chunks until one reaches ``until`` (exclusive); the last may go beyond.
+    """Yield all chunks until one reaches ``until`` (exclusive); the last may go beyond.
 
     From ``begin``, where a batch must begin, or from the log's start, where one is known to. Each
     chunk must begin where it was asked for: a source that skips records would not be noticed later.
@@ -159,7 +159,7 @@ def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterat
 
 
 def begins_late(source: LogSource) -> str:
-    """What to tell people about a log that does not begin at 0; empty if it does."""
+    """Return a sentence about a log that does not begin at 0; empty if it does."""
     start = source.start_offset
     return (
         f"history begins at offset {start}: what was before was dropped after a snapshot"
@@ -175,7 +175,7 @@ def _not_before(last: int, first: int) -> ConfigError:
 
 
 def _loaded(read: Callable[[int], bytes]) -> Image:
-    """The image of a snapshot whose bytes from a position on ``read`` gives."""
+    """Return the image of a snapshot; ``read`` returns its bytes from a position on."""
     loader = SnapshotLoader()
     position = 0
     while data := read(position):
@@ -185,9 +185,7 @@ def _loaded(read: Callable[[int], bytes]) -> Image:
 
 
 class DirectoryLog:
-    """A stopped node's log.
-
-    What of its tail is committed it cannot know; what the log itself proves is.
+    """A stopped node's log. Of its tail only what the log itself proves is committed.
 
     Proof is a progress record, which says how far the log was committed when it was written; a log
     with a single voter is committed to its end.
@@ -205,7 +203,7 @@ class DirectoryLog:
 
     @property
     def high_watermark(self) -> int:
-        """Found by reading the whole log, once."""
+        """End of what is proven to be committed, found by reading the whole log once."""
         if self._high_watermark is None:
             self._high_watermark = self._find_high_watermark()
         return self._high_watermark
@@ -219,7 +217,7 @@ class DirectoryLog:
         return last
 
     def assume_committed(self) -> None:
-        """Take the operator's word for it: all of the log is committed."""
+        """Treat all of the log as committed, as the operator says."""
         self._high_watermark = self.end_offset
 
     def read(self, offset: int, max_bytes: int) -> bytes:
@@ -242,7 +240,7 @@ class DirectoryLog:
         return _loaded(lambda position: self._log.read_snapshot(fitting[-1], position, READ_BYTES))
 
     def said(self) -> list[StateHash]:
-        """What the snapshots beside the log say of the state."""
+        """Return the hashes of the snapshots beside the log."""
         return said_by_directory(self._log)
 
     def _find_high_watermark(self) -> int:
@@ -278,7 +276,7 @@ class ExportLog:
         self.generation = manifest.generation
         self.origin = manifest.origin
         self.doubt = manifest.doubt
-        """What is known to be wrong with its state; empty: nothing."""
+        """Known error of the exported state; empty: none."""
         self.start_offset = manifest.history_begin
         self.high_watermark = self.end_offset = manifest.end_offset
 
@@ -303,7 +301,7 @@ class ExportLog:
         return chunk
 
     def said(self) -> list[StateHash]:
-        """What its manifest has recorded."""
+        """Return the hashes in the manifest."""
         return list(self._said)
 
     def image_up_to(self, last: int) -> Image:
@@ -384,7 +382,7 @@ class RunningLog:
 
     @property
     def connections(self) -> int:
-        """How many connections to controllers have been made."""
+        """Number of connections made to controllers."""
         return self._reader.connections
 
     def read(self, offset: int, max_bytes: int) -> bytes:
@@ -395,7 +393,7 @@ class RunningLog:
         return chunk
 
     def call(self, body: Message, *, principal: str = "") -> ControllerResponse:
-        """Ask the active controller something else.
+        """Send another request to the active controller.
 
         Raises ApiError; refused items are in the response.
         """
@@ -411,9 +409,9 @@ class RunningLog:
         return self._runner.run(ask())
 
     def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
-        """As ``read``; empty if nothing new is committed within ``wait_s``.
+        """Read as ``read`` does; empty if nothing new is committed within ``wait_s``.
 
-        Raises ApiError, at the latest seconds after that.
+        Raises ApiError, at the latest ``POLL_GRACE_S`` after that.
         """
         chunk = self._runner.run(self._poll(offset, max_bytes, wait_s))
         for header in batch.headers(chunk, verify=False):
@@ -432,11 +430,11 @@ class RunningLog:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answers") from None
 
     def said(self) -> list[StateHash]:
-        """What the nodes of the quorum, those that answer, say of their state."""
+        """Return the hashes that the nodes of the quorum tell."""
         return self._runner.run(self._state_hashes.ask())
 
     def image_up_to(self, last: int) -> Image:
-        """See LogSource: that of the newest snapshot, the only one that is told of."""
+        """See LogSource: the image of the newest snapshot, the only one that the cluster names."""
         if self._snapshot_id is None:
             return Image()
         if self._snapshot_id.end_offset - 1 > last:
@@ -458,9 +456,7 @@ class RunningLog:
 
 
 ANSWER_WITHIN_S = 2.0
-"""For each question: a node that does not answer is not recorded, and the export does not wait for
-it.
-"""
+"""Time for each answer: a node that is later is left out, and the export does not wait for it."""
 READ_BYTES = 1 << 20
 
 
@@ -521,8 +517,8 @@ class _StateHashes:
 
 
 def said_by_directory(log: DirectoryReader) -> list[StateHash]:
-    """What the sound snapshots in a stopped node's directory say; a damaged one is no reason not to
-    export the log. Raises StorageError.
+    """Return the hashes of the sound snapshots in a stopped node's directory; damaged ones are left
+    out. Raises StorageError.
     """
     said: list[StateHash] = []
     for snapshot_id in log.snapshots:
@@ -540,7 +536,7 @@ def said_by_directory(log: DirectoryReader) -> list[StateHash]:
 
 
 def _footer_of(log: DirectoryReader, snapshot_id: SnapshotId) -> Footer:
-    """The footer of a snapshot, checked from end to end.
+    """Return the footer of a snapshot, checked from end to end.
 
     Raises CorruptLogError, StorageError.
     """
@@ -574,10 +570,7 @@ def _warn(text: str) -> None:
 
 
 def require_node(directory: Path) -> None:
-    """Whoever reads has nothing to format: say what it is instead, and where there are some.
-
-    Raises ConfigError.
-    """
+    """Raise ConfigError for what is no data directory: what it is instead, and where some are."""
     if (directory / META_FILE).exists():
         return
     if not directory.is_dir():

@@ -8,18 +8,18 @@ from statistics import median_low
 
 from raftlog.config.settings import Settings
 from raftlog.metadata.causes import Cause
-from raftlog.ops.evidence import Broker, BrokerState, NodeReport, NodeSeen, Survey
+from raftlog.ops.evidence import AskedNode, Broker, BrokerState, NodeReport, Survey
 from raftlog.ops.quorum_findings import Finding, Severity, degraded, down, notice
 from raftlog.plural import counted
 from raftlog.transport.tls_look import TlsTrouble
 from raftlog.words import brokers, named, nodes, span
 
 CLOCKS_MS = 1_000
-"""An answer takes a tenth of that at most."""
+"""Difference of two clocks that is worth a finding: ten times the time of an answer."""
 ENDS_SOON_MS = 14 * 86_400_000
 NEARLY_FULL = 0.1
 NEARLY_FULL_BYTES = 20 << 30
-"""A tenth of a large disk is no reason to worry."""
+"""Free space that is enough, however large the disk is."""
 _OURS = (
     "Give the certificate, the token and the authority that these nodes know, by RAFTLOG_TLS_..."
 )
@@ -59,8 +59,8 @@ _TLS: dict[TlsTrouble, tuple[str, str, str]] = {
 
 
 def connections(survey: Survey) -> Iterator[Finding]:
-    """What is in the way of a connection, as far as it is TLS."""
-    by: dict[TlsTrouble, list[NodeSeen]] = defaultdict(list)
+    """TLS keeps a connection from being made."""
+    by: dict[TlsTrouble, list[AskedNode]] = defaultdict(list)
     for node in survey.nodes:
         if node.fails_for_tls:
             by[node.tls.trouble].append(node)
@@ -78,7 +78,7 @@ def connections(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def _where(node: NodeSeen) -> str:
+def _where(node: AskedNode) -> str:
     return f"Node {node.node_id} ({node.endpoint})" if node.node_id >= 0 else node.endpoint
 
 
@@ -92,7 +92,7 @@ def _follows(trouble: TlsTrouble, *, known: bool) -> str:
 
 
 def certificates(survey: Survey) -> Iterator[Finding]:
-    """A node's certificate ends before long."""
+    """A node's certificate expires soon."""
     soon = [
         (one.name, one.node.certificate_ends_at_ms)
         for one in survey.reports
@@ -137,7 +137,7 @@ def clocks(survey: Survey) -> Iterator[Finding]:
 
 
 def full_brokers(survey: Survey) -> Iterator[Finding]:
-    """A broker's disk is below its reserve; of controllers the quorum tells."""
+    """A broker's disk is below its reserve; for controllers see ``low_space``."""
     low = [one for one in _broker_reports(survey) if one.node.low_on_space]
     if low:
         serving = survey.brokers.brokers if survey.brokers is not None else ()
@@ -161,7 +161,7 @@ def _broker_reports(survey: Survey) -> list[NodeReport]:
 
 
 def disks(survey: Survey) -> Iterator[Finding]:
-    """A disk will be full before long. One below its reserve is a finding of its own."""
+    """A disk is nearly full, and not below its reserve."""
     low = {f"node {node_id}" for node_id in survey.low_on_space}
     low |= {one.name for one in _broker_reports(survey) if one.node.low_on_space}
     full = [one for one in survey.reports if one.name not in low and _nearly_full(one)]
@@ -210,7 +210,7 @@ def builds(survey: Survey) -> Iterator[Finding]:
 
 
 def _levels(survey: Survey) -> Iterator[str]:
-    """Which controllers know a feature only up to which level."""
+    """Yield the features that controllers know up to different levels."""
     features: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     best = survey.best
     for one in survey.answers:
@@ -236,16 +236,15 @@ _BY_CAUSE: dict[int, tuple[str, str]] = {
         "raftlog brokers list",
     ),
 }
-"""What to do, and the next command. None that takes anything away [an operator in a hurry copies
-it]."""
+"""Remedy and next command by cause. No command removes anything [operators in a hurry copy it]."""
 SESSION_TIMEOUT_MS = Settings.broker_session_timeout_ms
-"""Of a leader that does not say its own."""
+"""Session timeout of a leader that does not tell its own."""
 HELD_BACK_MS = 1_000
-"""LAO moves with each write; standing still for so long is worth a line."""
+"""Time without progress of LAO that is worth a finding."""
 
 
 def brokers_unknown(survey: Survey) -> Iterator[Finding]:
-    """There is a leader, and it does not describe the brokers."""
+    """The leader does not describe the brokers."""
     if survey.leader is not None and survey.brokers is None and survey.brokers_failure:
         yield degraded(
             "BROKERS_UNKNOWN",
@@ -258,7 +257,7 @@ def brokers_unknown(survey: Survey) -> Iterator[Finding]:
 
 
 def fenced(survey: Survey) -> Iterator[Finding]:
-    """Brokers that are registered and do not serve."""
+    """Registered brokers do not serve."""
     for one in _of(survey):
         if one.state in (BrokerState.ACTIVE, BrokerState.STOPPING):
             continue
@@ -280,7 +279,7 @@ def fenced(survey: Survey) -> Iterator[Finding]:
 
 
 def unregistered(survey: Survey) -> Iterator[Finding]:
-    """Brokers that partitions count on, and that are not registered."""
+    """Replicas are assigned to brokers that are not registered."""
     if missing := _unregistered(survey):
         are = "is" if len(missing) == 1 else "are"
         yield degraded(
@@ -295,8 +294,8 @@ def unregistered(survey: Survey) -> Iterator[Finding]:
 
 
 def silent(survey: Survey) -> Iterator[Finding]:
-    """Brokers that serve, as far as is known, and have been silent for half of their session: who
-    is busy does not miss two heartbeats.
+    """Unfenced brokers have been silent for half of their session: a busy broker does not miss two
+    heartbeats.
     """
     told = survey.brokers.broker_session_timeout_ms if survey.brokers is not None else 0
     session_ms = told or SESSION_TIMEOUT_MS
@@ -347,7 +346,7 @@ def lao_stalled(survey: Survey) -> Iterator[Finding]:
 
 
 def partitions(survey: Survey) -> Iterator[Finding]:
-    """Partitions that are not served as they should be."""
+    """Partitions have no leader, or too few replicas in sync."""
     if survey.brokers is None:
         return
     counts = survey.brokers.partitions
@@ -393,7 +392,7 @@ def partitions(survey: Survey) -> Iterator[Finding]:
 
 
 def none_registered(survey: Survey) -> Iterator[Finding]:
-    """A quorum without brokers."""
+    """No broker is registered."""
     if survey.brokers is not None and not survey.brokers.brokers:
         yield notice(
             "NO_BROKERS",

@@ -1,6 +1,4 @@
-"""What a node keeps and tells about itself, whatever its role: its journal, and the RPCs of
-``raftlog.wire.node``.
-"""
+"""A node's account of itself, whatever its role: its journal, and the RPCs of the service Node."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def _now_ms() -> int:
 
 
 class NodeSelf:
-    """Of one process, once it has its directory for itself.
+    """The journal and the RPCs of one process, once it has locked its directory.
 
     ``http``: where it serves HTTP, empty: nowhere, or not yet; ``metrics``: what it shows there;
     ``low_on_space``: whether its disk is below the reserve; ``log_contradiction``: as DescribeNode
@@ -75,13 +73,13 @@ class NodeSelf:
         self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
 
     def keep_to(self, time_ms: Callable[[], int]) -> None:
-        """Events have this time from now on."""
+        """Use this clock for events from now on."""
         self.journal.recent.time_ms = time_ms
 
     def handler(
         self, listener: str, authentication: Authentication | None, duties: Duties
     ) -> object:
-        """What serves the RPCs on one listener; ``duties``: with who may read."""
+        """Return the handler of the RPCs on one listener; ``duties`` includes the readers."""
 
         def may_call(method: str, request: Any, caller: Caller) -> None:
             if authentication is not None:
@@ -110,20 +108,20 @@ class NodeSelf:
         )
 
     def started(self) -> None:
-        """The node serves."""
+        """Note that the node serves."""
         self.journal.note(Kind.STARTED, after=self.journal.after)
         if self.journal.after == "crash":
             log.warning("the life of this node before ended without a stop: a crash, or a kill")
         self._telling = asyncio.create_task(self._find_version(), name="version")
 
     def stopped(self, reason: str, *, clean: bool) -> None:
-        """The node is about to end, for the first reason that is told."""
+        """Note that the node ends; only the first reason is kept."""
         if not self._stopped:
             self._stopped = True
             self.journal.note(Kind.STOPPED, reason=reason, clean=clean)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write the queued events."""
         if self._telling is not None:
             self._telling.cancel()
         self.journal.close()

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
-from raftlog.ops.evidence import NodeSeen, QuorumAnswer, Reach, Replica, Survey
+from raftlog.ops.evidence import AskedNode, QuorumAnswer, Reach, Replica, Survey
 from raftlog.words import clock, named, nodes, span
 
 
 class Severity(IntEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     NOTICE = 1
     """Worth knowing; nothing needs to be done now."""
@@ -25,7 +25,8 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``code`` is for programs and never changes; the sentences are for people.
+    """Something that is wrong. ``code`` is for programs and never changes; the sentences are for
+    people.
 
     ``command``: the next thing to type; empty: there is none that fits.
     """
@@ -49,13 +50,13 @@ notice, degraded, down = map(_of, Severity)
 
 
 HEARD_MS = 2_000
-"""A voter that the leader has heard so lately lives, whatever it says to us."""
+"""Age of the last fetch up to which a voter is alive, whatever it answers here."""
 START = "raftlog controller run -c FILE"
 
 
-def unanswering(survey: Survey) -> Iterator[tuple[NodeSeen, int]]:
-    """Voters that were asked and do not answer, and when the leader last heard of each; -1: never,
-    or nobody leads. A voter whose port refuses connections from here and from the leader has
+def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
+    """Yield voters that do not answer, and the age of each one's last fetch; -1: it never fetched,
+    or no node leads. A voter whose port refuses connections from here and from the leader has
     ended, however lately it was heard.
     """
     leader = survey.leader
@@ -69,17 +70,17 @@ def unanswering(survey: Survey) -> Iterator[tuple[NodeSeen, int]]:
 
 
 def heard(age_ms: int) -> bool:
-    """Whether the leader has heard of a voter lately; -1 is never."""
+    """Return whether the leader has heard a voter lately; -1: it never has."""
     return 0 <= age_ms < HEARD_MS
 
 
-def gone_voters(survey: Survey) -> list[NodeSeen]:
-    """Voters that say nothing, neither to us nor to the leader."""
+def gone_voters(survey: Survey) -> list[AskedNode]:
+    """Return the voters that neither answer here nor fetch from the leader."""
     return [node for node, age_ms in unanswering(survey) if not heard(age_ms)]
 
 
 def voters_left(survey: Survey) -> tuple[int, int]:
-    """How many voters are neither gone nor replaced nor of another cluster, and how many there
+    """Return how many voters are neither gone, replaced nor of another cluster, and how many there
     are.
     """
     total = len(list(survey.voters()))
@@ -87,7 +88,7 @@ def voters_left(survey: Survey) -> tuple[int, int]:
 
 
 def how_many_left(survey: Survey) -> str:
-    """``2 of 3 voters are left: one more failure stops all writes``."""
+    """Return ``2 of 3 voters are left: one more failure stops all writes``."""
     left, total = voters_left(survey)
     spare = left - (total // 2 + 1)
     count = f"{left} of {total} voters {'is' if left == 1 else 'are'} left"
@@ -100,9 +101,9 @@ def how_many_left(survey: Survey) -> str:
     )
 
 
-def lost_voters(survey: Survey, lost: list[NodeSeen], *, capital: bool = False) -> str:
-    """``nodes 1 and 2 refuse connections since 04:54:25Z``, by what was found."""
-    by: dict[Reach, list[NodeSeen]] = defaultdict(list)
+def lost_voters(survey: Survey, lost: list[AskedNode], *, capital: bool = False) -> str:
+    """Return ``nodes 1 and 2 refuse connections since 04:54:25Z``, grouped by result."""
+    by: dict[Reach, list[AskedNode]] = defaultdict(list)
     for node in lost:
         by[node.reach].append(node)
     said = [_found(survey, reach, several) for reach, several in by.items()]
@@ -110,7 +111,7 @@ def lost_voters(survey: Survey, lost: list[NodeSeen], *, capital: bool = False) 
     return text[0].upper() + text[1:] if capital else text
 
 
-def _found(survey: Survey, reach: Reach, lost: list[NodeSeen]) -> str:
+def _found(survey: Survey, reach: Reach, lost: list[AskedNode]) -> str:
     ids = [node.node_id for node in lost]
     since_ms = max(survey.unreachable_ms(one) for one in ids)
     since = f" since {clock(survey.at_ms - since_ms)} ({span(since_ms)})" if since_ms else ""
@@ -121,7 +122,7 @@ def _found(survey: Survey, reach: Reach, lost: list[NodeSeen]) -> str:
 
 
 def ended_first(survey: Survey, missing: list[int]) -> str:
-    """What to do before a process can be started that is there and says nothing."""
+    """Return what to do before a process can be started in place of one that hangs."""
     silent = [
         node.node_id
         for node in survey.nodes
@@ -147,7 +148,7 @@ _NO_WRITES = (
 
 
 def nobody_answers(survey: Survey) -> Iterator[Finding]:
-    """No controller says anything."""
+    """No controller answers."""
     unexplained = [node for node in survey.nodes if not node.fails_for_tls]
     if survey.answers or not unexplained:
         return
@@ -242,7 +243,7 @@ def no_leader(survey: Survey) -> Iterator[Finding]:
 
 
 def _apart(survey: Survey, needed: int) -> Iterator[str]:
-    """Whom the voters that answer do not reach, where none of them reaches enough to be elected."""
+    """Yield the voters that others do not reach, where none reaches enough to be elected."""
     ids = [voter.replica_id for voter, _ in survey.voters()]
     answers = [one for one in survey.answers if one.node_id in ids]
     lost = {
@@ -289,12 +290,12 @@ def writes_refused(survey: Survey) -> Iterator[Finding]:
         )
 
 
-def _tells_more(node: NodeSeen) -> bool:
+def _tells_more(node: AskedNode) -> bool:
     return node.reach is Reach.OTHER and bool(node.failure)
 
 
 BEHIND_MS = 10_000
-"""A voter whose log was complete so long ago is behind; a slow disk alone is milliseconds."""
+"""Age of the last complete log from which a voter is behind; a slow disk is milliseconds."""
 
 
 def missing_voters(survey: Survey) -> Iterator[Finding]:
@@ -325,8 +326,8 @@ def missing_voters(survey: Survey) -> Iterator[Finding]:
     )
 
 
-def _revive(gone: list[NodeSeen]) -> str:
-    """What to do about voters that are gone, by how they are gone."""
+def _revive(gone: list[AskedNode]) -> str:
+    """Return what to do about voters that are gone."""
     reaches = {node.reach for node in gone}
     said = []
     if Reach.REFUSES in reaches:
@@ -346,8 +347,8 @@ def _revive(gone: list[NodeSeen]) -> str:
     return " ".join(said)
 
 
-def _to_revive(gone: list[NodeSeen]) -> str:
-    """The next command; who holds a port has to be known before a node can be started there."""
+def _to_revive(gone: list[AskedNode]) -> str:
+    """Return the next command: a program that holds the port must be found before a start."""
     taken = [node for node in gone if node.reach is Reach.OTHER and not node.fails_for_tls]
     if len(taken) == len(gone):
         return f"ss -ltnp 'sport = :{taken[0].endpoint.rpartition(':')[2]}'"
@@ -355,7 +356,7 @@ def _to_revive(gone: list[NodeSeen]) -> str:
 
 
 def other_directories(survey: Survey) -> Iterator[Finding]:
-    """A node has the id of a voter, and not its data directory."""
+    """A node runs with the id of a voter and another data directory."""
     for node_id, voter in survey.replaced.items():
         yield degraded(
             "VOTER_REPLACED",
@@ -434,7 +435,7 @@ def behind(survey: Survey) -> Iterator[Finding]:
 
 
 def fragile(survey: Survey) -> Iterator[Finding]:
-    """The voter set bears no failure."""
+    """The voter set tolerates no failure."""
     voters = len(list(survey.voters()))
     if survey.leader is not None and voters in (1, 2):
         yield notice(
@@ -551,7 +552,7 @@ def _with_room(survey: Survey, node_id: int) -> str:
 
 
 def refusals(survey: Survey) -> Iterator[Finding]:
-    """Something answers that is no controller, or that does not let us in."""
+    """An address answers that is no controller's, or refuses this client."""
     if not survey.answers:
         return
     known = {voter.replica_id for voter, _ in survey.voters()}

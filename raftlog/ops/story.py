@@ -15,13 +15,14 @@ from raftlog.plural import counted
 from raftlog.words import moment
 
 BEFORE_MS = 10 * 60 * 1000
-"""Changes so long before the first trouble are told apart: one of them may have begun it."""
+"""Time before the first trouble in which a change may have caused it."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """``summary``: one sentence for each kind of trouble. ``missing``: what could not be heard, and
-    why. ``suspects``: what was changed before the first trouble, within ten minutes.
+    """What happened in a period. ``summary``: one sentence for each kind of trouble. ``missing``:
+    what could not be read, and why. ``suspects``: what was changed within ten minutes before the
+    first trouble.
     """
 
     from_ms: int
@@ -33,7 +34,7 @@ class Story:
 
 
 def tell(timeline: Timeline) -> Story:
-    """Everything that is known, in order."""
+    """Return the story of a period."""
     found = [line for rule in RULES for line in rule(timeline)]
     # A leader that hung is why there was another: what it tells comes before.
     lines = tuple(
@@ -49,9 +50,9 @@ def tell(timeline: Timeline) -> Story:
 
 
 def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
-    """A link that was lost says nothing new where the node tells itself that it stopped or did not
-    run. Nor do brokers that reach no controller where the controllers tell that nobody led, or a
-    single one whose fence is told.
+    """Leave out lines that others explain. A lost link says nothing new where the node tells itself
+    that it stopped or did not run. Nor do brokers that reach no controller where the controllers
+    tell that nobody led, or a single one whose fence is told.
     """
     kept = []
     for line in lines:
@@ -70,9 +71,9 @@ def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
 
 
 def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
-    """Whether other lines tell that brokers reached no controller: the fence of the only one, or
-    outages that are more than half of the time [controllers that start after a minute know no
-    leader for a moment, too].
+    """Return whether other lines tell that brokers reached no controller: the fence of the only
+    one, or outages that are more than half of the time [controllers that start after a minute know
+    no leader for a moment, too].
     """
     alone_ms = _both_ms(line, line, to_ms)
     if any(
@@ -85,7 +86,7 @@ def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
 
 
 def _both_ms(one: Line, other: Line, to_ms: int) -> int:
-    """How long two lines have in common."""
+    """Return how long two lines overlap."""
     ends = [to_ms if line.until_ms < 0 else line.until_ms for line in (one, other)]
     return max(0, min(ends) - max(one.at_ms, other.at_ms))
 
@@ -133,7 +134,7 @@ _IN_SHORT = {
     "PARTITIONS_OFFLINE": ("loss of partitions", "losses of partitions"),
     "WRITE_GAP": ("gap in the writes", "gaps in the writes"),
 }
-"""Of each code that may be trouble, in the order of the summary."""
+"""Singular and plural of each code that may be trouble, in the order of the summary."""
 
 
 def _suspects(lines: tuple[Line, ...]) -> tuple[Line, ...]:

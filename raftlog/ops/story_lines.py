@@ -21,14 +21,14 @@ from raftlog.words import brokers as broker_list
 
 
 class Weight(IntEnum):
-    """What a line is."""
+    """The weight of a line."""
 
     NOTE = 1
-    """Normal, and part of the story."""
+    """A normal event."""
     CHANGE = 2
-    """Somebody did it, or it was planned."""
+    """A planned event, or a change by a principal."""
     TROUBLE = 3
-    """Something did not work."""
+    """Something failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class Line:
 
     @property
     def lasted_ms(self) -> int:
-        """How long it took; 0: no time, or nobody knows."""
+        """Length in milliseconds; 0: none, or unknown."""
         return max(0, self.until_ms - self.at_ms) if self.until_ms > 0 else 0
 
 
 def took(ms: int) -> str:
-    """A duration in words: 120 ms, 9.3 s, 4 min 10 s, 2 h 5 min."""
+    """Return a duration in words: 120 ms, 9.3 s, 4 min 10 s, 2 h 5 min."""
     if ms < 1_000:
         return f"{ms} ms"
     if ms < 60_000:
@@ -67,7 +67,7 @@ def took(ms: int) -> str:
 
 
 _LIFE = (Kind.STARTED, Kind.STOPPED)
-"""No state of a process outlives it."""
+"""Events that end every state of a process."""
 
 
 class Span(NamedTuple):
@@ -78,16 +78,16 @@ class Span(NamedTuple):
 
     @property
     def until_ms(self) -> int:
-        """When it ended; -1: it is open at the end."""
+        """End of the span; -1: it is open at the end of the evidence."""
         return -1 if self.ended is None else self.ended.at_ms
 
     def lasted_ms(self, to_ms: int) -> int:
-        """Its length; ``to_ms``: the end of the evidence."""
+        """Return the length; ``to_ms``: the end of the evidence."""
         return (to_ms if self.ended is None else self.ended.at_ms) - self.begun.at_ms
 
 
 def spans(timeline: Timeline, opens: Kind, closes: Iterable[Kind], subject: str = "") -> list[Span]:
-    """All spans that one kind of event opens, by their beginnings.
+    """Return all spans that one kind of event opens, by their beginnings.
 
     Only the node that opened a span closes it, by an event of ``closes`` about the same
     ``subject`` (a detail), or by its own start or stop. Where its journal left events out, the
@@ -114,7 +114,7 @@ def spans(timeline: Timeline, opens: Kind, closes: Iterable[Kind], subject: str 
 
 
 def overlapping(found: Iterable[Span]) -> Iterator[list[Span]]:
-    """Groups of spans, ascending, each of which overlaps with one before it."""
+    """Yield groups of overlapping spans, ascending."""
     group: list[Span] = []
     for one in found:
         if group and one.begun.at_ms > until_ms(group) >= 0:
@@ -126,13 +126,13 @@ def overlapping(found: Iterable[Span]) -> Iterator[list[Span]]:
 
 
 def until_ms(group: list[Span]) -> int:
-    """When the last of them ended; -1: one is open at the end."""
+    """Return when the last span of a group ended; -1: one is open at the end."""
     ends = [one.until_ms for one in group]
     return -1 if -1 in ends else max(ends)
 
 
 def for_how_long(group: list[Span], before_ms: int = 0) -> str:
-    """``for 22 s``, ``for up to 22 s`` where their lengths differ; of spans that have ended.
+    """Return ``for 22 s``; ``for up to 22 s`` where the lengths of the ended spans differ.
 
     ``before_ms``: how long each had lasted when it was noticed.
     """
@@ -142,14 +142,14 @@ def for_how_long(group: list[Span], before_ms: int = 0) -> str:
 
 
 BEFORE_MS = 60_000
-"""What happened to a leader so long before its successor was elected may have to do with it."""
+"""Time before an election in which events of the old leader may explain it."""
 
 
 _LEADER_KNOWN = (Kind.BECAME_LEADER, Kind.LEADER_CHANGED)
 
 
 class Elected(NamedTuple):
-    """``before``: who led before, -1: nobody, or it is not known."""
+    """An election. ``before``: the leader of the epoch before; -1: none, or unknown."""
 
     at_ms: int
     epoch: int
@@ -158,7 +158,7 @@ class Elected(NamedTuple):
 
 
 def elected(timeline: Timeline) -> list[Elected]:
-    """By the log, and by the journals where the log cannot be read."""
+    """Return the elections of the log, and of the journals where the log cannot be read."""
     found: dict[int, Elected] = {}
     for change in timeline.changes("leader"):
         new, old = decoded(change.after), decoded(change.before)
@@ -177,7 +177,7 @@ def elected(timeline: Timeline) -> list[Elected]:
 
 
 def elections(timeline: Timeline) -> Iterator[Line]:
-    """One line for each new leader."""
+    """Yield a line for each new leader."""
     known = elected(timeline)
     for earlier, one in zip((None, *known), known, strict=False):
         won = _last_of_epoch(timeline.of_node(one.leader_id, Kind.BECAME_LEADER), one.epoch)
@@ -208,7 +208,7 @@ def elections(timeline: Timeline) -> Iterator[Line]:
 
 
 def outages(timeline: Timeline) -> Iterator[Line]:
-    """Times of more than a second without a leader, as the nodes saw them."""
+    """Yield the times of more than a second without a leader, as the nodes saw them."""
     found = spans(timeline, Kind.NO_LEADER, _LEADER_KNOWN)
     return (_outage(group) for group in overlapping(found))
 
@@ -228,7 +228,7 @@ def _outage(group: list[Span]) -> Line:
 
 
 def _since(earlier: Elected | None) -> Elected:
-    """The election before; one of old where none is known.
+    """Return the election before; a very old one where none is known.
 
     What befell its leader sooner ended another leadership [a node that led, was restarted, led
     again and handed over had been without a leader for all of that time].
@@ -239,8 +239,8 @@ def _since(earlier: Elected | None) -> Elected:
 def _begun_ms(
     timeline: Timeline, one: Elected, lost: list[NodeEvent], since_ms: int
 ) -> tuple[int, bool]:
-    """Since when there was no leader, and whether that is known: when the one before resigned,
-    stopped, hung, or was missed. Else when it wrote last: it led until then at least.
+    """Return since when there was no leader, and whether that is known: since the old leader
+    resigned, stopped, hung, or was missed. Else since its last write: it led until then at least.
 
     ``since_ms``: when the one before was elected. What befell it sooner, and what it says later
     than its successor was elected [a leader that hung finds out when it goes on], began nothing.
@@ -306,13 +306,13 @@ def _last_of_epoch(events: list[NodeEvent], epoch: int) -> NodeEvent | None:
 
 
 AROUND_MS = 15_000
-"""Longer than a session: what a broker met so long before it was fenced may be the cause."""
+"""Time before a fence in which events of the broker may explain it: more than a session."""
 ALONE_MS = 2_000
-"""A failover takes less: brokers that reach no controller for longer are worth a line."""
+"""Time without a controller that is worth a line: a failover takes less."""
 
 
 def fences(timeline: Timeline) -> Iterator[Line]:
-    """Fenced, unfenced, registered, unregistered."""
+    """Yield the fences, registrations and removals of brokers."""
     changes = timeline.changes("broker")
     for at, change in enumerate(changes):
         old, new = decoded(change.before), decoded(change.after)
@@ -370,7 +370,7 @@ def _fence(timeline: Timeline, change: Changed, new: dict[str, Any], later: list
 
 
 def _own_words(timeline: Timeline, broker_id: int, at_ms: int, back_ms: int) -> Iterator[str]:
-    """What the broker met itself around the time."""
+    """Yield what the broker's journal says of the time around a fence."""
     until_ms = back_ms if back_ms > 0 else at_ms + AROUND_MS
     for event in timeline.of_node(
         broker_id, Kind.LOOP_STALL, Kind.CONTROLLER_LOST, Kind.STOPPED, Kind.STARTED, Kind.SPACE_LOW
@@ -395,8 +395,8 @@ def _in_words(event: NodeEvent) -> str:
 
 
 def alone(timeline: Timeline) -> Iterator[Line]:
-    """Times in which brokers reached no controller: one line for those that overlap. Of controllers
-    that are all dead nobody else tells.
+    """Yield the times in which brokers reached no controller, one line for those that overlap. No
+    other node tells of controllers that are all dead.
     """
     found = spans(
         timeline,
@@ -436,7 +436,7 @@ def _alone(timeline: Timeline, group: list[Span]) -> Line:
 
 
 def lao_stalls(timeline: Timeline) -> Iterator[Line]:
-    """Times in which LAO stood still, and who held it back."""
+    """Yield the times in which LAO stood still, and the brokers that held it back."""
     for begun, ended in spans(timeline, Kind.LAO_STALLED, (Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP)):
         if ended is None:
             yield _stall(begun, begun.at_ms - 1_000, -1)
@@ -463,13 +463,13 @@ def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
 
 
 NOTICED_MS = 1_000
-"""How long a peer is silent before its loss is noted."""
+"""Silence of a peer after which its loss is noted."""
 SLOW_TOGETHER_MS = 5_000
-"""Slow flushes of a node that are no farther apart are told together."""
+"""Slow flushes of a node that are no farther apart make one line."""
 
 
 def processes(timeline: Timeline) -> Iterator[Line]:
-    """Starts and ends. A crash is told where the next life begins: nobody writes down a kill."""
+    """Yield starts and ends of processes. A crash is known only by the next start."""
     for node in timeline.nodes:
         for event in node.events:
             if timeline.from_ms <= event.at_ms <= timeline.to_ms:
@@ -501,7 +501,7 @@ def _process(event: NodeEvent, name: str) -> Line | None:
 
 
 def links(timeline: Timeline) -> Iterator[Line]:
-    """Nodes that others did not reach: one line for each, however many noticed."""
+    """Yield the nodes that others did not reach: one line for each, however many noticed."""
     by_peer: dict[int, list[Span]] = defaultdict(list)
     for one in spans(timeline, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
         by_peer[one.begun.number("peer_id")].append(one)
@@ -526,7 +526,7 @@ def _link(peer: int, group: list[Span]) -> Line:
 
 
 def stalls(timeline: Timeline) -> Iterator[Line]:
-    """Nodes that did not run, disks that were slow, hung or full, and clocks that were wrong."""
+    """Yield processes that did not run, disks that were slow, hung or full, and wrong clocks."""
     slow: dict[int, list[NodeEvent]] = defaultdict(list)
     for event in timeline.events():
         name = f"{event.role}-{event.node_id}"
@@ -589,25 +589,25 @@ def _slow(events: list[NodeEvent]) -> Line:
 T = TypeVar("T")
 
 ALONE_MAX = 3
-"""More changes of a kind by one principal at a time are told as a number."""
+"""More changes of a kind by one principal at a time are counted in one line."""
 TOGETHER_MS = 5_000
 BURST_MS = 2_000
 GAP_MIN_MS = 1_000
 GAP_FACTOR = 20
 RECENT_WRITES = 50
-"""A gap is one if the writes before it came often."""
+"""Number of writes before a gap that say what is usual."""
 _TOLD = ("topic", "config", "acl", "voters", "feature", "hostname")
 
 
 def alterations(timeline: Timeline) -> Iterator[Line]:
-    """Changes of topics, configs, ACLs, voters, features and hostnames."""
+    """Yield the changes of topics, configs, ACLs, voters, features and hostnames."""
     for kind in _TOLD:
         for together in groups(timeline.changes(kind), _belong):
             yield from _changed_lines(together)
 
 
 def groups(items: Iterable[T], belong: Callable[[T, T], bool]) -> Iterator[list[T]]:
-    """Neighbours that belong together; each is compared with the one before it."""
+    """Yield runs of items of which each belongs to the one before it."""
     group: list[T] = []
     for one in items:
         if group and not belong(group[-1], one):
@@ -649,7 +649,7 @@ def _changed_line(one: Changed, text: str, until_ms: int) -> Line:
 
 
 def partitions(timeline: Timeline) -> Iterator[Line]:
-    """Leaders of partitions that moved or were missing, a line for each burst."""
+    """Yield the moves and losses of partitions' leaders, a line for each burst."""
     moved = (
         one
         for one in timeline.changes("partition")
@@ -684,7 +684,7 @@ def _burst(changes: list[Changed]) -> Line:
 
 
 def gaps(timeline: Timeline) -> Iterator[Line]:
-    """Times without a write in which no write could be committed, where writes had come often.
+    """Yield times without a write in which no write could be committed, after frequent writes.
 
     Idle clients leave no gap: at least half of it must be a time in which the nodes tell that
     nobody led, the leader did not run or answer, or writes were refused.
@@ -718,7 +718,7 @@ def gaps(timeline: Timeline) -> Iterator[Line]:
 
 
 def _halts(timeline: Timeline) -> Iterator[tuple[int, int, str]]:
-    """Times in which no write could be committed: begin, end, and what was the matter."""
+    """Yield the times in which no write could be committed: begin, end, and the cause."""
     known = elected(timeline)
 
     def led(node_id: int, at_ms: int) -> bool:

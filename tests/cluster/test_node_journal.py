@@ -12,13 +12,13 @@ from raftlog.client.security import ClientSecurity
 from raftlog.local.cluster import LocalCluster
 from raftlog.observability.journal import read_journal
 from raftlog.ops.collector import Collector, Diagnosis, nodes_of
-from raftlog.ops.evidence import NodeTold
+from raftlog.ops.evidence import NodeEvents
 
 PLAIN = ClientSecurity()
 
 
-def ask(cluster: LocalCluster) -> dict[str, NodeTold]:
-    async def asked() -> list[NodeTold]:
+def ask(cluster: LocalCluster) -> dict[str, NodeEvents]:
+    async def asked() -> list[NodeEvents]:
         collector = Collector(PLAIN)
         survey = await collector.survey(cluster.bootstrap_controllers.split(","), 5.0)
         return await collector.journals(survey, nodes_of(survey), 0, 5.0)
@@ -26,7 +26,7 @@ def ask(cluster: LocalCluster) -> dict[str, NodeTold]:
     return {one.name: one for one in asyncio.run(asked())}
 
 
-def kinds(one: NodeTold) -> list[str]:
+def kinds(one: NodeEvents) -> list[str]:
     return [event.kind for event in one.events]
 
 

@@ -9,11 +9,11 @@ import msgspec
 
 from raftlog.ops.doctor import diagnose
 from raftlog.ops.evidence import (
+    AskedNode,
     Broker,
     BrokersAnswer,
     BrokerState,
     Feature,
-    NodeSeen,
     Partitions,
     QuorumAnswer,
     Reach,
@@ -81,13 +81,13 @@ def quorum(
     for node_id in range(1, size + 1):
         if node_id in gone:
             found.append(
-                NodeSeen(endpoint(node_id), gone[node_id], None, "the reason", 150, node_id)
+                AskedNode(endpoint(node_id), gone[node_id], None, "the reason", 150, node_id)
             )
             continue
         role = "leader" if node_id == leader else "follower" if leader else "prospective"
         fields = {"role": role, **(says or {}).get(node_id, {})}
         one = described(node_id, voters=states, leader_id=leader or -1, **fields)
-        found.append(NodeSeen(endpoint(node_id), Reach.ANSWERS, one, node_id=node_id))
+        found.append(AskedNode(endpoint(node_id), Reach.ANSWERS, one, node_id=node_id))
     return Survey(tuple(found), brokers, brokers_failure, AT_MS)
 
 

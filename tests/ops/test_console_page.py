@@ -31,10 +31,10 @@ from raftlog.ops.console_page import (
 )
 from raftlog.ops.doctor import diagnose
 from raftlog.ops.evidence import (
+    AskedNode,
     Broker,
     BrokersAnswer,
     BrokerState,
-    NodeSeen,
     QuorumAnswer,
     Reach,
     Replica,
@@ -63,8 +63,8 @@ def _seen(**brokers: Any) -> Survey:
         brokers=described, high_watermark=10, lowest_acknowledged_offset=8, **brokers
     )
     nodes = (
-        NodeSeen("c:1", Reach.ANSWERS, leader, node_id=1),
-        NodeSeen("c:2", Reach.REFUSES, None, "refused", 150, 2),
+        AskedNode("c:1", Reach.ANSWERS, leader, node_id=1),
+        AskedNode("c:2", Reach.REFUSES, None, "refused", 150, 2),
     )
     return Survey(nodes, found, "", 5)
 

@@ -12,7 +12,7 @@ from test_node_findings import EXPIRED, OWN, behind_tls, clocks, disk, told
 
 from raftlog.config.sources import LOCAL_DIRECTORY
 from raftlog.ops.doctor import MOST_FINDINGS, diagnose, document, screen, with_local_commands
-from raftlog.ops.evidence import BrokerState, NodeSeen, Reach, Survey
+from raftlog.ops.evidence import AskedNode, BrokerState, Reach, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
 
 REASON = "UNAVAILABLE: failed to connect: Connection refused (111) \x1b[2J"
@@ -61,7 +61,7 @@ SITUATIONS = {
         quorum(3),
         nodes=(
             *quorum(3).nodes[:2],
-            NodeSeen(
+            AskedNode(
                 endpoint(3),
                 Reach.ANSWERS,
                 described(3, "prospective", [voter(3)], cluster_id="f" * 36),

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from raftlog.metadata.causes import Cause
 from raftlog.ops.doctor import Verdict, diagnose, verdict
-from raftlog.ops.evidence import BrokerState, NodeAnswer, NodeReport, NodeSeen, Reach, Survey
+from raftlog.ops.evidence import AskedNode, BrokerState, NodeAnswer, NodeReport, Reach, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
 from raftlog.transport.tls_look import TlsSeen, TlsTrouble
 
@@ -150,7 +150,7 @@ def test_of_many_nodes_it_says_how_many_more_there_are() -> None:
     full = found(disk_free_bytes=GIB, disk_total_bytes=50 * GIB)
     assert full.endswith("of broker 17 (1024 MiB, 2 % are free) and 3 more is nearly full.")
     expired = TlsSeen(T.EXPIRED, "has expired")
-    strange = [NodeSeen(f"h{one}:1", Reach.OTHER, None, "", tls=expired) for one in range(10, 21)]
+    strange = [AskedNode(f"h{one}:1", Reach.OTHER, None, "", tls=expired) for one in range(10, 21)]
     seen = quorum(3)
     (one,) = diagnose(replace(seen, nodes=(*seen.nodes, *strange)))
     assert one.cause.endswith("h17:1 and 3 more).")
@@ -200,7 +200,7 @@ def test_what_another_cluster_says_of_itself_does_not_count() -> None:
 def test_a_voter_with_another_cluster_id_counts_as_down() -> None:
     seen = quorum(3)
     wrong = described(3, "prospective", [voter(one) for one in (1, 2, 3)], cluster_id="other")
-    nodes = (*seen.nodes[:2], NodeSeen(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
+    nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
     found = only(replace(seen, nodes=nodes))
     assert (found.code, found.severity) == ("NODE_OF_OTHER_CLUSTER", Severity.DEGRADED)
     assert found.cause == (
@@ -213,7 +213,7 @@ def test_a_voter_with_another_cluster_id_counts_as_down() -> None:
 def test_with_it_a_majority_may_be_missing() -> None:
     seen = quorum(3, 0, {2: Reach.REFUSES})
     wrong = described(3, "prospective", [], cluster_id="other")
-    nodes = (*seen.nodes[:2], NodeSeen(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
+    nodes = (*seen.nodes[:2], AskedNode(endpoint(3), Reach.ANSWERS, wrong, node_id=3))
     found = {one.code: one for one in diagnose(replace(seen, nodes=nodes))}
     assert set(found) == {"NO_QUORUM", "NODE_OF_OTHER_CLUSTER"}
     assert "1 of 3 voters answers, 2 are needed" in found["NO_QUORUM"].cause
@@ -222,7 +222,7 @@ def test_with_it_a_majority_may_be_missing() -> None:
 def test_with_it_and_a_voter_that_is_down_fewer_are_left() -> None:
     seen = quorum(5, 1, {4: Reach.REFUSES}, voters={4: {"last_fetch_age_ms": 60_000}})
     wrong = described(5, "prospective", [], cluster_id="other")
-    nodes = (*seen.nodes[:4], NodeSeen(endpoint(5), Reach.ANSWERS, wrong, node_id=5))
+    nodes = (*seen.nodes[:4], AskedNode(endpoint(5), Reach.ANSWERS, wrong, node_id=5))
     found = {one.code: one for one in diagnose(replace(seen, nodes=nodes))}
     assert set(found) == {"VOTER_DOWN", "NODE_OF_OTHER_CLUSTER"}
     assert found["VOTER_DOWN"].consequence == (

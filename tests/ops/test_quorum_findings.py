@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from raftlog.ops import doctor as diagnosis
 from raftlog.ops.doctor import Verdict, diagnose, verdict
-from raftlog.ops.evidence import NodeAnswer, NodeReport, NodeSeen, Reach, Replica, Survey
+from raftlog.ops.evidence import AskedNode, NodeAnswer, NodeReport, Reach, Replica, Survey
 from raftlog.ops.quorum_findings import Severity
 
 R, S = Reach.REFUSES, Reach.SILENT
@@ -257,7 +257,7 @@ def test_two_clusters() -> None:
     other = described(9, "leader", [voter(9)], 9, cluster_id="other")
     both = replace(
         seen,
-        nodes=(*seen.nodes, NodeSeen("127.0.0.1:1", Reach.ANSWERS, other, node_id=9)),
+        nodes=(*seen.nodes, AskedNode("127.0.0.1:1", Reach.ANSWERS, other, node_id=9)),
     )
     assert codes(both)[0] == "CLUSTER_ID_DIFFERS"
     assert CLUSTER in diagnose(both)[0].cause
@@ -265,7 +265,7 @@ def test_two_clusters() -> None:
 
 def test_an_address_of_nobody_is_a_notice() -> None:
     seen = quorum(3)
-    wrong = NodeSeen("127.0.0.1:9", Reach.OTHER, None, "UNIMPLEMENTED: Method not found!")
+    wrong = AskedNode("127.0.0.1:9", Reach.OTHER, None, "UNIMPLEMENTED: Method not found!")
     found = only(replace(seen, nodes=(*seen.nodes, wrong)))
     assert (found.code, found.severity) == ("ADDRESS_WRONG", Severity.NOTICE)
     assert "Method not found" in found.cause
@@ -398,7 +398,7 @@ def beside(node_id: int = 4, **fields: Any) -> Survey:
     states = [voter(one, replica_directory_id=f"dir-{one}") for one in (1, 3, 4)]
     given: dict[str, Any] = {"directory_id": f"dir-{node_id}", "leader_epoch": 63, **fields}
     more = described(node_id, "prospective", states, **given)
-    found = NodeSeen(endpoint(node_id), Reach.ANSWERS, more, node_id=node_id)
+    found = AskedNode(endpoint(node_id), Reach.ANSWERS, more, node_id=node_id)
     nodes = [node for node in sound.nodes if node.node_id != node_id]
     return Survey((*nodes, found), sound.brokers, sound.brokers_failure, sound.at_ms)
 

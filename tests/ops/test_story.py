@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from raftlog.metadata.changes import Changed
 from raftlog.observability.journal import Kind, NodeEvent, checked_details
-from raftlog.ops.evidence import LogTold, NodeTold, Timeline
+from raftlog.ops.evidence import LogPeriod, NodeEvents, Timeline
 from raftlog.ops.story import Story, tell
 from raftlog.ops.story_lines import Line, Weight, took
 from raftlog.principals import ANONYMOUS_PRINCIPAL
@@ -19,14 +19,14 @@ T0 = 1_700_000_000_000
 END = T0 + 3_600_000
 
 
-def node(name: str, *events: tuple[int, Kind, dict[str, Any]], failure: str = "") -> NodeTold:
+def node(name: str, *events: tuple[int, Kind, dict[str, Any]], failure: str = "") -> NodeEvents:
     """Events by milliseconds after T0; their details are checked."""
     role, _, number = name.rpartition("-")
     told = tuple(
         NodeEvent(seq, T0 + at, int(number), role, kind.value, checked_details(kind, details))
         for seq, (at, kind, details) in enumerate(events, 1)
     )
-    return NodeTold(name, role, int(number), told, failure)
+    return NodeEvents(name, role, int(number), told, failure)
 
 
 def change(
@@ -60,8 +60,8 @@ def unfence(at: int) -> Changed:
     return change(at, "broker", "5", old, broker(fenced=False, reason="caught up"))
 
 
-def story(*nodes: NodeTold, log: LogTold | None = None) -> Story:
-    return tell(Timeline(T0, END, nodes, log or LogTold()))
+def story(*nodes: NodeEvents, log: LogPeriod | None = None) -> Story:
+    return tell(Timeline(T0, END, nodes, log or LogPeriod()))
 
 
 def the(told: Story, code: str) -> Line:
@@ -85,7 +85,7 @@ def test_1_a_leader_is_killed() -> None:
     told = story(
         node("controller-1", (90_000, Kind.STARTED, {"after": "crash"})),
         node("controller-2", won(60_050, 4, "leader gone"), active(60_070, 4)),
-        log=LogTold((leader(60_050, 4, 2, 1),), (T0 + 59_000, T0 + 59_900)),
+        log=LogPeriod((leader(60_050, 4, 2, 1),), (T0 + 59_000, T0 + 59_900)),
     )
     line = the(told, "ELECTION")
     assert line.text == (
@@ -108,7 +108,7 @@ def test_2_a_leader_hangs_and_is_replaced_after_the_fetch_timeout() -> None:
              (60_000, Kind.CAMPAIGN_BEGAN, {"epoch": 3, "reason": "fetch timeout",
                                             "last_leader_id": 1}),
              won(60_100, 4, "fetch timeout"), active(60_120, 4)),
-        log=LogTold((leader(60_100, 4, 2, 1),)),
+        log=LogPeriod((leader(60_100, 4, 2, 1),)),
     )  # fmt: skip
     line = the(told, "ELECTION")
     # It led no more when it stopped running, whatever it says when it goes on.
@@ -131,7 +131,7 @@ def test_2a_a_campaign_that_was_won_is_not_that_of_the_next_epoch() -> None:
              (95_001, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "no majority has fetched",
                                               "handed_over": False})),
         node("controller-2", won(81_200, 4, "fetch timeout"), active(81_220, 4)),
-        log=LogTold((leader(60_001, 3, 1, 3), leader(81_200, 4, 2, 1))),
+        log=LogPeriod((leader(60_001, 3, 1, 3), leader(81_200, 4, 2, 1))),
     )  # fmt: skip
     texts = [line.text for line in told.lines if line.code == "ELECTION"]
     assert texts[0].startswith("node 1 leads epoch 3, after 10 ms without a leader")
@@ -144,7 +144,7 @@ def test_3_a_transfer_is_no_trouble() -> None:
              (60_000, Kind.LOST_LEADERSHIP, {"epoch": 3, "reason": "asked to transfer to node 2",
                                               "handed_over": True})),
         node("controller-2", won(60_020, 4, "leader resigned"), active(60_030, 4)),
-        log=LogTold((leader(60_020, 4, 2, 1),)),
+        log=LogPeriod((leader(60_020, 4, 2, 1),)),
     )  # fmt: skip
     line = the(told, "ELECTION")
     assert line.weight is Weight.CHANGE
@@ -171,7 +171,7 @@ def test_3a_a_leader_that_has_led_before_lost_only_its_last_leadership() -> None
              (62_620, Kind.LOST_LEADERSHIP, {"epoch": 7, "reason": "requested by an operator",
                                               "handed_over": True}),
              won(70_890, 9, "leader resigned"), active(70_900, 9)),
-        log=LogTold((leader(60_070, 7, 1, 2), leader(62_650, 8, 2, 1), leader(70_890, 9, 1, 2))),
+        log=LogPeriod((leader(60_070, 7, 1, 2), leader(62_650, 8, 2, 1), leader(70_890, 9, 1, 2))),
     )  # fmt: skip
     lines = [line for line in told.lines if line.code == "ELECTION"]
     assert [(line.at_ms - T0, line.text) for line in lines] == [
@@ -188,7 +188,7 @@ def test_3a_a_leader_that_has_led_before_lost_only_its_last_leadership() -> None
              (60_000, Kind.LOST_LEADERSHIP, {"epoch": 6, "reason": "the node is shutting down",
                                               "handed_over": True})),
         node("controller-1", won(70_890, 9, "leader gone"), active(70_900, 9)),
-        log=LogTold((leader(62_650, 8, 2, 1), leader(70_890, 9, 1, 2)), (T0 + 70_800,)),
+        log=LogPeriod((leader(62_650, 8, 2, 1), leader(70_890, 9, 1, 2)), (T0 + 70_800,)),
     )  # fmt: skip
     assert "epoch 9, after at most 100 ms without a leader" in told.lines[-1].text
 
@@ -201,14 +201,14 @@ def test_3b_of_a_transfer_either_journal_is_enough() -> None:
     )  # fmt: skip
     taken = node("controller-2", won(60_020, 4, "leader resigned"), active(60_030, 4))
     for one in (given, taken):
-        line = the(story(one, log=LogTold((leader(60_020, 4, 2, 1),))), "ELECTION")
+        line = the(story(one, log=LogPeriod((leader(60_020, 4, 2, 1),))), "ELECTION")
         assert line.weight is Weight.CHANGE, line
     lost = node(
         "controller-1",
         (60_000, Kind.LOST_LEADERSHIP,
          {"epoch": 3, "reason": "the disk hangs", "handed_over": False}),
     )  # fmt: skip
-    told = story(lost, log=LogTold((leader(60_020, 4, 2, 1),)))
+    told = story(lost, log=LogPeriod((leader(60_020, 4, 2, 1),)))
     assert the(told, "ELECTION").weight is Weight.TROUBLE
 
 
@@ -218,7 +218,7 @@ def test_4_a_quorum_is_lost_and_found() -> None:
         node("controller-2", (61_000, Kind.NO_LEADER, {"epoch": 3, "reason": why}),
              (90_000, Kind.LEADER_CHANGED, {"epoch": 4, "leader_id": 3})),
         node("controller-1", failure="Connection refused"),
-        log=LogTold(failure="no active controller answered in time"),
+        log=LogPeriod(failure="no active controller answered in time"),
     )  # fmt: skip
     line = the(told, "NO_LEADER")
     assert line.text == f"controller-2 knows no leader for 29 s: {why}"
@@ -364,7 +364,7 @@ def test_5_a_broker_is_paused_holds_lao_back_and_is_fenced() -> None:
              (69_000, Kind.LAO_RESUMED, {"offset": 90, "stood_ms": 9_000})),
         node("broker-5", (72_000, Kind.LOOP_STALL, {"gap_ms": 12_000}),
              (72_100, Kind.CONTROLLER_LOST, {"controller_id": 1})),
-        log=LogTold((fence(69_000, "session timed out", 4), unfence(73_000))),
+        log=LogPeriod((fence(69_000, "session timed out", 4), unfence(73_000))),
     )  # fmt: skip
     fenced = the(told, "FENCED")
     assert fenced.text == "broker 5 was fenced: session timed out; unfenced after 4 s"
@@ -379,7 +379,7 @@ def test_5_a_broker_is_paused_holds_lao_back_and_is_fenced() -> None:
 def test_6_a_broker_is_shut_down_in_order() -> None:
     told = story(
         node("broker-5", (60_500, Kind.STOPPED, {"reason": "asked to stop", "clean": True})),
-        log=LogTold((fence(60_400, "controlled shutdown", 9),)),
+        log=LogPeriod((fence(60_400, "controlled shutdown", 9),)),
     )
     assert the(told, "FENCED").weight is Weight.CHANGE
     assert the(told, "STOPPED").weight is Weight.CHANGE
@@ -440,7 +440,7 @@ def test_9_a_config_was_changed_before_it_began() -> None:
     told = story(
         node("controller-1",
              (70_000, Kind.LAO_STALLED, {"offset": 40, "brokers": "5,6", "reason": ""})),
-        log=LogTold((
+        log=LogPeriod((
             change(60_000, "config", "topic:orders:retention.ms", "1", "2", by="User:ann"),
             *(change(61_000 + n, "config", f"broker:{n}:k", None, "1", by="User:bob") for n in range(9)),
             change(75_000, "config", "topic:late:k", None, "1", by="User:eve"),
@@ -462,7 +462,7 @@ def test_10_writes_stop_and_partitions_lose_their_leaders() -> None:
     steady = [T0 + 100 * n for n in range(100)]
     stop = steady[-1] - T0
     writes = (*steady, steady[-1] + 6_000, steady[-1] + 6_100)
-    log = LogTold(
+    log = LogPeriod(
         (moved(10_000, "a-0", 6), moved(10_100, "a-1", -1), moved(10_200, "b-0", 6)), writes
     )
     told = story(node("controller-1", no_leader(stop + 1_000), won(stop + 5_900, 2, "x")), log=log)
@@ -478,9 +478,9 @@ def test_10_writes_stop_and_partitions_lose_their_leaders() -> None:
     outages = [(stop + 6_000 * n + 1_000, stop + 6_000 * n + 5_900) for n in range(60)]
     events = (event for begin, end in outages for event in (no_leader(begin), won(end, 2, "x")))
     often = (*steady, *(steady[-1] + 6_000 * (1 + n // 2) + 100 * (n % 2) for n in range(120)))
-    flapping = story(node("controller-1", *events), log=LogTold((), often))
+    flapping = story(node("controller-1", *events), log=LogPeriod((), often))
     assert sum(one.code == "WRITE_GAP" for one in flapping.lines) == 60, "none is as usual"
-    slow = story(log=LogTold(writes_ms=tuple(T0 + 5_000 * n for n in range(100))))
+    slow = story(log=LogPeriod(writes_ms=tuple(T0 + 5_000 * n for n in range(100))))
     assert slow.lines == (), "writes that are always rare leave no gap"
 
 
@@ -503,7 +503,7 @@ def test_gap_in_the_writes_names_what_kept_the_leader_from_committing(
     role: str, event: tuple[int, Kind, dict[str, Any]], what: str
 ) -> None:
     steady = [T0 + 100 * n for n in range(100)]
-    log = LogTold((leader(0, 1, 1, -1),), (*steady, T0 + 13_000))
+    log = LogPeriod((leader(0, 1, 1, -1),), (*steady, T0 + 13_000))
     found = [one for one in story(node(role, event), log=log).lines if one.code == "WRITE_GAP"]
     assert [what in one.because[0] for one in found] == ([True] if what else [])
 
@@ -512,7 +512,7 @@ def test_without_the_log_elections_are_told_by_the_journals() -> None:
     told = story(
         node("controller-2", won(60_000, 4, "leader gone")),
         node("controller-3", won(90_000, 5, "fetch timeout")),
-        log=LogTold(failure="cut off"),
+        log=LogPeriod(failure="cut off"),
     )
     texts = [line.text for line in told.lines if line.code == "ELECTION"]
     assert texts[0].startswith("node 2 leads epoch 4: the process of the leader had ended")
@@ -522,7 +522,7 @@ def test_without_the_log_elections_are_told_by_the_journals() -> None:
 def test_who_led_an_epoch_that_nobody_tells_of_is_not_guessed() -> None:
     told = story(
         node("controller-1", won(60_000, 1, "leader gone"), won(90_000, 3, "leader gone")),
-        log=LogTold(failure="cut off"),
+        log=LogPeriod(failure="cut off"),
     )
     texts = [line.text for line in told.lines if line.code == "ELECTION"]
     assert texts[1].startswith("node 1 leads epoch 3: the process of the leader had ended")
@@ -542,7 +542,7 @@ def test_lao_that_was_not_known_has_no_offset() -> None:
 def test_the_winner_was_not_heard() -> None:
     told = story(
         node("controller-2", failure="nothing came within 2000 ms"),
-        log=LogTold((leader(60_000, 4, 2, 1),)),
+        log=LogPeriod((leader(60_000, 4, 2, 1),)),
     )
     assert the(told, "ELECTION").text.endswith("why is not known: the node that won was not heard")
 
@@ -558,12 +558,14 @@ def test_the_winner_was_not_heard() -> None:
 )
 def test_change_names_its_author(principal: str, client_id: int, who: str) -> None:
     made = change(60_000, "topic", "orders", None, {"id": "7f"}, by=principal)
-    told = story(log=LogTold((made._replace(client_id=client_id),)))
+    told = story(log=LogPeriod((made._replace(client_id=client_id),)))
     assert the(told, "CHANGED").text.startswith(f"{who} changed topic orders: ")
 
 
 def test_nothing_happened() -> None:
-    told = story(node("controller-1"), log=LogTold(writes_ms=tuple(T0 + n * 50 for n in range(99))))
+    told = story(
+        node("controller-1"), log=LogPeriod(writes_ms=tuple(T0 + n * 50 for n in range(99)))
+    )
     assert (told.lines, told.summary, told.suspects, told.missing) == ((), (), (), ())
 
 
