@@ -66,8 +66,8 @@ from raftlog.security.configured import (
 )
 from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
 from raftlog.storage.api import NO_NODE_ID
-from raftlog.storage.layout import disk_bytes
-from raftlog.storage.partition_opening import open_partition_store
+from raftlog.storage.directory import disk_bytes
+from raftlog.storage.opening import open_partition_store
 from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport

@@ -38,8 +38,8 @@ from raftlog.security.configured import (
 from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
 from raftlog.security.single_calls import check_call
 from raftlog.storage.api import LogStore
-from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap, read_bootstrap
-from raftlog.storage.layout import disk_bytes
+from raftlog.storage.directory import disk_bytes
+from raftlog.storage.files import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.storage.opening import open_store
 from raftlog.transport import grpc_env
 from raftlog.transport.api import Conversation, LinkHandler

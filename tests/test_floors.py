@@ -27,7 +27,7 @@ FLOORS: dict[str, str] = {
     ),
     "content": "raftlog.metadata",
     "seams": (
-        "raftlog.storage.api raftlog.storage.partition_api raftlog.storage.log_runs raftlog.transport.api"
+        "raftlog.storage.api raftlog.storage.partition_api raftlog.transport.api"
         " raftlog.observability.registry raftlog.observability.latency"
     ),
     "quorum": "raftlog.quorum",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from raftlog.quorum.log_state import EpochIndex, LogEnds
-from raftlog.storage.log_runs import LogRuns
-from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.storage.partition_api import LogRuns, PartitionKey, RecoveredPartition
 
 if TYPE_CHECKING:
     from broker.partition.follower import Follower

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from broker.partition import configs
 from raftlog.metadata.image import Image
 from raftlog.metadata.versions import supports_retention
-from raftlog.storage.log_runs import LogRuns
+from raftlog.storage.partition_api import LogRuns
 
 _DELETE = "delete"
 

@@ -1,7 +1,7 @@
 """The broker's own directory: whose it is, and the lock that proves which process uses it.
 
-It is formatted and laid out like every node's (see :mod:`raftlog.storage.layout`). A broker keeps
-no metadata log in it.
+It is formatted and laid out like every node's (see :mod:`raftlog.storage.directory`). A broker
+keeps no metadata log in it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from broker.registration.identity import known_id
 from raftlog.errors import ConfigError, StorageError
 from raftlog.metadata.entities import Process
 from raftlog.storage.api import NodeIdentity
-from raftlog.storage.layout import LOCK_FILE, DirectoryLock
-from raftlog.storage.meta_file import read_identity, write_identity
-from raftlog.storage.private import close_to_others
+from raftlog.storage.directory import LOCK_FILE, DirectoryLock, read_identity, write_identity
+from raftlog.storage.files import close_to_others
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 

@@ -15,7 +15,7 @@ from raftlog.config.node import NodeConfig
 from raftlog.config.sources import PARENT_VARIABLE
 from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.runtime import die_with, tune_memory
-from raftlog.storage.private import UMASK
+from raftlog.storage.files import UMASK
 
 Main = Callable[[NodeConfig], Awaitable[int]]
 

@@ -430,7 +430,7 @@ def _say(text: str, document: dict[str, Any], *, as_json: bool) -> None:
 
 def _of_configuration(config: Any, flags: list[str] | None) -> tuple[int, str, str]:
     from raftlog.config.load import load_config
-    from raftlog.storage.meta_file import read_identity
+    from raftlog.storage.directory import read_identity
 
     loaded = load_config(config, flags=flags or [])
     if loaded.controller is None:

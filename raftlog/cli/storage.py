@@ -35,7 +35,7 @@ from raftlog.config.sources import environment_configures
 from raftlog.errors import ConfigError
 from raftlog.metadata.versions import ACLS, LATEST_METADATA_VERSION, MIN_METADATA_VERSION
 from raftlog.principals import parse_super_users
-from raftlog.storage.bootstrap_file import Bootstrap
+from raftlog.storage.files import Bootstrap
 from raftlog.voter import Voter
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def format_(
       raftlog storage format --cluster-id ID --without-node-id --directory /var/lib/raftlog
     """
     from raftlog.storage.api import NO_NODE_ID, NodeIdentity
-    from raftlog.storage.meta_file import format_storage
+    from raftlog.storage.directory import format_storage
 
     wanted = NO_NODE_ID if without_node_id and node_id is None else node_id
     if without_node_id and node_id is not None:
@@ -200,8 +200,8 @@ def info(
       raftlog storage info -c node1.toml --json
     """
     from raftlog.ops.logs import say_left_out
+    from raftlog.storage.files import damaged_copies
     from raftlog.storage.reader import open_read_only
-    from raftlog.storage.vote_file import damaged_copies
 
     where = _directory_asked(config, flags or [], directory)
     with open_read_only(where) as log:

@@ -457,7 +457,7 @@ class LocalCluster:
     def _prepare(self, node: Node) -> None:
         from raftlog.config.load import load_config
         from raftlog.storage.api import NodeIdentity
-        from raftlog.storage.meta_file import format_storage
+        from raftlog.storage.directory import format_storage
 
         voters = [f"{one.node_id}@{one.endpoint}" for one in self.controllers]
         values: dict[str, Any] = {

@@ -23,7 +23,7 @@ import msgspec
 from raftlog.logger import get_logger
 from raftlog.printable import printable_json
 from raftlog.rotated_file import RotatedFile, backup_of
-from raftlog.storage.layout import JOURNAL_DIRECTORY
+from raftlog.storage.directory import JOURNAL_DIRECTORY
 
 Value = str | int | bool
 

@@ -231,7 +231,7 @@ class StoppedNodes:
 
 def _journal_of(directory: Path, role: str) -> NodeEvents:
     # Only here: clients have no storage.
-    from raftlog.storage.meta_file import read_identity
+    from raftlog.storage.directory import read_identity
 
     node_id = read_identity(directory).node_id
     name = f"{role}-{node_id}"

@@ -24,7 +24,7 @@ from raftlog.printable import printable
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, StateHash, read_manifest
 from raftlog.segments.place import open_place
 from raftlog.segments.reading import read_segment
-from raftlog.storage.layout import META_FILE
+from raftlog.storage.directory import META_FILE
 from raftlog.transport.api import Transport
 
 if TYPE_CHECKING:

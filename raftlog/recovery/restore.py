@@ -22,9 +22,8 @@ from raftlog.metadata.snapshot_file import MAX_BATCH_BYTES, SnapshotHeader, enco
 from raftlog.metadata.voters_log import to_entries
 from raftlog.recovery.first_chunk import RECORDS, beginning_chunk
 from raftlog.storage.api import FORMAT_VERSION, NodeIdentity, SnapshotId, VoteState
-from raftlog.storage.bootstrap_file import NO_BOOTSTRAP, Bootstrap
-from raftlog.storage.layout import LOG_DIRECTORY, LogState
-from raftlog.storage.meta_file import format_storage
+from raftlog.storage.directory import LOG_DIRECTORY, LogState, format_storage
+from raftlog.storage.files import NO_BOOTSTRAP, Bootstrap
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
 from raftlog.wire.records.v1 import records_pb2 as pb

@@ -24,7 +24,7 @@ from raftlog.metadata.voters_log import to_entries
 from raftlog.quorum.admission import EPOCH_LIMIT, MAX_EPOCH
 from raftlog.recovery.first_chunk import RECORDS, beginning_chunk
 from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
-from raftlog.storage.bootstrap_file import read_bootstrap
+from raftlog.storage.files import read_bootstrap
 from raftlog.storage.log_store import RocksLogStore
 from raftlog.storage.opening import open_store
 from raftlog.voter import Voter

@@ -224,7 +224,7 @@ class LogStore(Protocol):
         end.
 
         Crash-atomic with ``freeze_snapshot``: ``recover`` does it if the newest snapshot is of
-        another log than the one it finds (``log_start.is_part``). As durable as an append: flush
+        another log than the one it finds (``log_bounds.is_part``). As durable as an append: flush
         follows. Raises LookupError, StorageError.
         """
 

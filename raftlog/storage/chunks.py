@@ -246,3 +246,21 @@ def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
         if behind > end_offset:
             break
     raise ValueError(f"offset {end_offset} is no batch boundary")
+
+
+def shortened(
+    chunks: Iterable[tuple[int, bytes]], end_offset: int, *, may_be_empty: bool = False
+) -> tuple[int, bytes] | None:
+    """Return what remains of the chunk that reaches over ``end_offset``; None if none does.
+
+    ``chunks``: from that of offset ``end_offset - 1`` on. Raises CorruptLogError if there is none,
+    unless the log ``may_be_empty`` below ``end_offset``.
+    """
+    for base, chunk in chunks:
+        if base >= end_offset:
+            break
+        kept = cut(chunk, base, end_offset)
+        return None if len(kept) == len(chunk) else (base, kept)
+    if may_be_empty:
+        return None
+    raise CorruptLogError(f"there is nothing at offset {end_offset - 1}", offset=end_offset - 1)

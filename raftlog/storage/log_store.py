@@ -5,7 +5,6 @@ they are fast.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from raftlog.background_look import BackgroundLook
+from typing_extensions import override
+
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import (
@@ -25,11 +25,18 @@ from raftlog.storage.api import (
     SnapshotId,
     VoteState,
 )
-from raftlog.storage.chunks import LogScan, batch_before, behind, cut, epoch_at, read_span, scan_log
-from raftlog.storage.disk_thread import DiskThread
-from raftlog.storage.group_commit import FlushDone, GroupCommit
-from raftlog.storage.layout import DirectoryLock, LogState, write_log_state
-from raftlog.storage.log_start import (
+from raftlog.storage.chunks import (
+    LogScan,
+    batch_before,
+    behind,
+    epoch_at,
+    read_span,
+    scan_log,
+    shortened,
+)
+from raftlog.storage.directory import DirectoryLock, LogState, write_identity, write_log_state
+from raftlog.storage.files import VOTE_FILE, VoteFile
+from raftlog.storage.log_bounds import (
     emptied_at,
     is_part,
     log_start_of,
@@ -38,16 +45,15 @@ from raftlog.storage.log_start import (
     require_vote,
     started_at,
 )
-from raftlog.storage.meta_file import write_identity
 from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.storage.rocks_store import FlushDone, RocksStore
 from raftlog.storage.snapshot_files import SnapshotFiles
-from raftlog.storage.vote_file import VOTE_FILE, VoteFile
 
 VoteDone = Callable[[StorageError | None], None]
 T = TypeVar("T")
 
 
-class RocksLogStore:
+class RocksLogStore(RocksStore):
     """See ``raftlog.storage.api.LogStore``; made by ``open_store``. Owns ``rocks`` and ``lock``."""
 
     def __init__(
@@ -61,31 +67,19 @@ class RocksLogStore:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = directory
-        self._space = BackgroundLook(lambda: os.statvfs(directory))
+        super().__init__(directory, rocks, loop=loop, clock=clock)
         self._identity = identity
         self._state = state
         self._rocks = rocks
         self._lock = lock
         self._snapshots = SnapshotFiles(directory)
-        self._disk = DiskThread(loop, clock)
-        # Of its own: a compaction must not stand before a sync.
-        self._compaction = DiskThread(loop, clock)
-        self._commit = GroupCommit(self._start_sync)
         self._last_sync_s = 0.0
         self._vote: VoteFile | None = None
-        self._recovered = False
-        self._closed = False
 
     @property
     def identity(self) -> NodeIdentity:
         """Who this directory belongs to."""
         return self._identity
-
-    @property
-    def busy_s(self) -> float:
-        """How long the disk has been at the sync or the vote under way; 0: at none."""
-        return self._disk.busy_s
 
     @property
     def last_sync_s(self) -> float:
@@ -191,12 +185,10 @@ class RocksLogStore:
         self._check()
         self._commit.flush(done, inline=inline)
 
-    def _start_sync(self, inline: bool) -> None:
-        self._disk.run(self._rocks.sync, self._synced, inline=inline)
-
+    @override
     def _synced(self, error: FatalError | None) -> None:
         self._last_sync_s = self._disk.last_s
-        self._commit.sync_finished(error)
+        super()._synced(error)
 
     def truncate(self, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``.
@@ -212,7 +204,7 @@ class RocksLogStore:
         if end_offset == end:
             return
         try:
-            last = self._shortened(end_offset)
+            last = self._last_chunk_below(end_offset)
             if end_offset < self._state.end_offset_at_least:
                 self._keep_state(replace(self._state, end_offset_at_least=end_offset))
             self._rocks.replace_tail(end_offset, last)
@@ -220,21 +212,13 @@ class RocksLogStore:
             raise self._commit.fail(error) from None
         self._commit.truncated(end_offset)
 
-    def _shortened(self, end_offset: int) -> tuple[int, bytes] | None:
-        """What remains of the chunk that reaches over ``end_offset``, if one does."""
+    def _last_chunk_below(self, end_offset: int) -> tuple[int, bytes] | None:
         if end_offset == 0:
             return None
         with closing(self._rocks.scan(end_offset - 1)) as chunks:
-            for base, chunk in chunks:
-                if base >= end_offset:
-                    break
-                kept = cut(chunk, base, end_offset)
-                return None if len(kept) == len(chunk) else (base, kept)
-        if end_offset == self._state.start_offset:
-            return None
-        raise CorruptLogError(
-            f"the log has nothing at offset {end_offset - 1}", offset=end_offset - 1
-        )
+            return shortened(
+                chunks, end_offset, may_be_empty=end_offset == self._state.start_offset
+            )
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
         """Whole verified batches; see the protocol.
@@ -406,19 +390,6 @@ class RocksLogStore:
             raise self._commit.fail(error) from None
         self._identity = identity
 
-    def free_bytes(self) -> int:
-        """What the file system still takes from an unprivileged process, as of the last call.
-
-        Raises StorageError. Does not wait for a file system that hangs.
-        """
-        try:
-            found = self._space.poll()
-        except OSError as error:
-            raise self._commit.fail(
-                StorageError(f"can't look at {self._directory}: {error}")
-            ) from error
-        return found.f_bavail * found.f_frsize
-
     def used_bytes(self) -> int:
         """Log and snapshots, as the file system counts their files. Raises StorageError."""
         return self._rocks.size_bytes() + self._snapshots.total_bytes()
@@ -429,53 +400,26 @@ class RocksLogStore:
         except FatalError as error:
             raise self._commit.fail(error) from None
 
-    def close(self) -> None:
-        """Give the directory back, marked clean if nothing failed.
+    @override
+    def _mark_closed(self, *, in_order: bool) -> None:
+        if self._vote is not None:
+            self._vote.close(in_order=in_order)
+        if in_order:
+            self._keep_state(
+                replace(self._state, clean=True, end_offset_at_least=self._commit.end_offset)
+            )
 
-        Idempotent. Raises StorageError if that goes wrong.
-
-        RocksDB makes what was appended durable on its way out; that is not reported, and callbacks
-        that wait are dropped.
-        """
-        if self._closed:
-            return
-        self._closed = True
+    @override
+    def _release(self) -> None:
         try:
-            self._disk.close()
-            self._compaction.close()
             self._snapshots.close()
-            self._close_rocks()
-            in_order = self._recovered and self._commit.failure is None
-            if self._vote is not None:
-                self._vote.close(in_order=in_order)
-            if in_order:
-                self._keep_state(
-                    replace(self._state, clean=True, end_offset_at_least=self._commit.end_offset)
-                )
         finally:
             self._lock.release()
-
-    def _close_rocks(self) -> None:
-        try:
-            self._rocks.close()
-        except FatalError:
-            # What broke the store before also keeps RocksDB from closing in order; it has been
-            # told.
-            if self._commit.failure is None:
-                raise
 
     def _keep_state(self, state: LogState) -> None:
         if state != self._state:
             write_log_state(self._directory, state)
             self._state = state
-
-    def _check(self, *, recovered: bool = True) -> None:
-        if self._commit.failure is not None:
-            raise self._commit.failure
-        if self._closed:
-            raise StorageError("the store is closed")
-        if self._recovered is not recovered:
-            raise ValueError("recover() comes first, and once")
 
 
 def require_end(end_offset: int, state: LogState) -> None:

@@ -3,22 +3,83 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-from raftlog.errors import ConfigError, CorruptLogError
+from raftlog.durable import fsync_directory
+from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.logger import get_logger
 from raftlog.storage.api import NodeIdentity
-from raftlog.storage.checked_file import remove_leftovers
-from raftlog.storage.layout import LOG_DIRECTORY, DirectoryLock, read_log_state, write_log_state
+from raftlog.storage.directory import (
+    LOG_DIRECTORY,
+    PARTITIONS_DIRECTORY,
+    PARTITIONS_STATE_FILE,
+    DirectoryLock,
+    PartitionsState,
+    read_identity,
+    read_log_state,
+    read_partitions_state,
+    write_log_state,
+    write_partitions_state,
+)
+from raftlog.storage.files import close_to_others, remove_leftovers
 from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.meta_file import read_identity
-from raftlog.storage.open_probe import PROBE_TIMEOUT_S, probe_open
-from raftlog.storage.private import close_to_others
-from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.wal_damage import locate_damage
+from raftlog.storage.partition_store import RocksPartitionStore
+from raftlog.storage.rocks_adapter import RocksLog, RocksPartitions
+from raftlog.storage.wal import check_tails, damaged_record, locate_damage
 from raftlog.storage.wal_repair import cut_off, find_torn_tails
-from raftlog.storage.wal_tail import check_tails
+
+PROBE_TIMEOUT_S = 30.0
+"""Far above what a replay of the largest WAL takes on a loaded machine."""
+
+_CHILD = """
+import os, sys
+sys.path.append(sys.argv[2])
+from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
+options = Options(raw_mode=True)
+options.create_if_missing(False)
+options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+try:
+    Rdict(sys.argv[1], options, None, AccessType.read_only(False))
+except Exception:
+    pass
+os._exit(0)
+"""
+
+
+def probe_open(rocks: Path, timeout_s: float = PROBE_TIMEOUT_S) -> None:
+    """Return once a child has opened ``rocks``.
+
+    Raises StorageError if it did not within ``timeout_s``, or died.
+    """
+    spec = importlib.util.find_spec("rocksdict")
+    if spec is None or spec.origin is None:
+        raise StorageError("rocksdict is not installed")
+    packages = str(Path(spec.origin).parent.parent)
+    try:
+        child = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _CHILD, str(rocks), packages],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        raise StorageError(
+            f"the log in {rocks} could not be opened within {timeout_s:g} s: it is damaged, or the"
+            " disk does not answer"
+        ) from None
+    if child.returncode:
+        raise StorageError(
+            f"the log in {rocks} can't be opened: the process that tried ended with"
+            f" {child.returncode}"
+        )
+
 
 log = get_logger(__name__)
 
@@ -105,3 +166,75 @@ def _check_identity(
         wrong.append(f"it belongs to node {identity.node_id}, the configuration says {node_id}")
     if wrong:
         raise ConfigError(f"data directory {directory}: {'; '.join(wrong)}")
+
+
+_NEW_DIRECTORY = "partitions.new"
+
+
+def open_partition_store(
+    directory: Path, loop: asyncio.AbstractEventLoop, *, probe_timeout_s: float = PROBE_TIMEOUT_S
+) -> RocksPartitionStore:
+    """Open the partition replicas in a broker's data directory, which this process has locked; call
+    ``recover`` next.
+
+    Raises CorruptLogError; StorageError, also if RocksDB does not open within ``probe_timeout_s``
+    after an unclean end.
+    """
+    remove_leftovers(directory)
+    state = _state_of(directory)
+    rocks = directory / PARTITIONS_DIRECTORY
+    repair_tail(rocks, clean=state.clean)
+    check_openable(rocks, probe_timeout_s, clean=state.clean)
+    # Before RocksDB writes anything: from here on a crash may tear something. What the sums were,
+    # recovery still has to know.
+    write_partitions_state(directory, replace(state, clean=False))
+    return RocksPartitionStore(directory, state, _open(rocks), loop=loop)
+
+
+def _open(path: Path) -> RocksPartitions:
+    try:
+        return RocksPartitions(path)
+    except CorruptLogError as error:
+        raise damaged_record(path, error) from error
+
+
+def _state_of(directory: Path) -> PartitionsState:
+    """How the replicas were left; they are made if they never were, or if a crash cut that
+    short.
+    """
+    rocks, new = directory / PARTITIONS_DIRECTORY, directory / _NEW_DIRECTORY
+    try:
+        state = read_partitions_state(directory)
+    except FileNotFoundError:
+        if rocks.exists():
+            raise CorruptLogError(
+                f"{directory / PARTITIONS_STATE_FILE} is missing beside {rocks}"
+            ) from None
+        state = PartitionsState(clean=True, partitions=0, records=0)
+        _make(directory, new)
+        write_partitions_state(directory, state)
+    if not rocks.exists():
+        if not new.exists():
+            raise CorruptLogError(
+                f"{rocks} is missing: the partition replicas of this broker are lost. Format an"
+                " empty directory for it, so that it comes back as a replica that has to catch up"
+            )
+        _rename(directory, new, rocks)
+    return state
+
+
+def _make(directory: Path, new: Path) -> None:
+    shutil.rmtree(new, ignore_errors=True)
+    RocksPartitions(new, create=True).close()
+    try:
+        fsync_directory(directory)
+    except OSError as error:
+        raise StorageError(f"can't sync {directory}: {error}") from error
+
+
+def _rename(directory: Path, new: Path, rocks: Path) -> None:
+    try:
+        new.rename(rocks)
+        fsync_directory(directory)
+    except OSError as error:
+        raise StorageError(f"can't make {rocks}: {error}") from error

@@ -10,12 +10,112 @@ reads return whole batches that were verified, or raise CorruptLogError.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from raftlog.errors import StorageError
-from raftlog.storage.log_runs import LogRuns
+
+RUNS_MAX = 128
+
+
+class Run(NamedTuple):
+    """Some batches in a row. A run begins where the one before ends."""
+
+    end_offset: int
+    """Exclusive."""
+    last_timestamp_ms: int
+    """Of the newest batch in it."""
+    size: int
+    """In bytes. What a truncation has left of a run counts for nothing: it must not push others
+    out.
+    """
+
+
+class LogRuns:
+    """The runs of one log, oldest first."""
+
+    __slots__ = ("_grain", "_runs", "last_base", "size")
+
+    def __init__(self, runs: Iterable[Run] = (), last_base: int = -1) -> None:
+        self._runs = deque(runs)
+        self._grain = 0
+        """A run takes in no more when it has this many bytes."""
+        self.size = sum(run.size for run in self._runs)
+        """Of all of them, in bytes."""
+        self.last_base = last_base
+        """Where a batch begins with which the last run, or a part of it, ends; -1: unknown."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogRuns) and (self.runs, self.last_base) == (
+            other.runs,
+            other.last_base,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """All of them."""
+        return tuple(self._runs)
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Of the newest batch in the last of them; 0: there is none."""
+        return self._runs[-1].last_timestamp_ms if self._runs else 0
+
+    def append(self, base: int, end: int, timestamp_ms: int, size: int) -> None:
+        """Whole batches from ``base`` on were written at the end."""
+        runs = self._runs
+        self.last_base, self.size = base, self.size + size
+        if runs and runs[-1].size < self._grain:
+            last = runs[-1]
+            runs[-1] = Run(end, max(last.last_timestamp_ms, timestamp_ms), last.size + size)
+            return
+        runs.append(Run(end, timestamp_ms, size))
+        if len(runs) > RUNS_MAX:
+            self._join_neighbours()
+
+    def _join_neighbours(self) -> None:
+        runs, joined = list(self._runs), deque[Run]()
+        for first, second in zip(runs[::2], runs[1::2], strict=False):
+            newest = max(first.last_timestamp_ms, second.last_timestamp_ms)
+            joined.append(Run(second.end_offset, newest, first.size + second.size))
+        if len(runs) % 2:
+            joined.append(runs[-1])
+        self._runs = joined
+        self._grain = self.size // (RUNS_MAX // 2)
+
+    def truncate(self, end_offset: int) -> None:
+        """Everything at or above ``end_offset`` was dropped."""
+        runs = self._runs
+        cut = None
+        begin = runs[-2].end_offset if len(runs) > 1 else -1
+        while runs and runs[-1].end_offset > end_offset:
+            cut = runs.pop()
+            begin = runs[-1].end_offset if runs else -1
+        if cut is not None and begin < end_offset:
+            runs.append(Run(end_offset, cut.last_timestamp_ms, 0))
+        self.size = sum(run.size for run in runs)
+        self.last_base = -1
+
+    def drop_before(self, start_offset: int) -> int:
+        """The log begins at ``start_offset`` now; how many bytes have gone, at least."""
+        runs, before = self._runs, self.size
+        while runs and runs[0].end_offset <= start_offset:
+            self.size -= runs.popleft().size
+        return before - self.size
+
+    def boundary(self, offset: int) -> int:
+        """The highest end of a run that is not above ``offset``; -1: there is none."""
+        return max((run.end_offset for run in self._runs if run.end_offset <= offset), default=-1)
+
+    def clear(self) -> None:
+        """The log is empty."""
+        self._runs.clear()
+        self.size, self.last_base = 0, -1
+
 
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)."""

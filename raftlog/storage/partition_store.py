@@ -10,7 +10,6 @@ Why: docs/decisions/024-data-plane-group-flush.md
 from __future__ import annotations
 
 import asyncio
-import os
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -19,15 +18,15 @@ from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
 
-from raftlog.background_look import BackgroundLook
+from typing_extensions import override
+
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.storage.chunks import behind, cut, read_span
-from raftlog.storage.disk_thread import DiskThread
-from raftlog.storage.group_commit import GroupCommit
+from raftlog.storage.chunks import behind, read_span, shortened
+from raftlog.storage.directory import PartitionsState, write_partitions_state
+from raftlog.storage.log_bounds import PartitionEnds, damage_in, scan_partition
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
-from raftlog.storage.partition_ends import PartitionEnds, damage_in, scan_partition
-from raftlog.storage.partition_files import PartitionsState, write_partitions_state
 from raftlog.storage.rocks_adapter import START, RocksPartitions
+from raftlog.storage.rocks_store import RocksStore
 
 TOPIC_ID_BYTES = 16
 _INDEX = struct.Struct(">I")
@@ -35,7 +34,7 @@ COMPACT_MIN_BYTES = 16 << 20
 """Of one log below its start: with less, a compaction costs more than it gives back."""
 
 
-class RocksPartitionStore:
+class RocksPartitionStore(RocksStore):
     """See ``raftlog.storage.partition_api.PartitionStore``; made by ``open_partition_store``.
 
     Owns ``rocks``.
@@ -50,27 +49,15 @@ class RocksPartitionStore:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory = directory
-        self._space = BackgroundLook(lambda: os.statvfs(directory))
+        super().__init__(directory, rocks, loop=loop, clock=clock)
         self._left = left
         self._rocks = rocks
-        self._disk = DiskThread(loop, clock)
-        # Of its own: a compaction must not stand before a sync.
-        self._compaction = DiskThread(loop, clock)
         self._to_compact: dict[bytes, tuple[bytes, bytes]] = {}
         self._dropped_bytes: dict[bytes, int] = {}
-        """Of each log below its start, and not compacted yet."""
+        """Bytes of each log below its start that are not compacted yet."""
         self._compact_below: dict[bytes, int] = {}
         self._compacting = False
-        self._commit = GroupCommit(self._start_sync)
         self._ends = PartitionEnds()
-        self._recovered = False
-        self._closed = False
-
-    @property
-    def busy_s(self) -> float:
-        """How long the disk has been at the sync under way; 0: at none."""
-        return self._disk.busy_s
 
     def recover(self) -> tuple[RecoveredPartition, ...]:
         """Check every replica, in one pass over all of them.
@@ -124,9 +111,6 @@ class RocksPartitionStore:
             inline=inline,
         )
 
-    def _start_sync(self, inline: bool) -> None:
-        self._disk.run(self._rocks.sync, self._commit.sync_finished, inline=inline)
-
     def truncate(self, key: PartitionKey, end_offset: int) -> None:
         """Drop everything at or above ``end_offset``.
 
@@ -142,7 +126,7 @@ class RocksPartitionStore:
                 # The first chunk may begin below the start.
                 name,
                 0 if at_start else end_offset,
-                None if at_start else self._shortened(name, end_offset),
+                None if at_start else self._last_chunk_below(name, end_offset),
             )
         except CorruptLogError as error:
             raise self._commit.fail(damage_in(key, error)) from error
@@ -150,15 +134,9 @@ class RocksPartitionStore:
             raise self._commit.fail(error) from None
         self._ends.truncated(key, end_offset)
 
-    def _shortened(self, name: bytes, end_offset: int) -> tuple[int, bytes] | None:
-        """What remains of the chunk that reaches over ``end_offset``, if one does."""
+    def _last_chunk_below(self, name: bytes, end_offset: int) -> tuple[int, bytes] | None:
         with closing(self._rocks.scan(name, end_offset - 1)) as chunks:
-            for base, chunk in chunks:
-                if base >= end_offset:
-                    break
-                kept = cut(chunk, base, end_offset)
-                return None if len(kept) == len(chunk) else (base, kept)
-        raise CorruptLogError(f"there is nothing at offset {end_offset - 1}", offset=end_offset - 1)
+            return shortened(chunks, end_offset)
 
     def advance_start(self, key: PartitionKey, start_offset: int, *, dropped_bytes: int) -> None:
         """Drop everything below ``start_offset``.
@@ -246,21 +224,12 @@ class RocksPartitionStore:
         else:
             self._compact_next()
 
+    @override
     def free_bytes(self) -> int:
-        """What the file system still takes from an unprivileged process, as of the last call.
-
-        Raises StorageError, also of what failed in the background. Does not wait for a file system
-        that hangs.
-        """
+        """As of the base; raises StorageError also for what failed in the background."""
         if self._commit.failure is not None:
             raise self._commit.failure
-        try:
-            found = self._space.poll()
-        except OSError as error:
-            raise self._commit.fail(
-                StorageError(f"can't look at {self._directory}: {error}")
-            ) from error
-        return found.f_bavail * found.f_frsize
+        return super().free_bytes()
 
     def used_bytes(self) -> int:
         """What the replicas' files take, deleted data included until its space is given back.
@@ -269,39 +238,17 @@ class RocksPartitionStore:
         """
         return self._rocks.size_bytes()
 
-    def close(self) -> None:
-        """Give the files back, marked clean if nothing failed.
-
-        Idempotent. Raises StorageError if that goes wrong.
-
-        RocksDB makes what was written durable on its way out; that is not reported, and callbacks
-        that wait are dropped.
-        """
-        if self._closed:
-            return
-        self._closed = True
-        self._disk.close()
-        self._compaction.close()
-        try:
-            self._rocks.close()
-        except FatalError:
-            # What broke the store before also keeps RocksDB from closing in order; it has been
-            # told.
-            if self._commit.failure is None:
-                raise
-        if self._recovered and self._commit.failure is None:
+    @override
+    def _mark_closed(self, *, in_order: bool) -> None:
+        if in_order:
             left = PartitionsState(
                 clean=True, partitions=len(self._ends), records=self._ends.records()
             )
             write_partitions_state(self._directory, left)
 
-    def _check(self, *, recovered: bool = True) -> None:
-        if self._commit.failure is not None:
-            raise self._commit.failure
-        if self._closed:
-            raise StorageError("the store is closed")
-        if self._recovered is not recovered:
-            raise ValueError("recover() comes first, and once")
+    @override
+    def _release(self) -> None:
+        """The data directory's lock is the broker's."""
 
 
 def _name(key: PartitionKey) -> bytes:

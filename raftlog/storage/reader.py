@@ -11,21 +11,20 @@ from types import TracebackType
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.chunks import epoch_at, walk
-from raftlog.storage.layout import (
+from raftlog.storage.directory import (
     LOG_DIRECTORY,
     LOG_STATE_FILE,
     DirectoryLock,
     LogState,
+    read_identity,
     read_log_state,
 )
-from raftlog.storage.log_start import is_part, require_snapshot
+from raftlog.storage.files import read_vote_file
+from raftlog.storage.log_bounds import is_part, require_snapshot
 from raftlog.storage.log_store import read_between, require_end
-from raftlog.storage.meta_file import read_identity
-from raftlog.storage.open_probe import PROBE_TIMEOUT_S
-from raftlog.storage.opening import check_openable, open_rocks
+from raftlog.storage.opening import PROBE_TIMEOUT_S, check_openable, open_rocks
 from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SnapshotFiles
-from raftlog.storage.vote_file import read_vote_file
 from raftlog.storage.wal_repair import find_torn_tails
 
 

@@ -9,16 +9,16 @@ RocksDB's order is the log's. The traps:
   ``status()`` at the end.
 * The default WAL recovery (point_in_time) drops everything behind a corrupt record:
   tolerate_corrupted_tail_records refuses instead. It still takes a record whose length overruns the
-  file for a torn one: see wal_tail.py.
+  file for a torn one: see wal.py.
 * Opening can spin for ever on a damaged tail, holding the GIL: see open_probe.py.
 * ``close()`` leaves RocksDB open, and its LOCK held, while an iterator lives: no iterator leaves
   this file.
 * ``put`` and ``write`` hold the GIL, ``flush_wal`` does not: write on the loop, sync in a thread.
 * A read-only open rewrites ``rocksdict-config.json``: see reader.py.
 
-Two things of our own are in the WAL of a log: zeros ahead of it (wal_ahead.py), and in each write
+Two things of our own are in the WAL of a log: zeros ahead of it (wal.py), and in each write
 a *mark*: up to which of RocksDB's sequence numbers everything had been synced before. The mark
-tells what was never synced from damage to what was (wal_holes.py).
+tells what was never synced from damage to what was (wal_repair.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rocksdict import (
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.resource_limits import ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_WRITE_BUFFER_BYTES
-from raftlog.storage.wal_ahead import WalAhead
+from raftlog.storage.wal import WalAhead
 
 _KEY = struct.Struct(">Q")
 _BEHIND_ALL = b"\xff" * 9

@@ -20,7 +20,7 @@ from raftlog.logger import get_logger
 from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import AcceptHeader, SnapshotId
-from raftlog.storage.private import DIRECTORY_MODE, private_opener
+from raftlog.storage.files import DIRECTORY_MODE, private_opener
 
 log = get_logger(__name__)
 

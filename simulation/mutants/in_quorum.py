@@ -247,7 +247,7 @@ MUTANTS = (
         "a failed sync is reported as done",
         (
             Edit(
-                "raftlog.storage.group_commit:GroupCommit.sync_finished",
+                "raftlog.storage.rocks_store:GroupCommit.sync_finished",
                 "if error is not None:",
                 "if False:",
             ),

@@ -250,7 +250,7 @@ MUTANTS = (
         " repeated after a crash",
         (
             Edit(
-                "raftlog.storage.log_start:is_part",
+                "raftlog.storage.log_bounds:is_part",
                 "return snapshot_id.epoch == epoch_before_end",
                 "return epoch_before_end is None or snapshot_id.epoch == epoch_before_end",
             ),

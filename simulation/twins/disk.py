@@ -25,9 +25,8 @@ from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
 from raftlog.storage.api import AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
 from raftlog.storage.chunks import LogScan, batch_before, epoch_at, read_span, scan_log
-from raftlog.storage.group_commit import FlushDone
-from raftlog.storage.layout import LogState
-from raftlog.storage.log_start import (
+from raftlog.storage.directory import LogState
+from raftlog.storage.log_bounds import (
     emptied_at,
     is_part,
     log_start_of,
@@ -36,6 +35,7 @@ from raftlog.storage.log_start import (
     require_vote,
     started_at,
 )
+from raftlog.storage.rocks_store import FlushDone
 from simulation.twins.disk_hardware import (
     Chunks,
     DiskHardware,

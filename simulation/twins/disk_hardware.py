@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.storage.chunks import behind, cut
-from raftlog.storage.group_commit import GroupCommit
+from raftlog.storage.rocks_store import GroupCommit
 
 Operation = Literal["append", "flush", "write_vote", "snapshot"]
 

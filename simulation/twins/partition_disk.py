@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.storage.chunks import read_span
+from raftlog.storage.log_bounds import PartitionEnds, damage_in, scan_partition
 from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
-from raftlog.storage.partition_ends import PartitionEnds, damage_in, scan_partition
 from simulation.twins.disk_hardware import (
     Chunks,
     DiskHardware,

@@ -10,8 +10,7 @@ from broker.settings import LifecycleSettings
 from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.storage.api import NodeIdentity
-from raftlog.storage.layout import META_FILE
-from raftlog.storage.meta_file import format_storage
+from raftlog.storage.directory import META_FILE, format_storage
 
 CLUSTER = "c-1"
 DIRECTORY_ID = "6e9f1f5c-0000-4000-8000-000000000001"

@@ -19,7 +19,7 @@ from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.entities import Process
 from raftlog.storage.api import NO_NODE_ID, NodeIdentity
-from raftlog.storage.meta_file import format_storage, read_identity
+from raftlog.storage.directory import format_storage, read_identity
 from raftlog.transport.grpc_server_transport import GrpcServerTransport
 
 CLUSTER = "c-1"

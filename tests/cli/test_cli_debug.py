@@ -15,7 +15,7 @@ from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster
 from raftlog.ops.bundle import Bundle
-from raftlog.storage.sync_probe import PROBES, probe_sync_us
+from raftlog.storage.directory import PROBES, probe_sync_us
 
 
 def test_a_bundle_is_read_without_the_cluster(

@@ -12,9 +12,8 @@ from command_lines import Raftlog
 
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.storage.api import NodeIdentity, VoteState
-from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
-from raftlog.storage.meta_file import format_storage
-from raftlog.storage.vote_file import COPY_BYTES, VOTE_FILE, VoteFile
+from raftlog.storage.directory import format_storage
+from raftlog.storage.files import COPY_BYTES, VOTE_FILE, Bootstrap, VoteFile, read_bootstrap
 from raftlog.voter import Voter
 
 CONTROLLER = """

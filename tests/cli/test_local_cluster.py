@@ -23,7 +23,7 @@ from raftlog.errors import ConfigError
 from raftlog.local import commands, processes
 from raftlog.local.cluster import LocalCluster, free_ports
 from raftlog.local.processes import Daemons
-from raftlog.storage.meta_file import read_identity
+from raftlog.storage.directory import read_identity
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 start_quorum: Callable[..., None] = partial(

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from raftlog.cli.main import main
-from raftlog.storage import checked_file
+from raftlog.storage import files
 from raftlog.storage.rocks_adapter import RocksLog
 
 POLL_S = 0.02
@@ -20,7 +20,7 @@ def _wait_for_disk() -> None:
 
 def hang() -> None:
     """Let syncs of the log and replacements of the small files wait for the disk."""
-    sync, stage = RocksLog.sync, checked_file.stage_checked
+    sync, stage = RocksLog.sync, files.stage_checked
 
     def slow_sync(self: RocksLog) -> None:
         _wait_for_disk()
@@ -32,7 +32,7 @@ def hang() -> None:
         return stage(*arguments)  # type: ignore[arg-type]
 
     RocksLog.sync = slow_sync  # type: ignore[method-assign]
-    checked_file.stage_checked = slow_stage  # type: ignore[assignment]
+    files.stage_checked = slow_stage  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

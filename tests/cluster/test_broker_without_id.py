@@ -15,7 +15,7 @@ from cluster_kit import PATIENCE_S, describe, raftlog, says, until
 
 from raftlog.local.cluster import LocalCluster
 from raftlog.storage.api import NO_NODE_ID
-from raftlog.storage.meta_file import read_identity
+from raftlog.storage.directory import read_identity
 
 HOSTNAMES = ("cluster", "hostnames")
 

@@ -17,14 +17,14 @@ from typing import Any
 
 from raftlog import durable
 from raftlog.recovery import unsafe_recovery
-from raftlog.storage import checked_file, meta_file, snapshot_files
-from raftlog.storage.group_commit import GroupCommit
-from raftlog.storage.log_start import emptied_at, started_at
+from raftlog.storage import directory, files, snapshot_files
+from raftlog.storage.directory import PartitionsState, write_partitions_state
+from raftlog.storage.files import VoteFile
+from raftlog.storage.log_bounds import emptied_at, started_at
 from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.partition_files import PartitionsState, write_partitions_state
 from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.storage.rocks_adapter import RocksLog, RocksPartitions
-from raftlog.storage.vote_file import VoteFile
+from raftlog.storage.rocks_store import GroupCommit
 
 Edit = Callable[[], None]
 
@@ -45,18 +45,18 @@ def partitions_not_synced() -> None:
 
 def directory_of_small_files_not_synced() -> None:
     """No directory sync after the rename of the vote, the identity, the log's state."""
-    checked_file.fsync_directory = _nothing
+    files.fsync_directory = _nothing
 
 
 def small_files_not_synced() -> None:
     """The vote, the identity and the log's state are renamed before they are synced."""
 
     def stage(path: Path, data: bytes) -> Path:
-        temporary = path.with_name(path.name + checked_file.TEMPORARY_SUFFIX)
+        temporary = path.with_name(path.name + files.TEMPORARY_SUFFIX)
         temporary.write_bytes(data)
         return temporary
 
-    checked_file._stage = stage
+    files._stage = stage
 
 
 def vote_not_synced() -> None:
@@ -75,7 +75,7 @@ def vote_not_synced() -> None:
 
 def new_identity_not_synced() -> None:
     """That of formatting alone."""
-    real = meta_file.stage_checked
+    real = directory.stage_checked
 
     def stage(path: Path, kind: str, content: Any) -> Path:
         fsync, os.fsync = os.fsync, _nothing
@@ -84,12 +84,12 @@ def new_identity_not_synced() -> None:
         finally:
             os.fsync = fsync
 
-    meta_file.stage_checked = stage
+    directory.stage_checked = stage
 
 
 def new_identity_renamed_unsynced() -> None:
     """Formatting reports success before its last rename is durable."""
-    meta_file.fsync_directory = _nothing
+    directory.fsync_directory = _nothing
 
 
 def directories_above_not_synced() -> None:
@@ -103,7 +103,7 @@ def directories_above_not_synced() -> None:
         finally:
             durable.fsync_directory = fsync
 
-    meta_file.make_directories = make
+    directory.make_directories = make
 
 
 def snapshot_not_synced() -> None:

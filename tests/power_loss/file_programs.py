@@ -22,7 +22,7 @@ from raftlog.segments.manifest import Manifest
 from raftlog.segments.sweep import KEEP_RETIRED_MS
 from raftlog.segments.writer import ExportWriter
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
-from raftlog.storage.bootstrap_file import Bootstrap
+from raftlog.storage.files import Bootstrap
 from raftlog.storage.snapshot_files import file_name
 from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb

@@ -19,8 +19,8 @@ from said import IDENTITY, SaidStore, batches_of, chunk_of, say_durable, snapsho
 from raftlog.recovery import unsafe_recovery
 from raftlog.recovery.unsafe_recovery import recover_unsafely
 from raftlog.storage.api import SnapshotId, VoteState
-from raftlog.storage.bootstrap_file import Bootstrap
-from raftlog.storage.meta_file import format_storage, write_identity
+from raftlog.storage.directory import format_storage, write_identity
+from raftlog.storage.files import Bootstrap
 from raftlog.storage.snapshot_files import file_name
 from raftlog.voter import Voter
 

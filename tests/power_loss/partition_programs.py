@@ -9,8 +9,8 @@ from marks import mark
 from said import batches_of, chunk_of
 
 from raftlog.errors import StorageError
+from raftlog.storage.opening import open_partition_store
 from raftlog.storage.partition_api import PartitionKey
-from raftlog.storage.partition_opening import open_partition_store
 from raftlog.storage.partition_store import RocksPartitionStore
 
 A0: PartitionKey = (b"a" * 16, 0)

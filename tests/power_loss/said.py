@@ -17,8 +17,8 @@ from raftlog.errors import FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.chunks import walk
+from raftlog.storage.directory import read_identity
 from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.meta_file import read_identity
 from raftlog.storage.opening import open_store
 from raftlog.storage.snapshot_files import file_name
 

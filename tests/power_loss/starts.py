@@ -22,11 +22,10 @@ import structlog
 from said import IDENTITY, batches_of, chunk_of, vote_as_said
 
 from raftlog.errors import StorageError
-from raftlog.storage import opening, partition_opening
-from raftlog.storage.bootstrap_file import read_bootstrap
-from raftlog.storage.layout import META_FILE
-from raftlog.storage.meta_file import format_storage
-from raftlog.storage.partition_opening import open_partition_store
+from raftlog.storage import opening
+from raftlog.storage.directory import META_FILE, format_storage
+from raftlog.storage.files import read_bootstrap
+from raftlog.storage.opening import open_partition_store
 from raftlog.storage.snapshot_files import file_name
 
 
@@ -195,7 +194,6 @@ def _without_a_probe(*_: object, **__: object) -> None:
 def main() -> None:
     """See above."""
     opening.probe_open = _without_a_probe
-    assert partition_opening.check_openable is opening.check_openable
     logging.disable()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     print("ready", flush=True)

@@ -21,7 +21,7 @@ from storage_kit import open_rocks
 from raftlog.errors import ConfigError, CorruptLogError, FatalError
 from raftlog.metadata import snapshot_file
 from raftlog.storage.api import RecoveredLog, SnapshotId
-from raftlog.storage.bootstrap_file import read_bootstrap
+from raftlog.storage.files import read_bootstrap
 from raftlog.storage.reader import open_read_only
 
 

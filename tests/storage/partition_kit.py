@@ -10,8 +10,8 @@ from typing import Protocol
 import pytest
 
 from raftlog.errors import StorageError
+from raftlog.storage.opening import open_partition_store
 from raftlog.storage.partition_api import PartitionKey, PartitionStore, RecoveredPartition
-from raftlog.storage.partition_opening import open_partition_store
 from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.storage.rocks_adapter import RocksPartitions
 from simulation.twins.disk_hardware import Operation

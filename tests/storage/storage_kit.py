@@ -16,11 +16,11 @@ from raftlog.batch import RecordData
 from raftlog.errors import StorageError
 from raftlog.storage import log_store
 from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
-from raftlog.storage.meta_file import format_storage
+from raftlog.storage.directory import format_storage
+from raftlog.storage.files import VoteFile, write_vote_file
 from raftlog.storage.opening import open_store
 from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.vote_file import VoteFile, write_vote_file
-from raftlog.storage.wal_tail import pieces
+from raftlog.storage.wal import pieces
 from simulation.twins.disk import SimDisk
 from simulation.twins.disk_hardware import Operation
 

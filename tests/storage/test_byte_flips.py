@@ -27,9 +27,8 @@ from storage_kit import (
 
 from raftlog.errors import FatalError
 from raftlog.storage.api import LogStore, SnapshotId, VoteState
-from raftlog.storage.bootstrap_file import Bootstrap
-from raftlog.storage.meta_file import format_storage
-from raftlog.storage.vote_file import write_vote_file
+from raftlog.storage.directory import format_storage
+from raftlog.storage.files import Bootstrap, write_vote_file
 from raftlog.voter import Voter
 
 PROBER = Path(__file__).with_name("flip_prober.py")

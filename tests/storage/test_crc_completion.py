@@ -7,8 +7,8 @@ from random import Random
 import google_crc32c
 import pytest
 
-from raftlog.storage.crc_completion import CRC_BYTES, can_complete, is_one_bit
-from raftlog.storage.wal_tail import masked_crc, unmasked
+from raftlog.storage.wal import masked_crc, unmasked
+from raftlog.storage.wal_repair import CRC_BYTES, can_complete, is_one_bit
 
 TRIES = 4_000
 

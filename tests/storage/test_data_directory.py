@@ -14,12 +14,10 @@ from storage_kit import IDENTITY, flush, make_batch, open_rocks, write_vote
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.storage.api import NodeIdentity, VoteState
-from raftlog.storage.checked_file import read_checked, write_checked
-from raftlog.storage.layout import DirectoryLock
-from raftlog.storage.meta_file import format_storage, read_identity
+from raftlog.storage.directory import DirectoryLock, format_storage, read_identity
+from raftlog.storage.files import read_checked, read_vote_file, write_checked, write_vote_file
 from raftlog.storage.opening import open_store
 from raftlog.storage.reader import open_read_only
-from raftlog.storage.vote_file import read_vote_file, write_vote_file
 
 
 @pytest.fixture

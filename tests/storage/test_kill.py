@@ -20,7 +20,7 @@ from storage_kit import IDENTITY, open_rocks
 from tiers import nightly
 
 from raftlog.storage.chunks import walk
-from raftlog.storage.meta_file import format_storage, read_identity
+from raftlog.storage.directory import format_storage, read_identity
 from raftlog.storage.reader import open_read_only
 
 KILLS = int(os.environ.get("RAFTLOG_STORE_KILLS", "200"))

@@ -16,9 +16,12 @@ from partition_kit import A0, A1, B7, KEYS, ends, flush, open_rocks_partitions, 
 from storage_kit import IDENTITY, make_batch, make_chunk
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.storage.layout import META_FILE
-from raftlog.storage.meta_file import format_storage
-from raftlog.storage.partition_files import PARTITIONS_DIRECTORY, PARTITIONS_STATE_FILE
+from raftlog.storage.directory import (
+    META_FILE,
+    PARTITIONS_DIRECTORY,
+    PARTITIONS_STATE_FILE,
+    format_storage,
+)
 from raftlog.storage.partition_store import RocksPartitionStore
 from raftlog.storage.rocks_adapter import RocksPartitions
 

@@ -12,8 +12,7 @@ from storage_kit import make_batch, make_chunk
 
 from raftlog.errors import CorruptLogError
 from raftlog.storage import partition_store
-from raftlog.storage.log_runs import Run
-from raftlog.storage.partition_api import PartitionStore
+from raftlog.storage.partition_api import PartitionStore, Run
 from raftlog.storage.partition_store import RocksPartitionStore
 from simulation.twins.partition_disk import SimPartitionDisk
 

@@ -16,8 +16,7 @@ from broker.registration.directory import open_directory
 from raftlog.errors import StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.storage.api import SnapshotId, VoteState
-from raftlog.storage.layout import LOCK_FILE, DirectoryLock
-from raftlog.storage.meta_file import format_storage, read_identity
+from raftlog.storage.directory import LOCK_FILE, DirectoryLock, format_storage, read_identity
 
 
 def open_to_others(directory: Path) -> list[str]:

@@ -10,8 +10,7 @@ from test_snapshot_contract import make
 
 from raftlog.errors import ConfigError, CorruptLogError
 from raftlog.storage.api import SnapshotId, VoteState
-from raftlog.storage.layout import LOG_STATE_FILE
-from raftlog.storage.meta_file import format_storage
+from raftlog.storage.directory import LOG_STATE_FILE, format_storage
 from raftlog.storage.reader import open_read_only
 
 

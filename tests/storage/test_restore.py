@@ -21,11 +21,11 @@ from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.metadata.voters_log import to_entries
 from raftlog.recovery.restore import Restored, restore
-from raftlog.storage import meta_file
+from raftlog.storage import directory
 from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.bootstrap_file import Bootstrap, read_bootstrap
+from raftlog.storage.directory import format_storage, read_identity
+from raftlog.storage.files import Bootstrap, read_bootstrap
 from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.meta_file import format_storage, read_identity
 from raftlog.storage.opening import open_store
 from raftlog.storage.reader import open_read_only
 from raftlog.voter import Voter
@@ -175,7 +175,7 @@ async def test_cut_short_it_is_no_directory_and_is_done_again(
         raise StorageError("cut short")
 
     with monkeypatch.context() as broken:
-        broken.setattr(meta_file, name, fail)
+        broken.setattr(directory, name, fail)
         with pytest.raises(StorageError, match="cut short"):
             restored(tmp_path / "n", backup)
     with pytest.raises(ConfigError, match="not formatted"):

@@ -29,12 +29,11 @@ from tiers import nightly
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.storage.api import VoteState
-from raftlog.storage.layout import LogState, read_log_state, write_log_state
+from raftlog.storage.directory import LogState, format_storage, read_log_state, write_log_state
 from raftlog.storage.log_store import read_between
-from raftlog.storage.meta_file import format_storage
 from raftlog.storage.reader import open_read_only
 from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.wal_tail import check_tails
+from raftlog.storage.wal import check_tails
 
 VOTE = VoteState(epoch=5, voted_id=2)
 END = 60
@@ -296,7 +295,7 @@ async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
 async def test_a_probe_that_dies_is_an_error(
     images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog.storage.open_probe._CHILD", "import os; os.abort()")
+    monkeypatch.setattr("raftlog.storage.opening._CHILD", "import os; os.abort()")
     with pytest.raises(StorageError, match="ended with -6"):
         open_rocks(images["crashed"].directory)
 

@@ -29,12 +29,11 @@ from raftlog.metadata.voters_log import to_entries
 from raftlog.ops.logs import open_log
 from raftlog.storage import log_store
 from raftlog.storage.api import AcceptHeader, LogStore, SnapshotId, VoteState
-from raftlog.storage.layout import LogState, read_log_state, write_log_state
-from raftlog.storage.log_start import started_at
-from raftlog.storage.meta_file import read_identity
+from raftlog.storage.directory import LogState, read_identity, read_log_state, write_log_state
+from raftlog.storage.files import write_vote_file
+from raftlog.storage.log_bounds import started_at
 from raftlog.storage.reader import open_read_only
 from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.vote_file import write_vote_file
 from raftlog.voter import Voter, VotersAt
 from raftlog.wire.records.v1 import records_pb2 as pb
 

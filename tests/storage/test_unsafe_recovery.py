@@ -25,10 +25,9 @@ from raftlog.recovery.unsafe_recovery import (
     survivor_of,
 )
 from raftlog.storage.api import RecoveredLog, VoteState
-from raftlog.storage.bootstrap_file import Bootstrap
-from raftlog.storage.meta_file import format_storage, read_identity
+from raftlog.storage.directory import format_storage, read_identity
+from raftlog.storage.files import Bootstrap, VoteFile
 from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.vote_file import VoteFile
 from raftlog.voter import Voter, VotersAt
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.storage.api import VoteState
-from raftlog.storage.checked_file import read_checked
-from raftlog.storage.meta_file import format_storage
-from raftlog.storage.vote_file import (
+from raftlog.storage.directory import format_storage
+from raftlog.storage.files import (
     COPY_BYTES,
     VOTE_FILE,
     VoteFile,
+    read_checked,
     read_vote_file,
     write_vote_file,
 )

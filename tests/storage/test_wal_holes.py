@@ -17,10 +17,8 @@ from structlog.testing import capture_logs
 from raftlog.errors import CorruptLogError
 from raftlog.storage.reader import open_read_only
 from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.wal_ahead import wals
-from raftlog.storage.wal_holes import SECTOR_BYTES, WalStream, marked
-from raftlog.storage.wal_repair import cut_off, find_torn_tails
-from raftlog.storage.wal_tail import BLOCK, FULL, HEADER, LAST, pieces
+from raftlog.storage.wal import BLOCK, FULL, HEADER, LAST, pieces, wals
+from raftlog.storage.wal_repair import SECTOR_BYTES, WalStream, cut_off, find_torn_tails, marked
 
 PAGE_BYTES = 4096
 SMALL, LARGE = b"body" * 60, bytes(range(1, 250)) * 300

@@ -24,12 +24,16 @@ from storage_kit import (
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError
-from raftlog.storage.crc_completion import CRC_BYTES
-from raftlog.storage.layout import read_log_state, write_log_state
+from raftlog.storage.directory import read_log_state, write_log_state
 from raftlog.storage.reader import open_read_only
-from raftlog.storage.wal_holes import SECTOR_BYTES, ZEROS_MIN_BYTES
-from raftlog.storage.wal_repair import MANIFEST_ZEROS_MIN_BYTES, find_torn_tails
-from raftlog.storage.wal_tail import BLOCK, HEADER, masked_crc
+from raftlog.storage.wal import BLOCK, HEADER, masked_crc
+from raftlog.storage.wal_repair import (
+    CRC_BYTES,
+    MANIFEST_ZEROS_MIN_BYTES,
+    SECTOR_BYTES,
+    ZEROS_MIN_BYTES,
+    find_torn_tails,
+)
 
 CHUNKS = 12
 BODIES = {"small": b"body" * 200, "in pieces": bytes(range(1, 250)) * 300}

@@ -25,11 +25,10 @@ from raftlog.segments.export import export
 from raftlog.segments.manifest import read_manifest
 from raftlog.segments.writer import ExportWriter
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
-from raftlog.storage.bootstrap_file import Bootstrap
+from raftlog.storage.directory import format_storage
+from raftlog.storage.files import Bootstrap
 from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.meta_file import format_storage
-from raftlog.storage.opening import open_store
-from raftlog.storage.partition_opening import open_partition_store
+from raftlog.storage.opening import open_partition_store, open_store
 from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 

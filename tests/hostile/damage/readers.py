@@ -38,9 +38,8 @@ from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
 from raftlog.segments.reading import read_segment
 from raftlog.segments.verify import check_segment, verify_export
 from raftlog.segments.writer import ExportWriter
-from raftlog.storage.bootstrap_file import read_bootstrap
-from raftlog.storage.opening import open_store
-from raftlog.storage.partition_opening import open_partition_store
+from raftlog.storage.files import read_bootstrap
+from raftlog.storage.opening import open_partition_store, open_store
 from replay.rawruns import plan, read
 from replay.spans import Span
 
@@ -199,7 +198,7 @@ def broker_start(directory: Path) -> Said:
 
 
 def _cluster_id(directory: Path) -> str:
-    from raftlog.storage.meta_file import read_identity
+    from raftlog.storage.directory import read_identity
 
     return read_identity(directory).cluster_id
 

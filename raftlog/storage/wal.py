@@ -14,6 +14,8 @@ The format: blocks of 32 KB; records of u32 masked CRC32C (of type and payload),
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from pathlib import Path
 import google_crc32c
 
 from raftlog.errors import CorruptLogError, StorageError
+from raftlog.storage.chunks import walk
 
 BLOCK = 32 << 10
 HEADER = struct.Struct("<IHB")
@@ -151,3 +154,153 @@ def unmasked(masked: int) -> int:
     """The CRC32C that RocksDB wrote as this checksum."""
     rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
     return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
+
+
+STEP_MIN_BYTES, STEP_MAX_BYTES = 64 << 10, 256 << 10
+"""The first extension of a WAL, and the later ones: the log of a small cluster stays small."""
+LOW_BYTES = 16 << 10
+"""Room for what RocksDB adds to a write: headers of records, and the end of a block."""
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What keeps zeros from being written, but perhaps not the log: RocksDB asks the file system for
+blocks of its own beforehand.
+"""
+
+
+class WalAhead:
+    """The zeros ahead in the newest WAL of one RocksDB."""
+
+    def __init__(self, rocks: Path) -> None:
+        self._rocks = rocks
+        self._wal: Path | None = None
+        self._room_bytes = 0
+        """An estimate: RocksDB may have begun another WAL, which is longer by its records then."""
+
+    def before(self, size: int) -> None:
+        """So many bytes are about to be written. Raises StorageError."""
+        self._room_bytes -= size
+        if self._room_bytes < LOW_BYTES:
+            self._extend(size)
+
+    def _extend(self, size: int) -> None:
+        wal = _newest(self._rocks)
+        step = size + (STEP_MAX_BYTES if wal == self._wal else STEP_MIN_BYTES)
+        self._wal = wal
+        self._room_bytes = max(0, self._room_bytes) + step
+        if wal is None:
+            return
+        try:
+            fd = os.open(wal, os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # RocksDB has no more use for it: the next one is found when this step is used up.
+            return
+        except OSError as error:
+            raise _failed(wal, error) from error
+        try:
+            os.pwrite(fd, bytes(step), os.fstat(fd).st_size)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise _failed(wal, error) from error
+        finally:
+            os.close(fd)
+
+
+def wals(rocks: Path) -> list[Path]:
+    """The WALs of a RocksDB in the order in which they were written. Raises OSError."""
+    found = (path for path in rocks.glob("*.log") if path.stem.isdigit())
+    return sorted(found, key=lambda path: int(path.stem))
+
+
+def _newest(rocks: Path) -> Path | None:
+    try:
+        return next(reversed(wals(rocks)), None)
+    except OSError as error:
+        raise _failed(rocks, error) from error
+
+
+def _failed(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"can't extend {path}: {error}")
+
+
+_BATCH_HEADER_BYTES = 12
+_PUT, _DELETE_RANGE = 1, 15
+
+
+def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
+    """The error with which RocksDB refused to open, with file and byte of the first damaged WAL
+    record if there is one.
+    """
+    for path in sorted(rocks.glob("*.log")):
+        for position, _, payload in _records(path.read_bytes()):
+            if payload is None:
+                return CorruptLogError(f"{error}: {_mismatch(position, path)}")
+    return error
+
+
+def locate_damage(rocks: Path, error: CorruptLogError) -> CorruptLogError:
+    """The error with which RocksDB refused to open, with the place of the first damaged WAL record
+    if there is one.
+    """
+    end = -1
+    for path in sorted(rocks.glob("*.log")):
+        parts = b""
+        for position, type_, payload in _records(path.read_bytes()):
+            if payload is None:
+                whole = f"; the log before it is whole up to offset {end}" if end >= 0 else ""
+                found = f"{error}: {_mismatch(position, path)}{whole}"
+                return CorruptLogError(found, offset=end)
+            parts = payload if type_ in {FULL, FIRST} else parts + payload
+            if type_ in {FULL, LAST}:
+                end = _end_of(parts, end)
+    return error
+
+
+def _mismatch(position: int, path: Path) -> str:
+    return f"the record at byte {position} of {path.name} does not match its checksum"
+
+
+def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
+    """(position, type, payload, None if damaged) of each physical record, up to the first damaged
+    one.
+    """
+    for start in range(0, len(data), BLOCK):
+        position, end = start, min(start + BLOCK, len(data))
+        while end - position >= HEADER.size:
+            _, length, type_ = HEADER.unpack_from(data, position)
+            if type_ == 0 and length == 0:
+                break
+            behind = end_of_piece(data, position)
+            if behind < 0:
+                yield position, type_, None
+                return
+            if FULL <= type_ <= LAST:
+                yield position, type_, data[position + HEADER.size : behind]
+            position = behind
+
+
+def _end_of(batch: bytes, end: int) -> int:
+    """The log's end after a write batch: behind the last chunk that it puts, or where it drops all
+    that follows.
+    """
+    position = _BATCH_HEADER_BYTES
+    while position < len(batch) and batch[position] in {_PUT, _DELETE_RANGE}:
+        puts = batch[position] == _PUT
+        key, position = _prefixed(batch, position + 1)
+        value, position = _prefixed(batch, position)
+        if not any(key) and (not puts or len(key) == 1):
+            continue  # The log start has moved, or the mark: nothing about its end.
+        end = int.from_bytes(key, "big")
+        for _, behind, *_ in walk(value, end) if puts else ():
+            end = behind
+    return end
+
+
+def _prefixed(data: bytes, position: int) -> tuple[bytes, int]:
+    """Bytes behind their length, a varint; and where the next thing begins."""
+    length = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return data[position : position + length], position + length
