@@ -274,6 +274,26 @@ def wire_error(error: ApiError) -> common_pb2.Error:
     )
 
 
+class own_error:  # noqa: N801 (used as a function)
+    """Context of one item of a request, which succeeds or fails by itself: an ApiError raised in it
+    is put into the item's result.
+
+    ``whole``: code of the errors that fail the whole request instead.
+    """
+
+    def __init__(self, result: Any, *, whole: ErrorCode | None = None) -> None:
+        self._result, self._whole = result, whole
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: object, _traceback: object) -> bool:
+        if not isinstance(error, ApiError) or error.code == self._whole:
+            return False
+        self._result.error.CopyFrom(wire_error(error))
+        return True
+
+
 def check_record_count(count: int, limit: int, field: str = "") -> None:
     """Raise POLICY_VIOLATION for a request that would write more than ``limit`` records: they all
     go into one atomic batch.

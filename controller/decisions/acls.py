@@ -7,9 +7,16 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from controller.decision import Reply, Write, check_item_count, refuse, wire_error, write_or_reply
+from controller.decision import (
+    Reply,
+    Write,
+    check_item_count,
+    own_error,
+    refuse,
+    write_or_reply,
+)
 from controller.state.state import ControllerState
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.metadata.acls import (
     ALL_RESOURCES,
     ANY_HOST,
@@ -68,19 +75,16 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
     response, records = rpc.CreateAclsResponse(), list[Record]()
     for index, wanted in enumerate(request.creations):
         result = response.results.add()
-        try:
+        with own_error(result):
             binding = _checked(wanted, f"creations[{index}]")
             _check_known(view, binding, f"creations[{index}]")
             if binding in there:
                 result.existed = True
                 continue
             bounds.check(binding, f"creations[{index}]")
-        except ApiError as error:
-            result.error.CopyFrom(wire_error(error))
-            continue
-        there.add(binding)
-        bounds.add(binding)
-        records.append(_entry(binding, state.rng))
+            there.add(binding)
+            bounds.add(binding)
+            records.append(_entry(binding, state.rng))
     return write_or_reply([] if request.validate_only else records, response)
 
 
@@ -138,15 +142,12 @@ def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write
     response, records = rpc.DeleteAclsResponse(), list[Record]()
     for index, one in enumerate(request.filters):
         result = response.results.add()
-        try:
+        with own_error(result):
             check_filter(one, f"filters[{index}]")
-        except ApiError as error:
-            result.error.CopyFrom(wire_error(error))
-            continue
-        for entry in chosen(left.values(), one):
-            del left[entry.id]
-            result.matching_acls.append(_wire(entry))
-            records.append(record(pb.RemoveAccessControlEntryRecord(id=entry.id)))
+            for entry in chosen(left.values(), one):
+                del left[entry.id]
+                result.matching_acls.append(_wire(entry))
+                records.append(record(pb.RemoveAccessControlEntryRecord(id=entry.id)))
     check_item_count(len(records), limit, "filters")
     return write_or_reply([] if request.validate_only else records, response)
 

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
+from controller.decision import (
+    Reply,
+    Write,
+    check_record_count,
+    own_error,
+    refuse,
+    write_or_reply,
+)
 from controller.state.state import ControllerState
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.limits.hosts import host_error
 from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.entities import Hostname
@@ -132,18 +139,17 @@ def alter_hostnames(
     for index, one in enumerate(request.alterations):
         result = rpc.HostnameAlterationResult(hostname=one.hostname, offset=-1)
         results.append(result)
-        try:
+        with own_error(result):
             check_item(refused, index)
             change = _alteration(state.log.pending, one, f"alterations[{index}]", seen)
-        except ApiError as error:
-            result.error.CopyFrom(wire_error(error))
-            continue
-        if change is not None and not request.validate_only:
-            result.offset = state.log.end_offset + len(records) if one.HasField("broker_id") else -1
-            records.append(change)
-        else:
-            old = state.log.pending.hostnames.get(hostname_key(one.hostname))
-            result.offset = -1 if old is None else old.offset
+            if change is not None and not request.validate_only:
+                result.offset = (
+                    state.log.end_offset + len(records) if one.HasField("broker_id") else -1
+                )
+                records.append(change)
+            else:
+                old = state.log.pending.hostnames.get(hostname_key(one.hostname))
+                result.offset = -1 if old is None else old.offset
     return write_or_reply(records, rpc.AlterHostnamesResponse(results=results))
 
 

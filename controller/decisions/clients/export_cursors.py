@@ -12,11 +12,18 @@ from __future__ import annotations
 
 import re
 
-from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
+from controller.decision import (
+    Reply,
+    Write,
+    check_record_count,
+    own_error,
+    refuse,
+    write_or_reply,
+)
 from controller.decisions.quorum.membership import Look
 from controller.disk.retention import cursors_of
 from controller.state.state import ControllerState
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
@@ -74,19 +81,16 @@ def alter_export_cursors(
     for index, one in enumerate(request.alterations):
         result = rpc.ExportCursorAlterationResult(name=one.name, offset=-1)
         results.append(result)
-        try:
+        with own_error(result):
             check_item(refused, index)
             change = altering.alter(one, f"alterations[{index}]")
-        except ApiError as error:
-            result.error.CopyFrom(wire_error(error))
-            continue
-        if change is not None and not request.validate_only:
-            result.offset = (
-                state.log.end_offset + len(records) if one.HasField("end_offset") else -1
-            )
-            records.append(change)
-        else:
-            result.offset = _offset_of(state.log.pending.export_cursors.get(one.name))
+            if change is not None and not request.validate_only:
+                result.offset = (
+                    state.log.end_offset + len(records) if one.HasField("end_offset") else -1
+                )
+                records.append(change)
+            else:
+                result.offset = _offset_of(state.log.pending.export_cursors.get(one.name))
     return write_or_reply(records, rpc.AlterExportCursorsResponse(results=results))
 
 

@@ -21,12 +21,19 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
 
-from controller.decision import Reply, Write, check_record_count, refuse, wire_error, write_or_reply
+from controller.decision import (
+    Reply,
+    Write,
+    check_record_count,
+    own_error,
+    refuse,
+    write_or_reply,
+)
 from controller.decisions.partitions.reassignment import find_partition
 from controller.rules.partition_change import NO_LEADER, Brokers, Election, is_overdue, next_state
 from controller.settings import ControllerSettings
 from controller.state.state import ControllerState
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.metadata.config_layers import unclean_election_enabled
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, ImageView, PartitionKey
@@ -80,7 +87,7 @@ def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Wr
     for name, index, field in named:
         topic = results.setdefault(name, rpc.ElectedTopic(name=name))
         result = topic.partitions.add(partition_index=index, leader_id=NO_LEADER)
-        try:
+        with own_error(result):
             if twice[name, index] > 1:
                 raise refuse(ErrorCode.INVALID_REQUEST, "this partition is named twice", field)
             partition = find_partition(view, name, index, field)
@@ -89,8 +96,6 @@ def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Wr
             change = elect(brokers, partition, _election(request))
             result.leader_id = change.leader
             records.append(record(change))
-        except ApiError as error:
-            result.error.CopyFrom(wire_error(error))
     return write_or_reply(records, rpc.ElectLeadersResponse(topics=results.values()))
 
 

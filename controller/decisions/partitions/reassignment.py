@@ -17,8 +17,8 @@ from controller.decision import (
     Write,
     check_item_count,
     check_record_count,
+    own_error,
     refuse,
-    wire_error,
     write_or_reply,
 )
 from controller.rules.partition_change import (
@@ -31,7 +31,7 @@ from controller.rules.partition_change import (
 )
 from controller.rules.placement import wrong_replicas
 from controller.state.state import ControllerState
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.metadata.config_layers import unclean_election_enabled
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image, ImageView
@@ -64,7 +64,7 @@ def alter_reassignments(
         for position, wanted in enumerate(topic.partitions):
             field = f"topics[{index}].partitions[{position}]"
             result = rpc.ReassignedPartition(partition_index=wanted.partition_index)
-            try:
+            with own_error(result):
                 if named[topic.name, wanted.partition_index] > 1:
                     raise refuse(ErrorCode.INVALID_REQUEST, "this partition is named twice", field)
                 partition = find_partition(
@@ -73,8 +73,6 @@ def alter_reassignments(
                 change = _decide(state.log.pending, partition, wanted, field, may_resize=may_resize)
                 if change is not None:
                     records.append(record(change))
-            except ApiError as error:
-                result.error.CopyFrom(wire_error(error))
             results.append(result)
         topics.append(rpc.ReassignedTopic(name=topic.name, partitions=results))
     body = rpc.AlterPartitionReassignmentsResponse(topics=topics)

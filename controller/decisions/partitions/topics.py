@@ -17,15 +17,15 @@ from controller.decision import (
     Write,
     check_item_count,
     check_record_count,
+    own_error,
     refuse,
-    wire_error,
     write_or_reply,
 )
 from controller.decisions.configs import check_config, config_record
 from controller.rules.partition_change import assignment_of
 from controller.rules.placement import active_brokers, new_partition, spread, wrong_new_replicas
 from controller.state.state import ControllerState
-from raftlog.errors import ApiError, ErrorCode
+from raftlog.errors import ErrorCode
 from raftlog.metadata.config_keys import ResourceType, find
 from raftlog.metadata.entities import Topic
 from raftlog.metadata.image import ImageView
@@ -51,9 +51,10 @@ def create_topics(
     live = active_brokers(state.log.pending)
     names = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
-    results = []
+    response = rpc.CreateTopicsResponse()
     for index, topic in enumerate(request.topics):
-        try:
+        result = response.topics.add(name=topic.name)
+        with own_error(result, whole=ErrorCode.POLICY_VIOLATION):
             check_item(refused, index)
             if names[topic.name] > 1:
                 raise refuse(
@@ -61,14 +62,8 @@ def create_topics(
                     f"topic {topic.name[:249]!r} is named twice",
                     f"topics[{index}].name",
                 )
-            results.append(_create(state, live, topic, f"topics[{index}]", records))
-        except ApiError as error:
-            if error.code == ErrorCode.POLICY_VIOLATION:
-                raise
-            results.append(rpc.CreatableTopicResult(name=topic.name, error=wire_error(error)))
-    return write_or_reply(
-        [] if request.validate_only else records, rpc.CreateTopicsResponse(topics=results)
-    )
+            _create(state, live, topic, f"topics[{index}]", records, result)
+    return write_or_reply([] if request.validate_only else records, response)
 
 
 def delete_topics(
@@ -81,9 +76,10 @@ def delete_topics(
     view = state.log.pending
     names = Counter(request.names)
     records: list[Record] = []
-    results = []
+    response = rpc.DeleteTopicsResponse()
     for index, name in enumerate(request.names):
-        try:
+        result = response.topics.add(name=name)
+        with own_error(result):
             check_item(refused, index)
             if names[name] > 1:
                 raise refuse(
@@ -99,13 +95,9 @@ def delete_topics(
             keys = sorted(view.configs.get((ResourceType.TOPIC, name)) or ())
             records.extend(config_record(ResourceType.TOPIC, name, key, None) for key in keys)
             records.append(record(pb.RemoveTopicRecord(topic_id=topic_id)))
-            results.append(rpc.DeletableTopicResult(name=name, topic_id=topic_id))
-        except ApiError as error:
-            results.append(rpc.DeletableTopicResult(name=name, error=wire_error(error)))
+            result.topic_id = topic_id
     check_record_count(len(records), state.settings.max_records_per_request)
-    return write_or_reply(
-        [] if request.validate_only else records, rpc.DeleteTopicsResponse(topics=results)
-    )
+    return write_or_reply([] if request.validate_only else records, response)
 
 
 def _create(
@@ -114,8 +106,9 @@ def _create(
     topic: rpc.CreatableTopic,
     field: str,
     records: list[Record],
-) -> rpc.CreatableTopicResult:
-    """Append the records of one topic, all or none."""
+    result: rpc.CreatableTopicResult,
+) -> None:
+    """Append the records of one topic, all or none, and fill its result."""
     _check_name(state.log.pending, topic.name, f"{field}.name")
     configs = _configs(state, topic, f"{field}.configs")
     if topic.assignments:
@@ -146,12 +139,8 @@ def _create(
         new_partition(topic_id, index, replicas, active, first)
         for index, replicas in enumerate(assignments)
     )
-    return rpc.CreatableTopicResult(
-        name=topic.name,
-        topic_id=topic_id,
-        num_partitions=len(assignments),
-        replication_factor=len(assignments[0]),
-    )
+    result.topic_id, result.num_partitions = topic_id, len(assignments)
+    result.replication_factor = len(assignments[0])
 
 
 def _check_name(view: ImageView, name: str, field: str) -> None:
@@ -264,10 +253,10 @@ def create_partitions(
     live = active_brokers(state.log.pending)
     names = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
-    results = []
+    response = rpc.CreatePartitionsResponse()
     for index, topic in enumerate(request.topics):
-        result = rpc.CreatePartitionsTopicResult(name=topic.name)
-        try:
+        result = response.results.add(name=topic.name)
+        with own_error(result, whole=ErrorCode.POLICY_VIOLATION):
             check_item(refused, index)
             if names[topic.name] > 1:
                 raise refuse(
@@ -276,14 +265,7 @@ def create_partitions(
                     f"topics[{index}].name",
                 )
             _add(state, live, topic, f"topics[{index}]", records)
-        except ApiError as error:
-            if error.code == ErrorCode.POLICY_VIOLATION:
-                raise
-            result.error.CopyFrom(wire_error(error))
-        results.append(result)
-    return write_or_reply(
-        [] if request.validate_only else records, rpc.CreatePartitionsResponse(results=results)
-    )
+    return write_or_reply([] if request.validate_only else records, response)
 
 
 def _add(
