@@ -19,6 +19,7 @@ from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import ClientResult
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record
+from raftlog.resource_limits import CONTROLLER_BATCH_MAX_BYTES as BATCH_MAX_BYTES
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -170,11 +171,6 @@ Effect = (
 )
 
 
-MAX_BATCH_BYTES = 8 << 20
-"""The most bytes that one request may write.
-
-A batch that fences or replaces a broker is bounded by the partitions it holds instead.
-"""
 _FEW_RECORDS = 512
 
 
@@ -329,15 +325,15 @@ def cluster_error(cluster_id: str, asked: str) -> ApiError | None:
 
 
 def check_record_bytes(records: list[Record], field: str) -> None:
-    """Raise MESSAGE_TOO_LARGE for a request that would write more than MAX_BATCH_BYTES: it would
+    """Raise MESSAGE_TOO_LARGE for a request that would write more than BATCH_MAX_BYTES: it would
     delay all requests behind it.
     """
     if len(records) <= _FEW_RECORDS:
         return  # No larger than the request itself, which has its own limit.
     size = sum(len(each.body) for each in records)
-    if size > MAX_BATCH_BYTES:
+    if size > BATCH_MAX_BYTES:
         raise refuse(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"the request would write {size} bytes, more than the {MAX_BATCH_BYTES} of one batch",
+            f"the request would write {size} bytes, more than the {BATCH_MAX_BYTES} of one batch",
             field,
         )

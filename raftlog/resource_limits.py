@@ -15,11 +15,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+MESSAGE_MAX_BYTES: Final = 64 << 20
+"""Largest message of any kind, unless ``socket.request.max.bytes`` says less."""
+
+CONTROLLER_REQUEST_MAX_BYTES: Final = 4 << 20
+"""Largest request to the active controller; MESSAGE_TOO_LARGE beyond it. The next two follow from
+it.
+"""
+CONTROLLER_ENVELOPE_MAX_BYTES: Final = 2 * CONTROLLER_REQUEST_MAX_BYTES
+"""Largest message that carries such requests."""
+CONTROLLER_BATCH_MAX_BYTES: Final = 2 * CONTROLLER_REQUEST_MAX_BYTES
+"""Largest batch of records that one request may write: a short request can name many partitions.
+
+A batch that fences or replaces a broker is bounded by the partitions it holds instead.
+"""
+
 REQUEST_MAX_BYTES: Final[Mapping[str, int]] = {
     "QUORUM": 1 << 20,
     "REPLICATION": 64 << 10,
     "SNAPSHOT": 64 << 10,
-    "CONTROLLER": 8 << 20,
+    "CONTROLLER": CONTROLLER_ENVELOPE_MAX_BYTES,
     "OBSERVER": 64 << 10,
     "BROKER": 32 << 20,
     "REPLICA_FETCH": 4 << 20,
@@ -64,7 +79,6 @@ TURN_MAX_MS: Final = 5.0
 
 TURN_MAX_S: Final = TURN_MAX_MS / 1000
 
-CONTROLLER_REQUEST_MAX_BYTES: Final = 4 << 20
 CONTROLLER_MAX_WAITING_REQUESTS: Final = 65_536
 CONTROLLER_MAX_WAITING_BYTES: Final = 256 << 20
 """Of the requests that wait to be decided, each with CONTROLLER_WAITING_REQUEST_BYTES for itself.
@@ -139,7 +153,7 @@ class TransportLimits:
     A link whose unsent messages exceed a bound is closed, so that memory is bounded.
     """
 
-    max_message_bytes: int = 64 << 20
+    max_message_bytes: int = MESSAGE_MAX_BYTES
     max_message_items: int = 16_384
     """Messages in a received envelope."""
     max_queued_messages: int = 65536

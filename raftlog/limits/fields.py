@@ -28,7 +28,7 @@ from raftlog.limits.rules import (
     Text,
     name,
 )
-from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS
+from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS, MESSAGE_MAX_BYTES
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.common.v1 import common_pb2 as common
 from raftlog.wire.controller.v1 import controller_pb2 as controller
@@ -38,8 +38,6 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as records
 
 PRINCIPAL_MAX_CHARS = 1024
-MESSAGE_MAX_BYTES = 64 << 20
-"""Of the transport: nothing larger arrives."""
 ENVELOPE = ByHandler(
     MESSAGE_MAX_BYTES, "the transport takes it apart; each request is checked by itself"
 )

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from deciding import Cell
 
-from controller.decision import MAX_BATCH_BYTES
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
+from raftlog.resource_limits import CONTROLLER_BATCH_MAX_BYTES
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -134,7 +134,7 @@ def test_what_would_write_too_many_bytes_is_refused_with_the_name_of_the_request
         cell.join(broker_id, listeners=[pb.Listener(name="PLAIN", host="h", port=1)])
     # 160 ids of five bytes, twice each.
     assert len(cell.decide(_many(4_000, 160)).records) == 4_001
-    assert MAX_BATCH_BYTES < 6_000 * 160 * 10
+    assert CONTROLLER_BATCH_MAX_BYTES < 6_000 * 160 * 10
     cell.refused(_many(6_000, 160), ErrorCode.MESSAGE_TOO_LARGE, "create_topics")
 
 

@@ -101,7 +101,7 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
     breaks("OP-27", "Any number of records", "controller.decision:check_record_count",
            "if count > limit:", "if False:", _PARTITIONS),
     breaks("OP-27", "Any number of bytes", "controller.decision:check_record_bytes",
-           "if size > MAX_BATCH_BYTES:", "if False:", _PARTITIONS),
+           "if size > BATCH_MAX_BYTES:", "if False:", _PARTITIONS),
     breaks("OP-27", "Requests of any size", "controller.service.intake:Intake.add",
            "if size > MAX_REQUEST_BYTES:", "if False:", "controller_service/test_intake.py"),
     NoEdit("OP-28", "says what it costs, which is the same in the state: `benchmarks/run k_fence` measures it"),
