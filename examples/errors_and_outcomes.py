@@ -18,7 +18,8 @@ with raftlog.connect(sys.argv[1] if len(sys.argv) > 1 else "") as client:
     except errors.ItemsRefusedError as error:
         for one in error.errors:
             print(f"refused: {one.field}: {type(one).__name__}")
-        print(f"the others stand at offset {error.write.offset if error.write else None}")
+        if error.write is not None and error.write.token is not None:
+            print(f"the others stand at offset {error.write.offset}")
     try:
         client.configs.alter("topic", "taken", set={"retention.ms": "soon"})
     except errors.UnknownOutcomeError as error:

@@ -18,32 +18,41 @@ if TYPE_CHECKING:
     from typing import Any
 
     from raftlog import errors, recipes, tracing
+    from raftlog.client.acls import AclListing, AclResult
     from raftlog.client.async_client import AsyncClient
     from raftlog.client.client import Client, connect
     from raftlog.client.conditions import ABSENT, UNCONDITIONAL, Unconditional
     from raftlog.client.consumer import Record
     from raftlog.client.enums import BrokerState, ConfigSource, ReadMode
-    from raftlog.client.export_cursors import ExportCursor
-    from raftlog.client.hostnames import Hostname
+    from raftlog.client.export_cursors import CursorListing, ExportCursor
+    from raftlog.client.hostnames import AbsentId, Hostname, HostnameListing, WaitingBroker
     from raftlog.client.key_values import Delete, Expect, KeyValue, Put
     from raftlog.client.leases import LeaseInfo
     from raftlog.client.options import ClientOptions
-    from raftlog.client.partitions import Election, Elections, PartitionState, Reassignment
+    from raftlog.client.partitions import Election, PartitionResult, PartitionState, Reassignment
     from raftlog.client.producer import RecordMetadata
+    from raftlog.client.topics import TopicListing
     from raftlog.client.values import (
         Acl,
         AclFilter,
+        Api,
+        ApiVersions,
         Broker,
         BrokerStatus,
         Cluster,
         ConfigEntry,
         Feature,
         FeatureUpdate,
+        ItemResult,
+        Listing,
         NewTopic,
+        OffsetResult,
         Partition,
+        PartitionCounts,
         QuorumInfo,
         QuorumNode,
         Topic,
+        TopicResult,
         TopicsPage,
         Visibility,
         Voter,
@@ -56,6 +65,33 @@ if TYPE_CHECKING:
     __version__: str
 
 _FROM = {
+    "raftlog.outcome": (
+        "Acks",
+        "LogOffset",
+        "Token",
+        "WriteResult",
+    ),
+    "raftlog.client.topics": ("TopicListing",),
+    "raftlog.client.partitions": (
+        "Election",
+        "PartitionResult",
+        "PartitionState",
+        "Reassignment",
+    ),
+    "raftlog.client.hostnames": (
+        "AbsentId",
+        "Hostname",
+        "HostnameListing",
+        "WaitingBroker",
+    ),
+    "raftlog.client.export_cursors": (
+        "CursorListing",
+        "ExportCursor",
+    ),
+    "raftlog.client.acls": (
+        "AclListing",
+        "AclResult",
+    ),
     "raftlog.client.async_client": ("AsyncClient",),
     "raftlog.client.watch": ("Change", "CompactedError"),
     "raftlog.client.client": ("Client", "connect"),
@@ -72,15 +108,14 @@ _FROM = {
     "raftlog.client.conditions": ("ABSENT", "UNCONDITIONAL", "Unconditional"),
     "raftlog.client.key_values": ("Delete", "Expect", "KeyValue", "Put"),
     "raftlog.client.leases": ("LeaseInfo",),
-    "raftlog.client.export_cursors": ("ExportCursor",),
-    "raftlog.client.hostnames": ("Hostname",),
     "raftlog.client.options": ("ClientOptions",),
-    "raftlog.client.partitions": ("Election", "Elections", "PartitionState", "Reassignment"),
     "raftlog.client.producer": ("RecordMetadata",),
     "raftlog.client.consumer": ("Record",),
     "raftlog.client.values": (
         "Acl",
         "AclFilter",
+        "ApiVersions",
+        "Api",
         "Broker",
         "BrokerStatus",
         "Cluster",
@@ -88,6 +123,11 @@ _FROM = {
         "Feature",
         "FeatureUpdate",
         "NewTopic",
+        "TopicResult",
+        "PartitionCounts",
+        "OffsetResult",
+        "ItemResult",
+        "Listing",
         "Partition",
         "QuorumInfo",
         "QuorumNode",
@@ -96,7 +136,6 @@ _FROM = {
         "Visibility",
         "Voter",
     ),
-    "raftlog.outcome": ("Acks", "LogOffset", "Token", "WriteResult"),
 }
 _MODULES = frozenset({"errors", "recipes", "tracing"})
 _HOME = {name: module for module, names in _FROM.items() for name in names}
@@ -104,12 +143,17 @@ _HOME = {name: module for module, names in _FROM.items() for name in names}
 __all__ = [
     "ABSENT",
     "UNCONDITIONAL",
+    "AbsentId",
     "Acks",
     "Acl",
     "AclFilter",
+    "AclListing",
     "AclOperation",
     "AclPermission",
     "AclResourceType",
+    "AclResult",
+    "Api",
+    "ApiVersions",
     "AsyncClient",
     "Broker",
     "BrokerState",
@@ -121,19 +165,25 @@ __all__ = [
     "CompactedError",
     "ConfigEntry",
     "ConfigSource",
+    "CursorListing",
     "Delete",
     "Election",
-    "Elections",
     "Expect",
     "ExportCursor",
     "Feature",
     "FeatureUpdate",
     "Hostname",
+    "HostnameListing",
+    "ItemResult",
     "KeyValue",
     "LeaseInfo",
+    "Listing",
     "LogOffset",
     "NewTopic",
+    "OffsetResult",
     "Partition",
+    "PartitionCounts",
+    "PartitionResult",
     "PartitionState",
     "PatternType",
     "Put",
@@ -146,10 +196,13 @@ __all__ = [
     "ResourceType",
     "Token",
     "Topic",
+    "TopicListing",
+    "TopicResult",
     "TopicsPage",
     "Unconditional",
     "Visibility",
     "Voter",
+    "WaitingBroker",
     "WriteResult",
     "connect",
     "errors",

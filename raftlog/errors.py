@@ -236,7 +236,8 @@ class ApiError(RaftlogError):
 
     code: ErrorCode
     write: WriteResult | None = None
-    """Where the items stand that were not refused, if the request had others."""
+    """The results of all items of a write of which one was refused; its ``token`` is None if none
+    of them was written."""
 
     def __init_subclass__(cls, *, code: ErrorCode | None = None) -> None:
         super().__init_subclass__()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Any, Generic, Self
+
+from typing_extensions import TypeVar
 
 _TOKEN = re.compile(r"(\d{1,18})-(\d{1,9})-(-1|\d{1,18})(?:-(\d{1,9}))?", re.ASCII)
 
@@ -81,8 +83,11 @@ def generation_of(*offsets: object) -> int | None:
     return generations.pop() if generations else None
 
 
+ItemT_co = TypeVar("ItemT_co", default=Any, covariant=True)
+
+
 @dataclass(frozen=True, slots=True)
-class WriteResult:
+class WriteResult(Generic[ItemT_co]):
     """What became of a write that was accepted.
 
     ``token`` is where it stands in the log; None: there was nothing to write, or it was only
@@ -95,6 +100,8 @@ class WriteResult:
     waiting_for_brokers: tuple[int, ...] = ()
     """With ``errors.AcksNotReachedError``: some of those that have not applied it yet."""
     duplicate: bool = False
+    items: tuple[ItemT_co, ...] = field(default=(), compare=False)
+    """The result of each item, in the order of the request."""
 
     @property
     def offset(self) -> LogOffset:

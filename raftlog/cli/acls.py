@@ -2,68 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from raftlog.cli.acl_options import (
-    Chosen,
-    Cluster,
-    Cursors,
-    FilterPattern,
-    Groups,
-    Hostnames,
-    Keys,
-    Operation,
-    Operations,
-    PatternChoice,
-    Permission,
-    Sessions,
-    Topics,
-    operation_of,
-    pattern_text,
-    permission_text,
-    spelled,
-    type_text,
-)
-from raftlog.cli.exits import EPILOG, Exit
-from raftlog.cli.options import (
-    DEFAULT_TIMEOUT_S,
-    BootstrapController,
-    BootstrapServer,
-    Json,
-    Timeout,
-)
-from raftlog.cli.output import print_json, print_line, print_table
-from raftlog.cli.writes import (
-    Acks,
-    AcksLevel,
-    ValidateOnly,
-    first_error,
-    print_written,
-    require,
-    write,
-    written,
-)
+from raftlog.cli.command import ASK, WRITE, Answer, ValidateOnly, command, group, would, written
+from raftlog.cli.exits import Exit
+from raftlog.cli.output import print_line, print_table, to_json
 from raftlog.errors import ConfigError
 from raftlog.metadata.acls import (
     ANY_HOST,
-    AccessControlEntry,
+    CLUSTER_NAME,
     AclOperation,
     AclPermission,
     AclResourceType,
-    Binding,
     PatternType,
     Resource,
 )
-from raftlog.wire.controller.v1 import controller_pb2 as rpc
+from raftlog.outcome import Acks
 
-app = typer.Typer(
-    help="Access control entries: which principal may do what.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
+if TYPE_CHECKING:
+    from raftlog.client.acls import AclListing, AclResult
+    from raftlog.client.async_client import AsyncClient
+    from raftlog.client.values import Acl, AclFilter
+    from raftlog.outcome import WriteResult
+    from raftlog.security.authorizer import Why
+
+app = group()
+PatternName = Literal["literal", "prefixed", "match", "any"]
+
+
+class OperationName(StrEnum):
+    """An operation, as the command line spells it."""
+
+    ALL = "all"
+    READ = "read"
+    WRITE = "write"
+    CREATE = "create"
+    DELETE = "delete"
+    ALTER = "alter"
+    DESCRIBE = "describe"
+    CLUSTER_ACTION = "cluster-action"
+    DESCRIBE_CONFIGS = "describe-configs"
+    ALTER_CONFIGS = "alter-configs"
 
 
 def _whole(principal: str | None) -> str | None:
@@ -73,20 +57,110 @@ def _whole(principal: str | None) -> str | None:
     return principal
 
 
-Principal = Annotated[
-    str | None,
-    typer.Option(
-        "--principal",
-        metavar="PRINCIPAL",
-        help="Of this principal, as User:alice.",
-        callback=_whole,
-    ),
+Names = list[str] | None
+Operations = Annotated[
+    list[OperationName] | None,
+    typer.Option("--operation", help="Which operation. Can be repeated."),
 ]
-Host = Annotated[
-    str | None, typer.Option("--host", metavar="ADDRESS", help="Of this host, an IP address or *.")
-]
+
+
+@dataclass
+class Resources:
+    """The options that name resources, in their order."""
+
+    topic: Annotated[
+        Names, typer.Option("--topic", metavar="NAME", help="A topic; '*': all. Can be repeated.")
+    ] = None
+    group: Annotated[
+        Names, typer.Option("--group", metavar="NAME", help="A group, for its configs; '*': all.")
+    ] = None
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster as a whole.")] = False
+    client_session: Annotated[
+        Names,
+        typer.Option(
+            "--client-session", metavar="NAME", help="The name of an exactly-once client; '*': all."
+        ),
+    ] = None
+    hostname: Annotated[
+        Names, typer.Option("--hostname", metavar="HOST", help="A hostname mapping; '*': all.")
+    ] = None
+    export_cursor: Annotated[
+        Names, typer.Option("--export-cursor", metavar="NAME", help="An export cursor; '*': all.")
+    ] = None
+    kv: Annotated[
+        Names, typer.Option("--kv", metavar="KEY", help="A key of the key-value store; '*': all.")
+    ] = None
+
+    @property
+    def named(self) -> list[Resource]:
+        """The resources that the options name."""
+        names = (
+            (AclResourceType.TOPIC, self.topic),
+            (AclResourceType.GROUP, self.group),
+            (AclResourceType.CLUSTER, [CLUSTER_NAME] if self.cluster else None),
+            (AclResourceType.CLIENT_SESSION, self.client_session),
+            (AclResourceType.HOSTNAME, self.hostname),
+            (AclResourceType.EXPORT_CURSOR, self.export_cursor),
+            (AclResourceType.KEY_VALUE, self.kv),
+        )
+        return [Resource(kind, name) for kind, found in names for name in found or ()]
+
+    def some(self) -> list[Resource]:
+        """At least one. Raises ConfigError."""
+        if not self.named:
+            raise ConfigError(
+                "name a resource: --topic, --group, --cluster, --client-session, --hostname,"
+                " --export-cursor or --kv"
+            )
+        return self.named
+
+
+@dataclass
+class Chosen(Resources):
+    """The options that choose entries."""
+
+    principal: Annotated[
+        str | None,
+        typer.Option(
+            "--principal",
+            metavar="PRINCIPAL",
+            help="Of this principal, as User:alice.",
+            callback=_whole,
+        ),
+    ] = None
+    host: Annotated[
+        str | None,
+        typer.Option("--host", metavar="ADDRESS", help="Of this host, an IP address or *."),
+    ] = None
+    operation: Operations = None
+    permission: Annotated[
+        Literal["allow", "deny"] | None,
+        typer.Option("--permission", help="Only entries that allow, or deny."),
+    ] = None
+
+    def filters(self, pattern: PatternName) -> list[AclFilter]:
+        """One for each resource and operation."""
+        from raftlog.client.values import AclFilter
+
+        resources: Sequence[Resource | None] = self.named or [None]
+        return [
+            AclFilter(
+                self.principal,
+                operation,
+                AclResourceType.ANY if one is None else one.type,
+                None if one is None else one.name,
+                PatternType.ANY if one is None else PatternType[pattern.upper()],
+                AclPermission[(self.permission or "any").upper()],
+                self.host,
+            )
+            for one in resources
+            for operation in [AclOperation[name.name] for name in self.operation or ()]
+            or [AclOperation.ANY]
+        ]
+
+
 Patterns = Annotated[
-    FilterPattern,
+    PatternName,
     typer.Option(
         "--resource-pattern-type",
         help=(
@@ -95,39 +169,44 @@ Patterns = Annotated[
         ),
     ),
 ]
-Permissions = Annotated[
-    Permission | None, typer.Option("--permission", help="Only entries that allow, or deny.")
-]
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="acls")
+@dataclass
+class ShownAcls:
+    """The entries that match, and what else the active controller decides by."""
+
+    offset: int
+    authorizer_enabled: bool
+    super_users: Sequence[str]
+    allow_everyone_if_no_acl_found: bool
+    items: Sequence[Acl]
 
 
-@app.callback()
-def _group() -> None:
-    """Access control entries: which principal may do what."""
+@dataclass
+class Verdict:
+    """What is decided of one resource."""
+
+    resource_type: AclResourceType
+    resource_name: str
+    allowed: bool
+    why: Why
+    entry: Acl | None
+    """The entry that decides."""
 
 
-@app.command("list", epilog=EPILOG)
-def list_(
-    topic: Topics = None,
-    group: Groups = None,
-    cluster: Cluster = False,
-    client_session: Sessions = None,
-    hostname: Hostnames = None,
-    export_cursor: Cursors = None,
-    kv: Keys = None,
-    principal: Principal = None,
-    host: Host = None,
-    operation: Operations = None,
-    permission: Permissions = None,
-    resource_pattern_type: Patterns = FilterPattern.ANY,
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+@dataclass
+class Verdicts:
+    """What a principal may do; exit code 1: not all of it."""
+
+    offset: int
+    authorizer_enabled: bool
+    verdicts: Sequence[Verdict]
+
+
+@command(app, "list", shared=ASK)
+async def list_(
+    client: AsyncClient, chosen: Chosen, resource_pattern_type: Patterns = "any"
+) -> Answer[ShownAcls]:
     """List the access control entries.
 
     \b
@@ -135,30 +214,34 @@ def list_(
       raftlog acls list --bootstrap-controller 127.0.0.1:9093
       raftlog acls list --topic orders --resource-pattern-type match
     """
-    chosen = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor, kv)
-    filters = _filters(chosen, principal, host, operation, permission, resource_pattern_type)
-    answers = [_describe(one, bootstrap_controller, timeout) for one in filters]
-    entries = _unique(entry for answer in answers for entry in answer.entries)
-    if as_json:
-        print_json(
-            {
-                "offset": answers[-1].offset,
-                "authorizer_enabled": answers[0].authorizer_enabled,
-                "super_users": list(answers[0].super_users),
-                "allow_everyone_if_no_acl_found": answers[0].allow_everyone_if_no_acl_found,
-                "acls": [_document(entry) for entry in entries],
-            }
-        )
-        return
-    _print_entries(entries)
-    if not answers[0].authorizer_enabled:
-        print_line("no node asks them: authorizer.class.name is empty at the active controller")
-    elif answers[0].super_users:
-        print_line(f"super users, whatever is listed: {', '.join(answers[0].super_users)}")
+    listed = [await client.acls.list(one) for one in chosen.filters(resource_pattern_type)]
+    acls, last = [*dict.fromkeys(one for some in listed for one in some)], listed[-1]
+
+    def show() -> None:
+        keys = ("resource_type", "resource_name", "pattern_type", "principal", "host",
+                "operation", "permission")  # fmt: skip
+        columns = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
+        rows = ([to_json(getattr(one, key)) for key in keys] for one in acls)
+        print_table(columns, rows, least=("HOST", "PATTERN"))
+        if not last.authorizer_enabled:
+            print_line("no node asks them: authorizer.class.name is empty at the active controller")
+        elif last.super_users:
+            print_line(f"super users, whatever is listed: {', '.join(last.super_users)}")
+
+    document = ShownAcls(
+        last.offset,
+        last.authorizer_enabled,
+        last.super_users,
+        last.allow_everyone_if_no_acl_found,
+        acls,
+    )
+    return Answer(document, show)
 
 
-@app.command(epilog=EPILOG)
-def add(
+@command(app, shared=WRITE, acks=Acks.ACKNOWLEDGED)
+async def add(
+    client: AsyncClient,
+    resources: Resources,
     allow_principal: Annotated[
         list[str] | None,
         typer.Option("--allow-principal", metavar="PRINCIPAL", help="User:NAME, or User:*."),
@@ -176,24 +259,12 @@ def add(
         typer.Option("--deny-host", metavar="ADDRESS", help="From here only; default: anywhere."),
     ] = None,
     operation: Operations = None,
-    topic: Topics = None,
-    group: Groups = None,
-    cluster: Cluster = False,
-    client_session: Sessions = None,
-    hostname: Hostnames = None,
-    export_cursor: Cursors = None,
-    kv: Keys = None,
     resource_pattern_type: Annotated[
-        PatternChoice,
+        Literal["literal", "prefixed"],
         typer.Option("--resource-pattern-type", help="prefixed: all names that begin so."),
-    ] = PatternChoice.LITERAL,
-    acks: Acks = AcksLevel.ACKNOWLEDGED,
+    ] = "literal",
     validate_only: ValidateOnly = False,
-    bootstrap_server: BootstrapServer = "",
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[WriteResult[AclResult]]:
     """Add access control entries.
 
     One for each principal, host, operation and resource given. Without --operation: all. Who may do
@@ -206,73 +277,49 @@ def add(
         --resource-pattern-type prefixed
       raftlog acls add --deny-principal User:bob --deny-host 10.0.0.9 --topic '*'
     """
+    from raftlog.client.values import Acl
+
     if not allow_principal and not deny_principal:
         raise ConfigError("name a principal: --allow-principal or --deny-principal")
-    resources = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor, kv).some()
-    body = rpc.CreateAclsRequest(validate_only=validate_only)
+    some = resources.some()
+    acls: list[Acl] = []
     for permission, principals, hosts in (
         (AclPermission.ALLOW, allow_principal, allow_host),
         (AclPermission.DENY, deny_principal, deny_host),
     ):
         if hosts and not principals:
             raise ConfigError(f"a host needs a principal: --{permission.name.lower()}-principal")
-        body.creations.extend(
-            rpc.AccessControlEntry(
-                resource_type=resource.type,
-                resource_name=resource.name,
-                pattern_type=PatternType[resource_pattern_type.name],
-                principal=principal,
-                host=host,
-                operation=one,
-                permission_type=permission,
+        pattern = PatternType[resource_pattern_type.upper()]
+        acls += [
+            Acl(
+                principal,
+                AclOperation[one.name],
+                resource.type,
+                resource.name,
+                pattern,
+                permission,
+                host,
             )
-            for resource in resources
-            for principal in principals or []
+            for resource in some
+            for principal in principals or ()
             for host in hosts or [ANY_HOST]
-            for one in map(operation_of, operation or [Operation.ALL])
-        )
-    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
-    results = response.create_acls.results
-    if (error := first_error(results)) is not None:
-        raise error
-    done = "would be added" if validate_only else "added"
-    pairs = list(zip(body.creations, results, strict=True))
-    if as_json:
-        print_json(
-            {
-                "acls": [{**_document(one), "existed": result.existed} for one, result in pairs],
-                "write": written(response),
-            }
-        )
-    else:
-        for one, result in pairs:
-            print_line(f"{_text(one)}: {'was there already' if result.existed else done}")
-        print_written(response)
-    require(response, acks)
+            for one in operation or [OperationName.ALL]
+        ]
+    done = would("added", validate_only)
+    return await written(
+        client.acls.create(*acls, validate_only=validate_only),
+        lambda one: "was there already" if one.existed else done,
+    )
 
 
-@app.command(epilog=EPILOG)
-def remove(
-    topic: Topics = None,
-    group: Groups = None,
-    cluster: Cluster = False,
-    client_session: Sessions = None,
-    hostname: Hostnames = None,
-    export_cursor: Cursors = None,
-    kv: Keys = None,
-    principal: Principal = None,
-    host: Host = None,
-    operation: Operations = None,
-    permission: Permissions = None,
-    resource_pattern_type: Patterns = FilterPattern.LITERAL,
-    all_: Annotated[bool, typer.Option("--all", help="Remove every entry there is.")] = False,
-    acks: Acks = AcksLevel.ACKNOWLEDGED,
+@command(app, shared=WRITE, acks=Acks.ACKNOWLEDGED)
+async def remove(
+    client: AsyncClient,
+    chosen: Chosen,
+    resource_pattern_type: Patterns = "literal",
+    everything: Annotated[bool, typer.Option("--all", help="Remove every entry there is.")] = False,
     validate_only: ValidateOnly = False,
-    bootstrap_server: BootstrapServer = "",
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[WriteResult[AclResult]]:
     """Remove the access control entries that match all that is given.
 
     With --acks acknowledged, the default, every unfenced broker refuses from then on what only
@@ -283,54 +330,32 @@ def remove(
       raftlog acls remove --principal User:alice --topic orders
       raftlog acls remove --principal User:bob --resource-pattern-type any
     """
-    chosen = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor, kv)
-    narrowed = bool(chosen.resources or principal or host or operation or permission)
-    if all_ == narrowed:
+    if everything == (chosen != Chosen()):
         raise ConfigError("say which entries, or --all")
-    pattern = FilterPattern.ANY if all_ else resource_pattern_type
-    body = rpc.DeleteAclsRequest(
-        filters=_filters(chosen, principal, host, operation, permission, pattern),
-        validate_only=validate_only,
+    filters = chosen.filters("any" if everything else resource_pattern_type)
+    answer = await written(
+        client.acls.delete(*filters, validate_only=validate_only), would("removed", validate_only)
     )
-    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
-    if (error := first_error(response.delete_acls.results)) is not None:
-        raise error
-    gone = [one for result in response.delete_acls.results for one in result.matching_acls]
-    done = "would be removed" if validate_only else "removed"
-    if as_json:
-        print_json({"acls": [_document(one) for one in gone], "write": written(response)})
-    else:
-        for one in gone:
-            print_line(f"{_text(one)}: {done}")
-        if not gone:
-            print_line("no entry matches")
-        print_written(response)
-    require(response, acks)
+    if not answer.document.items:
+        return Answer(answer.document, lambda: print_line("no entry matches"))
+    return answer
 
 
-@app.command("test", epilog=EPILOG)
-def decide(
+@command(app, "test", shared=ASK)
+async def decide(
+    client: AsyncClient,
+    resources: Resources,
     principal: Annotated[
         str,
         typer.Option(
             "--principal", metavar="PRINCIPAL", help="Who, as User:alice.", callback=_whole
         ),
     ],
-    operation: Annotated[Operation, typer.Option("--operation", help="What.")],
+    operation: Annotated[OperationName, typer.Option("--operation", help="What.")],
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="From where, an IP address.")
     ] = "",
-    topic: Topics = None,
-    group: Groups = None,
-    cluster: Cluster = False,
-    client_session: Sessions = None,
-    hostname: Hostnames = None,
-    export_cursor: Cursors = None,
-    kv: Keys = None,
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[Verdicts]:
     """Say whether a principal may do something, and which entry decides.
 
     By the committed entries, and by super.users and allow.everyone.if.no.acl.found of the active
@@ -340,118 +365,45 @@ def decide(
     Examples:
       raftlog acls test --principal User:alice --operation read --topic orders
     """
+    some = resources.some()
+    listed = await client.acls.list()
+    verdicts = _decide(listed, principal, host, AclOperation[operation.name], some)
+
+    def show() -> None:
+        for one in verdicts:
+            said = "allowed" if one.allowed else "denied"
+            kind = one.resource_type.name.lower().replace("_", " ")
+            why = one.why.value if one.entry is None else one.entry
+            print_line(f"{kind} {one.resource_name}: {said}: {why}")
+        if not listed.authorizer_enabled:
+            print_line("but no node asks: authorizer.class.name is empty at the active controller")
+
+    refused = [] if all(one.allowed for one in verdicts) else [typer.Exit(Exit.REFUSED)]
+    return Answer(Verdicts(listed.offset, listed.authorizer_enabled, verdicts), show, refused)
+
+
+def _decide(
+    listed: AclListing,
+    principal: str,
+    host: str,
+    operation: AclOperation,
+    resources: Iterable[Resource],
+) -> list[Verdict]:
     from raftlog.metadata.acl_index import AclIndex
+    from raftlog.metadata.acls import AccessControlEntry
     from raftlog.security.authorizer import Authorizer, Caller
 
-    resources = Chosen.of(topic, group, cluster, client_session, hostname, export_cursor, kv).some()
-    everything = _filters(Chosen([]), None, None, None, None, FilterPattern.ANY)
-    answer = _describe(everything[0], bootstrap_controller, timeout)
-    index = AclIndex()
-    for number, one in enumerate(answer.entries):
-        index = index.with_entry(_entry(number, one))
-    authorizer = Authorizer(frozenset(answer.super_users), answer.allow_everyone_if_no_acl_found)
-    verdicts = [
-        (
-            resource,
-            authorizer.verdict(index, Caller(principal, host), operation_of(operation), resource),
-        )
-        for resource in resources
-    ]
-    if as_json:
-        print_json(
-            {
-                "offset": answer.offset,
-                "authorizer_enabled": answer.authorizer_enabled,
-                "verdicts": [
-                    {
-                        "resource_type": type_text(resource.type),
-                        "resource_name": resource.name,
-                        "allowed": verdict.allowed,
-                        "why": verdict.why.name.lower(),
-                        "entry": None if verdict.entry is None else _document(verdict.entry),
-                    }
-                    for resource, verdict in verdicts
-                ],
-            }
-        )
-    else:
-        for resource, verdict in verdicts:
-            said = "allowed" if verdict.allowed else "denied"
-            why = verdict.why.value if verdict.entry is None else _text(verdict.entry)
-            print_line(f"{type_text(resource.type)} {resource.name}: {said}: {why}")
-        if not answer.authorizer_enabled:
-            print_line("but no node asks: authorizer.class.name is empty at the active controller")
-    if not all(verdict.allowed for _, verdict in verdicts):
-        raise typer.Exit(Exit.REFUSED)
-
-
-def _entry(number: int, one: Any) -> AccessControlEntry:
-    return AccessControlEntry(number.to_bytes(16, "big"), *Binding.of(one))
-
-
-def _filters(
-    chosen: Chosen,
-    principal: str | None,
-    host: str | None,
-    operations: list[Operation] | None,
-    permission: Permission | None,
-    pattern: FilterPattern,
-) -> list[rpc.AccessControlEntryFilter]:
-    """One for each resource and operation."""
-    wanted = [operation_of(one) for one in operations or []] or [AclOperation.ANY]
-    permission_type = AclPermission[permission.name] if permission else AclPermission.ANY
-    resources: list[Resource | None] = [*chosen.resources] or [None]
-    return [
-        rpc.AccessControlEntryFilter(
-            resource_type=AclResourceType.ANY if resource is None else resource.type,
-            resource_name=None if resource is None else resource.name,
-            pattern_type=PatternType.ANY if resource is None else PatternType[pattern.name],
-            principal=principal,
-            host=host,
-            operation=operation,
-            permission_type=permission_type,
-        )
-        for resource in resources
-        for operation in wanted
-    ]
-
-
-def _describe(
-    filter_: rpc.AccessControlEntryFilter, bootstrap_controller: str, timeout: float
-) -> Any:
-    from raftlog.cli.session import ask_controller
-
-    body = rpc.DescribeAclsRequest(filter=filter_)
-    return ask_controller(body, bootstrap_controller, timeout).describe_acls
-
-
-def _unique(entries: Iterable[Any]) -> list[Any]:
-    return list({one.SerializeToString(deterministic=True): one for one in entries}.values())
-
-
-def _document(one: Any) -> dict[str, Any]:
-    return {
-        "resource_type": type_text(one.resource_type),
-        "resource_name": one.resource_name,
-        "pattern_type": pattern_text(one.pattern_type),
-        "principal": one.principal,
-        "host": one.host,
-        "operation": spelled(one.operation),
-        "permission_type": permission_text(one.permission_type),
-    }
-
-
-def _text(one: Any) -> str:
-    document = _document(one)
-    host = "any host" if one.host == ANY_HOST else one.host
-    prefix = "names beginning with " if one.pattern_type == PatternType.PREFIXED else ""
-    return (
-        f"{document['permission_type']} {one.principal} from {host}: {document['operation']} on"
-        f" {document['resource_type']} {prefix}{one.resource_name}"
-    )
-
-
-def _print_entries(entries: list[Any]) -> None:
-    rows = [tuple(_document(one).values()) for one in entries]
-    columns = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
-    print_table(columns, rows, least=("HOST", "PATTERN"))
+    index, acls = AclIndex(), {}
+    for number, one in enumerate(listed):
+        entry = AccessControlEntry(
+            number.to_bytes(16, "big"), one.resource_type, one.resource_name, one.pattern_type,
+            one.principal, one.host, one.operation, one.permission,
+        )  # fmt: skip
+        index, acls[entry.id] = index.with_entry(entry), one
+    authorizer = Authorizer(frozenset(listed.super_users), listed.allow_everyone_if_no_acl_found)
+    found = []
+    for resource in resources:
+        verdict = authorizer.verdict(index, Caller(principal, host), operation, resource)
+        entry_ = None if verdict.entry is None else acls[verdict.entry.id]
+        found.append(Verdict(resource.type, resource.name, verdict.allowed, verdict.why, entry_))
+    return found

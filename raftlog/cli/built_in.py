@@ -20,7 +20,8 @@ class Command(NamedTuple):
     name: str
     """One word, or for a command of a group two: ``cluster features``."""
     value: str
-    """``module:function`` of what adds the command; empty: a group whose commands are all here."""
+    """``module:app`` of a group, ``module:function`` of what adds a command; empty: a group whose
+    commands are all here."""
     help: str
     """The first sentence of the command's own help: the list of all commands loads none of them."""
     section: str = ""
@@ -29,19 +30,12 @@ class Command(NamedTuple):
 
     def load(self) -> Any:
         """Return the function that adds the command. Raises ImportError."""
-        if not self.value:
-            return self._add_group
-        module, _, function = self.value.partition(":")
-        return getattr(importlib.import_module(module), function)
-
-    def _add_group(self, app: Any) -> None:
-        import typer
-
-        from raftlog.cli.exits import EPILOG
-
-        app.add_typer(
-            typer.Typer(help=self.help, epilog=EPILOG, no_args_is_help=True), name=self.name
-        )
+        module, _, name = self.value.partition(":")
+        found = getattr(importlib.import_module(module or "raftlog.cli.command"), name or "group")
+        if name not in {"", "app"}:
+            return found
+        group = found if name else found()
+        return lambda app: app.add_typer(group, name=self.name.rpartition(" ")[2], help=self.help)
 
 
 class Listed(NamedTuple):
@@ -83,10 +77,10 @@ COMMANDS = (
         "Start",
         extras=("server", "replay"),
     ),
-    Command("topics", "raftlog.cli.topics:register", "Topics and their partitions.", "Data"),
+    Command("topics", "raftlog.cli.topics:app", "Topics and their partitions.", "Data"),
     Command(
         "configs",
-        "raftlog.cli.configs:register",
+        "raftlog.cli.configs:app",
         "Configs of topics and brokers: in the log, alike on every node.",
         "Data",
     ),
@@ -104,13 +98,13 @@ COMMANDS = (
     ),
     Command(
         "kv",
-        "raftlog.cli.key_values:register",
+        "raftlog.cli.key_values:app",
         "The key-value store: keys, leases and locks.",
         "Data",
     ),
     Command(
         "kv lease",
-        "raftlog.cli.leases:register",
+        "raftlog.cli.leases:app",
         "Leases: keys that name one are deleted when it ends.",
     ),
     Command(
@@ -126,13 +120,13 @@ COMMANDS = (
     ),
     Command(
         "cluster",
-        "raftlog.cli.cluster:register",
+        "raftlog.cli.cluster:app",
         "The cluster as a whole: features, log levels, export cursors.",
         "Cluster",
     ),
     Command(
         "cluster features",
-        "raftlog.cli.features:register",
+        "raftlog.cli.features:app",
         "The feature levels that the cluster uses (KIP-584).",
     ),
     Command(
@@ -142,12 +136,12 @@ COMMANDS = (
     ),
     Command(
         "cluster hostnames",
-        "raftlog.cli.hostnames:register",
+        "raftlog.cli.hostnames:app",
         "Which broker runs on which host, without node.id (KIP-426).",
     ),
     Command(
         "cluster cursors",
-        "raftlog.cli.cursors:register",
+        "raftlog.cli.cursors:app",
         "Export cursors: the nodes keep the log from there on.",
     ),
     Command(
@@ -157,13 +151,13 @@ COMMANDS = (
     ),
     Command(
         "brokers",
-        "raftlog.cli.brokers:register",
+        "raftlog.cli.brokers:app",
         "The brokers, as the active controller sees them.",
         "Cluster",
     ),
     Command(
         "partitions",
-        "raftlog.cli.partitions:register",
+        "raftlog.cli.partitions:app",
         "Partitions: their replicas, leaders and in-sync replicas.",
         "Cluster",
     ),
@@ -292,7 +286,7 @@ COMMANDS = (
     ),
     Command(
         "acls",
-        "raftlog.cli.acls:register",
+        "raftlog.cli.acls:app",
         "Access control entries: which principal may do what.",
         "Security",
     ),

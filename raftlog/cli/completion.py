@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import BROKERS, CONTROLLERS, variable
 from raftlog.cli.spellings import respelled
+
+if TYPE_CHECKING:
+    from raftlog.client.async_client import AsyncClient
 
 ASKED = "_RAFTLOG_COMPLETE"
 INSTALL = "--install-completion"
@@ -57,10 +61,10 @@ def respell_line() -> None:
     if not words:
         return
     name = respelled(words)[0]
-    for variable in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"):
-        if variable in os.environ:
-            line = os.environ[variable]
-            os.environ[variable] = re.sub(r"^(\s*\S+\s+)\S+", rf"\g<1>{name}", line)
+    for one in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS"):
+        if one in os.environ:
+            line = os.environ[one]
+            os.environ[one] = re.sub(r"^(\s*\S+\s+)\S+", rf"\g<1>{name}", line)
 
 
 def topics(incomplete: str) -> list[str]:
@@ -159,52 +163,43 @@ def _feature_names() -> Iterable[str]:
 
 
 def _topic_names() -> list[str]:
-    from raftlog.cli.options import BROKERS, variable
-    from raftlog.cli.session import run
-    from raftlog.wire.broker.v1 import broker_pb2
-
-    bootstrap = os.environ[variable(BROKERS)]
-
-    async def ask(session: Any) -> list[str]:
-        client = session.brokers(bootstrap)
-        answer = await client.read(
-            broker_pb2.MetadataRequest(), mode=broker_pb2.LATEST, timeout_s=ANSWER_S
-        )
-        return [topic.name for topic in answer.metadata.topics]
-
-    return run(ask, ANSWER_S)
+    return _ask(
+        BROKERS, "bootstrap_server", lambda client: client.topics.list(read="latest"), "name"
+    )
 
 
 def _broker_ids() -> list[str]:
-    from raftlog.cli.options import CONTROLLERS, variable
-    from raftlog.cli.session import run
-    from raftlog.wire.controller.v1 import controller_pb2
+    async def brokers(client: AsyncClient) -> Iterable[Any]:
+        return (await client.brokers.visibility()).brokers
 
-    bootstrap = os.environ[variable(CONTROLLERS)]
-
-    async def ask(session: Any) -> list[str]:
-        client = session.controllers(bootstrap)
-        answer = await client.call(controller_pb2.DescribeBrokersRequest(), timeout_s=ANSWER_S)
-        return [str(one.broker_id) for one in answer.describe_brokers.brokers]
-
-    return run(ask, ANSWER_S)
+    return _ask(CONTROLLERS, "bootstrap_controller", brokers, "id")
 
 
 def _cursor_names() -> list[str]:
-    from raftlog.cli.options import CONTROLLERS, variable
-    from raftlog.cli.session import ask_controller
-    from raftlog.wire.controller.v1 import controller_pb2
+    return _ask(
+        CONTROLLERS, "bootstrap_controller", lambda client: client.export_cursors.list(), "name"
+    )
 
-    body = controller_pb2.ListExportCursorsRequest()
-    answer = ask_controller(body, os.environ[variable(CONTROLLERS)], ANSWER_S)
-    return [one.name for one in answer.list_export_cursors.cursors]
+
+def _ask(
+    option: str,
+    name: str,
+    listed: Callable[[AsyncClient], Awaitable[Iterable[Any]]],
+    attribute: str,
+) -> list[str]:
+    """An attribute of each entity that the nodes of an option's variable list."""
+    from raftlog.cli.command import call
+
+    async def ask(client: AsyncClient) -> list[str]:
+        return [str(getattr(one, attribute)) for one in await listed(client)]
+
+    return call(ask, {name: os.environ[variable(option)], "timeout": ANSWER_S})
 
 
 def _node_names(prefix: str = "") -> list[str]:
     """Of those that begin so, without that beginning. Asks without a leader, too."""
     import asyncio
 
-    from raftlog.cli.options import BROKERS, CONTROLLERS, variable
     from raftlog.client.security import security_of_environment
     from raftlog.ops.collector import Collector, nodes_of
 

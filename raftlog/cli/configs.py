@@ -2,62 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.config_hints import did_you_mean, without_effect
-from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import (
-    DEFAULT_TIMEOUT_S,
-    BootstrapController,
-    BootstrapServer,
-    Json,
-    Timeout,
-)
-from raftlog.cli.output import (
-    print_error,
-    print_json,
-    print_line,
-    print_note,
-    print_table,
-    print_text,
-)
-from raftlog.cli.reads import ReadMode, ReadModeOption, read
-from raftlog.cli.writes import (
-    Acks,
-    AcksLevel,
-    ValidateOnly,
-    first_error,
-    print_written,
-    require,
-    write,
-    written,
-)
-from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.metadata.config_keys import without_effect as effect_of
+from raftlog.cli.command import READ, WRITE, Answer, ValidateOnly, command, group, pair, written
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.output import print_error, print_line, print_note, print_table, print_text
+from raftlog.errors import ConfigError
+from raftlog.metadata import config_keys as keys_of
+from raftlog.metadata.config_keys import ResourceType
 from raftlog.plural import counted
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
 
-app = typer.Typer(
-    help="Configs of topics and brokers: in the log, alike on every node.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
+if TYPE_CHECKING:
+    from raftlog.client.async_client import AsyncClient
+    from raftlog.client.values import ConfigEntry, ItemResult
+    from raftlog.outcome import WriteResult
 
-SOURCES = {
-    1: "dynamic topic",
-    2: "dynamic broker",
-    3: "dynamic default",
-    5: "default",
-    7: "client metrics",
-    8: "group",
+app = group()
+_SOURCES = {
+    "dynamic_topic_config": "dynamic topic",
+    "dynamic_broker_config": "dynamic broker",
+    "dynamic_default_broker_config": "dynamic default",
+    "default_config": "default",
+    "dynamic_client_metrics_config": "client metrics",
+    "group_config": "group",
 }
 """Kafka's ConfigSource, for people."""
-DEFAULT = 5
 
 
 class ResourceKind(StrEnum):
@@ -69,9 +45,17 @@ class ResourceKind(StrEnum):
     GROUP = "group"
 
     @property
-    def wire(self) -> int:
+    def number(self) -> ResourceType:
         """Kafka's number."""
-        return {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}[self.value]
+        return ResourceType[self.name]
+
+
+@dataclass
+class ConfigDescriptions:
+    """Every key of the resource, or those given."""
+
+    offset: int
+    items: Sequence[ConfigEntry]
 
 
 Kind = Annotated[
@@ -87,13 +71,9 @@ Name = Annotated[
 ]
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="configs")
-
-
-@app.command(epilog=EPILOG)
-def alter(
+@command(app, shared=WRITE)
+async def alter(
+    client: AsyncClient,
     kind: Kind,
     name: Name,
     set_: Annotated[
@@ -127,12 +107,7 @@ def alter(
         ),
     ] = None,
     validate_only: ValidateOnly = False,
-    acks: Acks = AcksLevel.COMMITTED,
-    bootstrap_server: BootstrapServer = "",
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[WriteResult[ItemResult]]:
     """Change configs of one resource: all changes are made, or none.
 
     \b
@@ -141,50 +116,50 @@ def alter(
       raftlog configs alter topic orders --delete min.insync.replicas --acks visible
       raftlog configs alter broker "" --set min.insync.replicas=2
     """
-    changes = [_set(text) for text in set_ or []]
-    changes += [_set(text, "--append", controller_pb2.APPEND) for text in append or []]
-    changes += [_set(text, "--subtract", controller_pb2.SUBTRACT) for text in subtract or []]
-    changes += [
-        controller_pb2.AlterableConfig(name=key, config_operation=controller_pb2.DELETE)
-        for key in delete or []
-    ]
-    if not changes:
+    values, added, removed = (
+        _pairs(texts, option)
+        for texts, option in ((set_, "--set"), (append, "--append"), (subtract, "--subtract"))
+    )
+    names = [*values, *added, *removed, *(delete or ())]
+    if not names:
         raise ConfigError(
             "nothing to change: give --set, --append or --subtract KEY=VALUE, or --delete KEY"
         )
-    resource = controller_pb2.AlterConfigsResource(
-        resource_type=kind.wire, resource_name=name, configs=changes
+    if twice := sorted({one for one in names if names.count(one) > 1}):
+        raise ConfigError(f"named twice: {', '.join(twice)}")
+    answer = await written(
+        client.configs.alter(
+            kind.number,
+            name,
+            set=values,
+            delete=delete or (),
+            append=added,
+            subtract=removed,
+            validate_only=validate_only,
+        ),
+        "would be accepted" if validate_only else "altered",
     )
-    body = controller_pb2.IncrementalAlterConfigsRequest(
-        resources=[resource], validate_only=validate_only
-    )
-    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
-    names = [one.name for one in changes]
-    error = first_error(response.incremental_alter_configs.results)
-    if error is not None:
-        if hint := did_you_mean(kind.wire, names):
-            print_error(hint)
-        raise error
-    set_now = {
-        one.name: one.value
-        for one in changes
-        if one.config_operation not in (controller_pb2.DELETE, controller_pb2.SUBTRACT)
-    }
-    if note := without_effect(kind.wire, set_now):
-        print_note(note)
-    if as_json:
-        print_json({"resource_type": kind.value, "resource_name": name, "write": written(response)})
-    else:
-        print_line(
-            f"{kind.value} {name or '(default)'}:"
-            f" {'would be accepted' if validate_only else 'altered'}"
-        )
-        print_written(response)
-    require(response, acks)
+    if not answer.errors:
+        if note := without_effect(kind.number, values | added):
+            print_note(note)
+    elif hint := did_you_mean(kind.number, names):
+        print_error(hint)
+    return answer
 
 
-@app.command(epilog=EPILOG)
-def describe(
+def _pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts or ():
+        key, value = pair(text, option)
+        if key in found:
+            raise ConfigError(f"{option}: {key} is named twice")
+        found[key] = value
+    return found
+
+
+@command(app, shared=READ)
+async def describe(
+    client: AsyncClient,
     kind: Kind,
     name: Name,
     keys: Annotated[
@@ -199,11 +174,7 @@ def describe(
     show_all: Annotated[
         bool, typer.Option("--all", "-a", help="Show defaults that nothing acts on, too.")
     ] = False,
-    mode: ReadModeOption = ReadMode.REPEATABLE,
-    bootstrap_server: BootstrapServer = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[ConfigDescriptions]:
     """Show the configs of one resource, and where each value comes from.
 
     Those that are set, and those that this build acts on; --all and --json show all that there are.
@@ -213,59 +184,63 @@ def describe(
       raftlog configs describe topic orders --bootstrap-server 127.0.0.1:9092
       raftlog configs describe broker 4 --key message.max.bytes --json
     """
-    resource = broker_pb2.DescribeConfigsResource(
-        resource_type=kind.wire, resource_name=name, configuration_keys=keys or []
-    )
-    response = read(
-        broker_pb2.DescribeConfigsRequest(resources=[resource]), mode, bootstrap_server, timeout
-    )
-    (result,) = response.describe_configs.results
-    if result.error_code != ErrorCode.NONE:
-        raise ApiError(ErrorCode(result.error_code), result.error_message, field=result.field)
-    rows = [
-        (one.name, one.value, SOURCES.get(one.config_source, str(one.config_source)))
-        for one in result.configs
-    ]
-    marks = {key: effect_of(kind.wire, key, value) for key, value, _ in rows}
-    if as_json:
-        configs: list[dict[str, Any]] = [
-            {"name": key, "value": value, "source": source, "without_effect": marks[key] or None}
-            for key, value, source in rows
-        ]
-        print_json({"offset": response.token.offset, "configs": configs})
-    else:
+    found = await client.configs.describe(kind.number, name, keys=keys or ())
+    offset = client.token.offset if client.token is not None else -1
+
+    def show() -> None:
         shown = [
-            (key, value, marked(source, marks[key]))
-            for key, value, source in rows
-            if show_all or keys or source != SOURCES[DEFAULT] or not marks[key]
+            one
+            for one in found.values()
+            if show_all or keys or not one.is_default or not one.without_effect
         ]
-        print_table(("KEY", "VALUE", "SOURCE"), shown)
-        if idle := len(rows) - len(shown):
+        rows = ((one.name, one.value, source_text(one)) for one in shown)
+        print_table(("KEY", "VALUE", "SOURCE"), rows)
+        if idle := len(found) - len(shown):
             print_text(f"({counted(idle, 'default')} that nothing acts on: --all)")
-        print_line(f"at offset {response.token.offset}")
-    meant = {one.name: one.value for one in result.configs if keys or one.config_source != DEFAULT}
-    if note := without_effect(kind.wire, meant):
+        print_line(f"at offset {offset}")
+
+    meant = {one.name: one.value for one in found.values() if keys or not one.is_default}
+    if note := without_effect(kind.number, meant):
         print_note(note)
     # Every key there is has a value, if only its default.
-    unknown = sorted(set(keys or ()) - {key for key, _, _ in rows})
-    if unknown:
-        hint = did_you_mean(kind.wire, unknown)
-        raise FailedError(
-            f"INVALID_CONFIG: there is no {kind.value} config {', '.join(unknown)}"
-            f"{f'; {hint}' if hint else ''}",
-            Exit.REFUSED,
-        )
+    unknown = sorted({*(keys or ())} - found.keys())
+    hint = did_you_mean(kind.number, unknown)
+    why = f"INVALID_CONFIG: there is no {kind.value} config {', '.join(unknown)}"
+    errors = [FailedError(f"{why}{f'; {hint}' if hint else ''}", Exit.REFUSED)] if unknown else []
+    return Answer(ConfigDescriptions(offset, [*found.values()]), show, errors)
 
 
-def marked(source: str, mark: str) -> str:
+def source_text(one: ConfigEntry) -> str:
     """Where a value comes from, and why it changes nothing."""
-    return f"{source} ({mark})" if mark else source
+    source = _SOURCES.get(one.source.name.lower(), str(int(one.source)))
+    return f"{source} ({one.without_effect})" if one.without_effect else source
 
 
-def _set(
-    text: str, option: str = "--set", operation: controller_pb2.ConfigOperation = controller_pb2.SET
-) -> controller_pb2.AlterableConfig:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"{option} {text}: write it as KEY=VALUE")
-    return controller_pb2.AlterableConfig(name=key, config_operation=operation, value=value)
+def did_you_mean(resource_type: int, names: Iterable[str]) -> str:
+    """The keys that were probably meant by those that there are not; empty: there is no guess."""
+    known = keys_of.config_keys(resource_type) or {}
+    guesses = [
+        close[0]
+        for name in names
+        if name not in known and (close := get_close_matches(name, known, n=1, cutoff=0.6))
+    ]
+    return f"did you mean {', '.join(guesses)}?" if guesses else ""
+
+
+def without_effect(resource_type: int, configs: Mapping[str, str]) -> str:
+    """What to say of keys that are kept and shown and change nothing; empty: there are none."""
+    known = keys_of.config_keys(resource_type) or {}
+    idle = [
+        name for name in configs if name in known and not keys_of.is_acted_on(resource_type, name)
+    ]
+    notes = []
+    if idle:
+        are, it = ("are", "them") if len(idle) > 1 else ("is", "it")
+        kept = f"{', '.join(idle)} {are} kept and shown"
+        notes.append(f"note: {kept}, but this build does not act on {it}")
+    notes += [
+        f"note: {name}: nothing is compacted in this build, delete alone drops records"
+        for name in sorted(configs)
+        if name not in idle and keys_of.without_effect(resource_type, name, configs[name])
+    ]
+    return "\n".join(notes)

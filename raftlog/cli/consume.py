@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json
+from raftlog.cli.command import command
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import DEFAULT_TIMEOUT_S, JsonLines
 from raftlog.cli.output import print_error, print_json_line
-from raftlog.cli.session import Session, run
 from raftlog.client.consumer import (
     EARLIEST,
     LATEST,
@@ -24,6 +24,9 @@ from raftlog.metadata.entity_words import text_and_base64
 from raftlog.plural import counted
 from raftlog.printable import printable
 
+if TYPE_CHECKING:
+    from raftlog.client.async_client import AsyncClient
+
 _POLL_S = 0.5
 _TELL_AFTER_S = 2.0
 _SHOWN = 5
@@ -31,10 +34,11 @@ _SHOWN = 5
 
 def register(app_: typer.Typer) -> None:
     """Add the command."""
-    app_.command("consume", epilog=EPILOG)(consume)
+    command(app_, "consume", shared=("bootstrap_server",))(consume)
 
 
-def consume(
+async def consume(
+    client: AsyncClient,
     topic: Annotated[
         str,
         typer.Argument(
@@ -56,7 +60,7 @@ def consume(
     max_messages: Annotated[
         int, typer.Option("--max-messages", help="End after this many records; 0: never.", min=0)
     ] = 0,
-    timeout: Annotated[
+    timeout_s: Annotated[
         float,
         typer.Option(
             "--timeout",
@@ -65,8 +69,7 @@ def consume(
             help="End when all records were read and none arrives for this long; 0: never.",
         ),
     ] = 0.0,
-    bootstrap_server: BootstrapServer = "",
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Print the committed records of a topic, until interrupted.
 
@@ -84,25 +87,25 @@ def consume(
         raise typer.BadParameter("give --offset or --from-beginning, not both")
     begin = offset if offset >= 0 else EARLIEST if from_beginning else LATEST
 
-    async def read(session: Session) -> None:
-        # What was there when it began to read may be dropped before it is read.
-        reset = EARLIEST if from_beginning else None
-        settings = ConsumerSettings(offset_reset=reset, metadata_max_age_ms=METADATA_MAX_AGE_MS)
-        consumer = session.consumer(bootstrap_server, settings)
+    # What was there when it began to read may be dropped before it is read.
+    reset = EARLIEST if from_beginning else None
+    settings = ConsumerSettings(offset_reset=reset, metadata_max_age_ms=METADATA_MAX_AGE_MS)
+    consumer = client.core.consumer(settings)
+    try:
         consumer.assign(topic, partition, begin)
         count, idle_s, told = 0, 0.0, ""
         while not (max_messages and count >= max_messages):
-            records = await consumer.poll(min(_POLL_S, timeout) if timeout else _POLL_S)
+            records = await consumer.poll(min(_POLL_S, timeout_s) if timeout_s else _POLL_S)
             idle_s = 0.0 if records else idle_s + _POLL_S
             for record in records[: max_messages - count] if max_messages else records:
                 _print(record, as_json)
             count += len(records)
             why, code = _why_nothing_comes(
-                consumer, topic, min(_TELL_AFTER_S, timeout / 2) if timeout else _TELL_AFTER_S
+                consumer, topic, min(_TELL_AFTER_S, timeout_s / 2) if timeout_s else _TELL_AFTER_S
             )
             if idle_s >= DEFAULT_TIMEOUT_S and code is Exit.UNREACHABLE and not consumer.answered:
                 raise FailedError(why, code)
-            if timeout and idle_s >= timeout:
+            if timeout_s and idle_s >= timeout_s:
                 if why:
                     raise FailedError(why, code)
                 unread = consumer.unread()
@@ -113,8 +116,8 @@ def consume(
             if why and why != told and (idle_s >= _TELL_AFTER_S or consumer.failing(_TELL_AFTER_S)):
                 print_error(f"raftlog: waiting: {why}")
                 told = why
-
-    run(read, timeout or 10.0)
+    finally:
+        consumer.close()
 
 
 def _why_nothing_comes(consumer: Consumer, topic: str, failing_s: float) -> tuple[str, Exit]:

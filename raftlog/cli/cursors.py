@@ -2,50 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.exits import EPILOG
-from raftlog.cli.options import (
-    DEFAULT_TIMEOUT_S,
-    BootstrapController,
-    BootstrapServer,
-    Json,
-    Timeout,
+from raftlog.cli.command import (
+    ASK,
+    WRITE,
+    All,
+    Answer,
+    ValidateOnly,
+    command,
+    condition,
+    conditions,
+    expected_offset,
+    group,
+    written,
 )
-from raftlog.cli.output import known, print_json, print_line, print_table
+from raftlog.cli.output import print_line, print_table
 from raftlog.cli.render import time_text
-from raftlog.cli.writes import ValidateOnly, alter, expected_offset, print_altered
-from raftlog.errors import ConfigError
-from raftlog.wire.controller.v1 import controller_pb2
 
-app = typer.Typer(
-    help="Export cursors: the nodes keep the log from there on.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
+if TYPE_CHECKING:
+    from raftlog.client.async_client import AsyncClient
+    from raftlog.client.export_cursors import CursorListing
+    from raftlog.client.values import OffsetResult
+    from raftlog.outcome import WriteResult
 
+app = group()
 Expected = Annotated[int | None, expected_offset("cursor", "SET AT")]
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="cursors")
-
-
-@app.callback()
-def _group() -> None:
-    """Export cursors: the nodes keep the log from there on."""
-
-
-@app.command("list", epilog=EPILOG)
-def list_(
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+@command(app, "list", shared=ASK)
+async def list_(client: AsyncClient) -> Answer[CursorListing]:
     """List the export cursors.
 
     Each node keeps its log from END on, unless that takes more than
@@ -60,40 +49,24 @@ def list_(
     Examples:
       raftlog cluster cursors list --bootstrap-controller 127.0.0.1:9093
     """
-    answer = _ask(bootstrap_controller, timeout)
-    cursors = [
-        {
-            "name": one.name,
-            "end_offset": one.end_offset,
-            "lag": max(0, answer.high_watermark - one.end_offset),
-            "state": "passed" if one.end_offset < answer.log_start_offset else "kept",
-            "timestamp_ms": one.timestamp_ms,
-            "offset": one.offset,
-            "target": one.target or None,
-        }
-        for one in answer.cursors
-    ]
-    if as_json:
-        print_json(
-            {
-                "offset": answer.high_watermark - 1,
-                "log_start_offset": answer.log_start_offset,
-                "high_watermark": answer.high_watermark,
-                "cursors": cursors,
-            }
-        )
-        return
-    rows = [
-        (*list(one.values())[:4], time_text(one["timestamp_ms"]), one["offset"], one["target"])
-        for one in cursors
-    ]
-    columns = ("CURSOR", "END", "LAG", "STATE", "MOVED", "SET AT", "EXPORT")
-    print_table(columns, rows, right=("END", "LAG", "SET AT"), least=("SET AT", "MOVED"))
-    print_line(f"the log of the active controller begins at offset {answer.log_start_offset}")
+    cursors = await client.export_cursors.list()
+
+    def show() -> None:
+        rows = (
+            (one.name, one.end_offset, one.lag, "passed" if one.passed else "kept",
+             time_text(one.timestamp_ms), one.offset, one.target or None)
+            for one in cursors
+        )  # fmt: skip
+        columns = ("CURSOR", "END", "LAG", "STATE", "MOVED", "SET AT", "EXPORT")
+        print_table(columns, rows, right=("END", "LAG", "SET AT"), least=("SET AT", "MOVED"))
+        print_line(f"the log of the active controller begins at offset {cursors.log_start_offset}")
+
+    return Answer(cursors, show)
 
 
-@app.command("set", epilog=EPILOG)
-def set_(
+@command(app, "set", shared=WRITE)
+async def set_(
+    client: AsyncClient,
     name: Annotated[
         str,
         typer.Argument(
@@ -111,13 +84,9 @@ def set_(
             help="The export that it belongs to: for people, and to tell exports apart.",
         ),
     ] = "",
-    expected_offset: Expected = None,
+    expected: Expected = None,
     validate_only: ValidateOnly = False,
-    bootstrap_server: BootstrapServer = "",
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[WriteResult[OffsetResult]]:
     """Set an export cursor by hand.
 
     For a custom exporter, or to keep the log from an offset on before the first export. `raftlog
@@ -129,20 +98,21 @@ def set_(
       raftlog cluster cursors set nightly 120400 --bootstrap-controller 127.0.0.1:9093
       raftlog cluster cursors set nightly 120400 --expected-offset -1
     """
-    change = controller_pb2.ExportCursorAlteration(
-        name=name, end_offset=end_offset, target=target, expected_offset=expected_offset
-    )
-    response = _alter([change], validate_only, bootstrap_server, bootstrap_controller, timeout)
-    _say(
-        response,
-        f"the log is kept from offset {end_offset} on",
-        validate_only=validate_only,
-        as_json=as_json,
+    return await written(
+        client.export_cursors.set(
+            name,
+            end_offset,
+            target=target,
+            expected_offset=condition(expected),
+            validate_only=validate_only,
+        ),
+        "would be accepted" if validate_only else f"the log is kept from offset {end_offset} on",
     )
 
 
-@app.command(epilog=EPILOG)
-def delete(
+@command(app, shared=WRITE)
+async def delete(
+    client: AsyncClient,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -151,14 +121,10 @@ def delete(
             autocompletion=completion.cursor_names,
         ),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Delete all cursors.")] = False,
-    expected_offset: Expected = None,
+    everything: All = False,
+    expected: Expected = None,
     validate_only: ValidateOnly = False,
-    bootstrap_server: BootstrapServer = "",
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[WriteResult[OffsetResult]]:
     """Remove export cursors: nodes may then drop that part of the log.
 
     The exports themselves are not touched.
@@ -168,45 +134,8 @@ def delete(
       raftlog cluster cursors delete nightly --bootstrap-controller 127.0.0.1:9093
       raftlog cluster cursors delete --all --validate-only
     """
-    if all_ == bool(names):
-        raise ConfigError("give the names of cursors, or --all")
-    if expected_offset is not None and len(names or []) != 1:
-        raise ConfigError("--expected-offset is about one cursor")
-    changes = [
-        controller_pb2.ExportCursorAlteration(name=name, expected_offset=expected_offset)
-        for name in names or []
-    ]
-    if all_:
-        listed = _ask(bootstrap_controller, timeout).cursors
-        # What was set anew meanwhile is not what was asked for.
-        changes = [
-            controller_pb2.ExportCursorAlteration(name=one.name, expected_offset=one.offset)
-            for one in listed
-        ]
-    response = _alter(changes, validate_only, bootstrap_server, bootstrap_controller, timeout)
-    _say(response, "removed", validate_only=validate_only, as_json=as_json)
-
-
-def _ask(bootstrap_controller: str, timeout: float) -> Any:
-    from raftlog.cli.session import ask_controller
-
-    body = controller_pb2.ListExportCursorsRequest()
-    return ask_controller(body, bootstrap_controller, timeout).list_export_cursors
-
-
-def _alter(
-    changes: list[controller_pb2.ExportCursorAlteration],
-    validate_only: bool,
-    bootstrap_server: str,
-    bootstrap_controller: str,
-    timeout: float,
-) -> Any:
-    body = controller_pb2.AlterExportCursorsRequest(
-        alterations=changes, validate_only=validate_only
+    chosen = await conditions("cursor", names, expected, client.export_cursors.list, everything)
+    return await written(
+        client.export_cursors.delete_all(chosen, validate_only=validate_only),
+        "would be accepted" if validate_only else "removed",
     )
-    return alter(body, "alter_export_cursors", bootstrap_server, bootstrap_controller, timeout)
-
-
-def _say(response: Any, what: str, *, validate_only: bool, as_json: bool) -> None:
-    offsets = {one.name: known(one.offset) for one in response.alter_export_cursors.results}
-    print_altered("cursors", offsets, what, response, validate_only=validate_only, as_json=as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from raftlog.errors import (
+    AcksNotReachedError,
     ApiError,
     ConfigError,
     CorruptLogError,
@@ -86,6 +87,9 @@ def remedy_of(error: BaseException) -> str:
     """What a person can do about an error that ends a command; empty if its message says it."""
     if isinstance(error, ApiError):
         return ""
+    if isinstance(error, AcksNotReachedError):
+        # With no broker to name, LAO stands still for another reason than a broker that lags.
+        return "" if error.result.waiting_for_brokers else "`raftlog brokers list` says why"
     if is_out_of_descriptors(error):
         return DESCRIPTORS_REMEDY
     return DISK_REMEDY if exit_code(error) is Exit.DISK else ""
@@ -99,6 +103,8 @@ def exit_code(error: BaseException) -> Exit:
         if error.outcome_unknown:
             return Exit.UNKNOWN
         return Exit.UNREACHABLE if error.code in _UNREACHABLE else Exit.REFUSED
+    if isinstance(error, AcksNotReachedError):
+        return Exit.UNREACHABLE
     if is_out_of_descriptors(error):
         return Exit.REFUSED
     if isinstance(error, StorageError) or is_disk_error(error) or is_disk_error(error.__cause__):

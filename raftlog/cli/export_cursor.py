@@ -13,7 +13,6 @@ from typing import Any
 from google.protobuf.message import Message
 
 from raftlog.cli.output import print_error
-from raftlog.cli.writes import first_error
 from raftlog.errors import ApiError, ConfigError
 from raftlog.ops.logs import LogSource, RunningLog
 from raftlog.principals import os_user
@@ -21,6 +20,7 @@ from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
 from raftlog.segments.place import LocalPlace, Place
+from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.controller.v1 import controller_pb2
 
 MAX_ATTEMPTS = 5
@@ -63,9 +63,9 @@ class ClusterCursors:
         )
         request = controller_pb2.AlterExportCursorsRequest(alterations=[change])
         response = self._ask(request, principal=os_user())
-        error = first_error(response.alter_export_cursors.results)
-        if error is not None:
-            raise error
+        for one in response.alter_export_cursors.results:
+            if one.error.error_code:
+                raise error_from_wire(one.error)
 
 
 def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:

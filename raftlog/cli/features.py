@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raftlog.cli import completion
+from raftlog.cli.command import Answer, ValidateOnly, command, finish, group, show_written, written
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, controllers
-from raftlog.cli.output import print_error, print_json, print_line, print_table
-from raftlog.cli.writes import AcksLevel, ValidateOnly, print_written, write, written
+from raftlog.cli.output import print_error, print_line, print_table
 from raftlog.errors import ConfigError
-from raftlog.wire.controller.v1 import controller_pb2
 
 if TYPE_CHECKING:
-    from raftlog.client.quorum_queries import Quorum
+    from raftlog.client.async_client import AsyncClient
+    from raftlog.client.values import FeatureUpdate
 
-app = typer.Typer(
-    help="The feature levels that the cluster uses (KIP-584).", epilog=EPILOG, no_args_is_help=True
-)
-
-UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
-
+app = group()
 Levels = Annotated[
     list[str],
     typer.Argument(
@@ -32,11 +29,27 @@ Levels = Annotated[
         autocompletion=completion.feature_levels,
     ),
 ]
+_WRITE = ("acks", "bootstrap_controller", "timeout", "as_json")
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="features")
+@dataclass
+class NodeFeature:
+    """A feature, as one controller knows it."""
+
+    feature: str
+    node_id: int
+    finalized_level: int
+    min_supported_version: int
+    max_supported_version: int
+
+
+@dataclass
+class FeatureDescriptions:
+    """Each feature at each controller that answers."""
+
+    features: Sequence[NodeFeature]
+    silent: Sequence[str]
+    """Addresses that did not answer."""
 
 
 @app.command(epilog=EPILOG)
@@ -61,51 +74,38 @@ def describe(
     if not quorum.descriptions:
         reasons = "; ".join(f"{answer.address}: {answer.failure}" for answer in quorum.answers)
         raise FailedError(f"no node of the quorum answers ({reasons})", Exit.UNREACHABLE)
-    rows = [
-        {
-            "feature": feature.name,
-            "node_id": node.node_id,
-            "finalized_level": feature.finalized_level,
-            "min_supported_version": feature.min_supported_version,
-            "max_supported_version": feature.max_supported_version,
-        }
-        for node in sorted(quorum.descriptions, key=lambda node: node.node_id)
-        for feature in node.features
-    ]
-    rows.sort(key=lambda row: (str(row["feature"]), row["node_id"]))
-    if as_json:
-        print_json(
-            {
-                "features": rows,
-                "silent": [
-                    answer.address for answer in quorum.answers if answer.description is None
-                ],
-            }
-        )
-        _exit(quorum)
-        return
-    columns = ("FEATURE", "NODE", "FINALIZED", "KNOWS FROM", "TO")
-    print_table(columns, [tuple(row.values()) for row in rows], right=columns[1:])
-    for answer in quorum.answers:
-        if answer.description is None:
-            print_line(answer.said)
-    _exit(quorum)
+    rows = sorted(
+        (
+            NodeFeature(
+                one.name,
+                node.node_id,
+                one.finalized_level,
+                one.min_supported_version,
+                one.max_supported_version,
+            )
+            for node in quorum.descriptions
+            for one in node.features
+        ),
+        key=lambda row: (row.feature, row.node_id),
+    )
+    silent = [one for one in quorum.answers if one.description is None]
+
+    def show() -> None:
+        columns = ("FEATURE", "NODE", "FINALIZED", "KNOWS FROM", "TO")
+        print_table(columns, [tuple(vars(row).values()) for row in rows], right=columns[1:])
+        for one in silent:
+            print_line(one.said)
+
+    # An address of another cluster is no success: what was shown is of one of them.
+    others = [typer.Exit(Exit.FOUND) for one in quorum.answers if one.other_cluster]
+    document = FeatureDescriptions(rows, [one.address for one in silent])
+    finish(Answer(document, show, others[:1]), as_json=as_json)
 
 
-def _exit(quorum: Quorum) -> None:
-    """An address of another cluster is no success: what was shown is of one of them."""
-    if any(answer.other_cluster for answer in quorum.answers):
-        raise typer.Exit(Exit.FOUND)
-
-
-@app.command(epilog=EPILOG)
-def upgrade(
-    levels: Levels,
-    validate_only: ValidateOnly = False,
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+@command(app, shared=_WRITE)
+async def upgrade(
+    client: AsyncClient, levels: Levels, validate_only: ValidateOnly = False
+) -> Answer[FeatureUpdate]:
     """Raise levels, all or none.
 
     Every voter and every registered broker must know them. Older programs are refused from then on.
@@ -115,21 +115,19 @@ def upgrade(
       raftlog cluster features upgrade metadata.version=2 --bootstrap-controller 127.0.0.1:9093
       raftlog cluster features upgrade metadata.version=2 --validate-only
     """
-    _update(levels, UPGRADE, validate_only, bootstrap_controller, timeout, as_json=as_json)
+    return await _update(client, levels, validate_only=validate_only)
 
 
-@app.command(epilog=EPILOG)
-def downgrade(
+@command(app, shared=_WRITE)
+async def downgrade(
+    client: AsyncClient,
     levels: Levels,
     unsafe: Annotated[
         bool,
         typer.Option("--unsafe", help="Request an unsafe downgrade (KIP-584); refused likewise."),
     ] = False,
     validate_only: ValidateOnly = False,
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[FeatureUpdate]:
     """Lower levels, all or none.
 
     Refused if the log has metadata that the lower level does not know, even with --unsafe.
@@ -141,53 +139,36 @@ def downgrade(
     Examples:
       raftlog cluster features downgrade metadata.version=1 --validate-only
     """
-    upgrade_type = UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE
-    _update(levels, upgrade_type, validate_only, bootstrap_controller, timeout, as_json=as_json)
+    return await _update(client, levels, downgrade=True, unsafe=unsafe, validate_only=validate_only)
 
 
-def _update(
+async def _update(
+    client: AsyncClient,
     levels: list[str],
-    upgrade_type: int,
-    validate_only: bool,
-    bootstrap_controller: str,
-    timeout: float,
     *,
-    as_json: bool,
-) -> None:
-    updates = [_level(text, upgrade_type) for text in levels]
-    body = controller_pb2.UpdateFeaturesRequest(updates=updates, validate_only=validate_only)
-    response = write(body, AcksLevel.COMMITTED, "", bootstrap_controller, timeout)
-    if as_json:
-        asked: dict[str, Any] = {update.name: update.max_version_level for update in updates}
-        warnings = list(response.update_features.warnings)
-        print_json(
-            {
-                "features": asked,
-                "validate_only": validate_only,
-                "warnings": warnings,
-                "write": written(response),
-            }
-        )
-        return
-    changed = response.HasField("write")
-    for warning in response.update_features.warnings:
-        print_error(f"warning: {warning}")
-    for update in updates:
-        done = (
-            "would be accepted"
-            if validate_only
-            else "finalized"
-            if changed
-            else "was finalized already"
-        )
-        print_line(f"{update.name}={update.max_version_level}: {done}")
-    print_written(response)
+    downgrade: bool = False,
+    unsafe: bool = False,
+    validate_only: bool,
+) -> Answer[Any]:
+    updated = client.features.update(
+        dict(map(_level, levels)), downgrade=downgrade, unsafe=unsafe, validate_only=validate_only
+    )
+    answer = await written(updated, "would be accepted" if validate_only else "finalized")
+    result: FeatureUpdate = answer.document  # type: ignore[assignment]
+    if result.token is None and not validate_only and not answer.errors:
+        answer = replace(answer, show=lambda: show_written(result, "was finalized already"))
+    show = answer.show
+
+    def warn() -> None:
+        for warning in result.warnings:
+            print_error(f"warning: {warning}")
+        show()
+
+    return replace(answer, show=warn)
 
 
-def _level(text: str, upgrade_type: int) -> controller_pb2.FeatureUpdate:
+def _level(text: str) -> tuple[str, int]:
     name, separator, level = text.partition("=")
     if not separator or not (level.isascii() and level.isdigit() and len(level) < 6):
         raise ConfigError(f"{text!r} is not NAME=LEVEL")
-    return controller_pb2.FeatureUpdate(
-        name=name, max_version_level=int(level), upgrade_type=upgrade_type
-    )
+    return name, int(level)

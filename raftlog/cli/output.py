@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 from raftlog.cli.standard_output import NAME
 from raftlog.cli.table import table_lines, wrapped
+from raftlog.errors import ApiError
 from raftlog.printable import ascii_json, printable, printable_json
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
@@ -45,12 +48,13 @@ def print_table(
     right: Sequence[str] = (),
     least: Sequence[str] = (),
 ) -> None:
-    """A table; numbers belong into ``right``-aligned columns. None shows as a dash.
+    """A table; numbers belong into ``right``-aligned columns. A list shows its items with commas
+    between; None and an empty list show as a dash.
 
     ``least``: what a narrow terminal does without, the least important first; a line below says
     what is missing.
     """
-    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    cells = [[_cell(cell) for cell in row] for row in rows]
     headings, left_out = table_lines(
         columns, cells, right=right, least=least, width=terminal_width()
     )
@@ -61,6 +65,12 @@ def print_table(
     _write("".join(f"{line}\n" for line in headings))
     if left_out:
         print_text(f"(wider, or with --json: {', '.join(left_out)})")
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(str, value)) or None
+    return "-" if value is None else printable(str(value))
 
 
 def print_line(text: str) -> None:
@@ -90,6 +100,29 @@ def print_error(text: str, keep: str = "") -> None:
     """
     sys.stderr.write(printable(text, keep) + "\n")
     sys.stderr.flush()
+
+
+def to_json(value: Any) -> Any:
+    """A value of the client library as plain containers.
+
+    Fields of dataclasses and attributes of listings are keys; a member of an enum is its name as
+    the command line spells it; bytes are in hex.
+    """
+    if isinstance(value, Enum):
+        return value.value if isinstance(value, str) else value.name.lower().replace("_", "-")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {name: to_json(one) for name, one in value.items()}
+    if isinstance(value, ApiError):
+        return {"code": value.code.name, "message": value.message, "field": value.field}
+    if is_dataclass(value):
+        return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+    found = [to_json(one) for one in value]
+    # A listing has attributes, a list has none.
+    return {**to_json(vars(value)), "items": found} if hasattr(value, "__dict__") else found
 
 
 def known(value: int) -> int | None:

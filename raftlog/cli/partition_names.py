@@ -41,8 +41,8 @@ def broker_ids(text: str, separator: str = ",") -> list[int]:
 
 
 def assignments(text: str) -> list[list[int]]:
-    """The replicas of several partitions in a row: 1:2:3,2:3:1. Raises ConfigError."""
-    return [broker_ids(part, ":") for part in text.split(",")]
+    """The replicas of several partitions in a row: 1:2:3,2:3:1; empty: none. Raises ConfigError."""
+    return [broker_ids(part, ":") for part in text.split(",")] if text else []
 
 
 def assigned(text: str) -> tuple[PartitionName, list[int]]:

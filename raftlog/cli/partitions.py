@@ -1,60 +1,88 @@
-"""``raftlog partitions``: what is known of partitions where it is known first; what changes them is
-in ``reassign`` and ``elect``.
-"""
+"""``raftlog partitions``: leaders, in-sync replicas, moves and elections (KIP-455, KIP-460)."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raftlog.cli import elect, reassign
-from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import (
-    DEFAULT_TIMEOUT_S,
-    BootstrapController,
-    BootstrapServer,
-    Json,
-    Timeout,
+from raftlog.cli import completion
+from raftlog.cli.command import (
+    EITHER,
+    WRITE,
+    Answer,
+    ValidateOnly,
+    command,
+    group,
+    would,
+    written,
 )
-from raftlog.cli.output import known, print_json, print_line, print_table
-from raftlog.cli.partition_names import Topics
-from raftlog.endpoint import address_of
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.output import print_line, print_table
+from raftlog.cli.partition_names import (
+    PartitionName,
+    Topics,
+    assigned,
+    assignments,
+    by_topic,
+    partition_name,
+    plan_of,
+    read_plan,
+)
+from raftlog.errors import ConfigError
+from raftlog.outcome import WriteResult
 from raftlog.plural import counted
 
 if TYPE_CHECKING:
-    from raftlog.cli.session import Session
-    from raftlog.client.leaders import LeaderAnswer, PartitionKey
-    from raftlog.metadata.image import Image
-    from raftlog.ops.isr_compare import Compared
+    from raftlog.client.async_client import AsyncClient
+    from raftlog.client.partitions import Election, PartitionResult, Reassignment
+    from raftlog.client.values import ItemResult, Listing
+    from raftlog.ops.isr_compare import (
+        AskedBroker,
+        ComparedPartition,
+        IsrComparison,
+        IsrMember,
+        LeaderViews,
+    )
 
-app = typer.Typer(
-    help="Partitions: their replicas, leaders and in-sync replicas.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-)
-
-LOOK_EVERY_S = 0.5
-DEFAULT_MOMENT_S = 5.0
+app = group()
 COLUMNS = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "PARTITION EPOCH", "ISR", "PROPOSED")
 LEAST = ("PARTITION EPOCH", "LEADER EPOCH", "PROPOSED")
 NUMBERS = ("PARTITION", "LEADER", "LEADER EPOCH", "PARTITION EPOCH", "HW", "END")
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="partitions")
+@dataclass
+class PlannedPartition:
+    """A partition in a plan."""
+
+    topic: str
+    partition: int
+    replicas: Sequence[int]
 
 
-@app.callback()
-def _group() -> None:
-    """Partitions: their replicas, leaders and in-sync replicas."""
+@dataclass
+class Plan:
+    """A plan of Kafka's form, for --plan."""
+
+    version: int
+    partitions: Sequence[PlannedPartition]
 
 
-@app.command(epilog=EPILOG)
-def isr(
+@dataclass
+class Reassigned:
+    """The moves that were begun, and the way back."""
+
+    write: WriteResult[PartitionResult]
+    before: Plan | None
+    """The replicas before, as a plan that leads back; null without --bootstrap-server."""
+
+
+@command(app, shared=EITHER)
+async def isr(
+    client: AsyncClient,
     topics: Topics = None,
     compare: Annotated[
         bool,
@@ -74,12 +102,8 @@ def isr(
             min=0.0,
             help="With --compare: how long they may differ, in seconds.",
         ),
-    ] = DEFAULT_MOMENT_S,
-    bootstrap_server: BootstrapServer = "",
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+    ] = 5.0,
+) -> Answer[LeaderViews | IsrComparison]:
     """Ask the leaders for the in-sync replicas of their partitions.
 
     The leader is the first to know its ISR (KIP-24). ISR is the committed ISR as far as the leader
@@ -95,258 +119,305 @@ def isr(
       raftlog partitions isr --bootstrap-server 127.0.0.1:9092
       raftlog partitions isr orders --compare --bootstrap-controller 127.0.0.1:9093 --json
     """
-    from raftlog.cli.session import run
+    from raftlog.ops.isr_compare import ask_for_isrs, compare_until_settled
 
     if compare:
-        _compare(topics or [], bootstrap_controller, timeout, moment, as_json=as_json)
-        return
+        found = await compare_until_settled(client, topics or (), moment)
+        why = f"leaders and controller have differed for {moment:g} s in {found.lasting} ways"
+        errors = [FailedError(why, Exit.FOUND)] if found.lasting else []
+        return Answer(found, lambda: _show_comparison(found), errors)
+    views = await ask_for_isrs(client, topics or ())
 
-    async def ask(session: Session) -> dict[int, LeaderAnswer]:
-        return await _leaders(session, topics or [], bootstrap_server, timeout)
+    def show() -> None:
+        rows = (
+            (one.topic, one.partition, one.leader_id, one.leader_epoch, one.partition_epoch,
+             _members(one.isr), _members(one.proposed_isr), one.high_watermark, one.log_end_offset)
+            for one in views.partitions
+        )  # fmt: skip
+        print_table((*COLUMNS, "HW", "END"), rows, right=NUMBERS, least=LEAST)
 
-    answers = run(ask, timeout)
-    rows = sorted(
-        (_led(one, answer.broker_id) for answer in answers.values() for one in answer.led),
-        key=lambda row: (row["topic"], row["partition"], row["leader_id"]),
-    )
-    if as_json:
-        print_json({"partitions": rows, "brokers": _brokers(answers)})
-    else:
-        columns = (*COLUMNS, "HW", "END")
-        print_table(columns, map(_cells, rows), right=NUMBERS, least=LEAST)
-    _require_answers(answers)
+    return Answer(views, show, _silent(views.brokers))
 
 
-async def _leaders(
-    session: Session, topics: Sequence[str], bootstrap: str, timeout_s: float
-) -> dict[int, LeaderAnswer]:
-    """Every broker that clients are told of, asked for the partitions of these topics, or for
-    all.
-    """
-    from raftlog.client.leaders import ask_leaders
-    from raftlog.wire.broker.v1 import broker_pb2
+def _silent(brokers: Sequence[AskedBroker]) -> list[FailedError]:
+    failures = [f"broker {one.broker_id}: {one.failure}" for one in brokers if one.failure]
+    why = "not every broker has answered: " + "; ".join(failures)
+    return [FailedError(why, Exit.UNREACHABLE)] if failures else []
 
-    client = session.brokers(bootstrap)
-    body = broker_pb2.MetadataRequest(topics=topics)
-    metadata = (await client.read(body, mode=broker_pb2.LATEST, timeout_s=timeout_s)).metadata
-    _require_topics([one.name for one in metadata.topics if one.error_code])
-    keys = (
-        [(one.topic_id, index) for one in metadata.topics for index in range(len(one.partitions))]
-        if topics
-        else []
-    )
-    endpoints = {one.node_id: address_of(one.host, one.port) for one in metadata.brokers}
-    return await ask_leaders(
-        session.transport, endpoints, timeout_s=timeout_s, keys=keys, cluster_id=metadata.cluster_id
+
+def _show_comparison(found: IsrComparison) -> None:
+    columns = (*COLUMNS, "COMMITTED ISR", "DIFFERENCES")
+    print_table(columns, map(_compared, found.partitions), right=NUMBERS, least=LEAST)
+    differ = sum(bool(one.differences) for one in found.partitions)
+    print_line(
+        f"{counted(len(found.partitions), 'partition')} compared at offset {found.offset},"
+        f" {differ} differ"
     )
 
 
-def _require_topics(missing: Sequence[str]) -> None:
-    if missing:
-        raise FailedError(f"UNKNOWN_TOPIC_OR_PARTITION: {', '.join(missing)}", Exit.REFUSED)
-
-
-def _require_answers(answers: Mapping[int, LeaderAnswer]) -> None:
-    failures = [f"broker {one.broker_id}: {one.failure}" for one in answers.values() if one.failure]
-    if failures:
-        raise FailedError("not every broker has answered: " + "; ".join(failures), Exit.UNREACHABLE)
-
-
-# --- compared with the controller's view --------------------------------------------------------
-
-
-def _compare(
-    topics: Sequence[str], bootstrap: str, timeout_s: float, moment_s: float, *, as_json: bool
-) -> None:
-    from raftlog.cli.session import run
-
-    async def look(
-        session: Session,
-    ) -> tuple[Image, dict[int, LeaderAnswer], list[Compared], set[Any]]:
-        return await _until_settled(session, topics, bootstrap, timeout_s, moment_s)
-
-    image, answers, rows, lasting = run(look, timeout_s)
-    differ = sum(bool(row.differences) for row in rows)
-    if as_json:
-        documents = [_compared(row, lasting) for row in rows]
-        print_json(
-            {
-                "offset": image.offset,
-                "partitions": documents,
-                "brokers": _brokers(answers),
-                "lasting": len(lasting),
-            }
-        )
-    else:
-        columns = (*COLUMNS, "COMMITTED ISR", "DIFFERENCES")
-        print_table(
-            columns,
-            (_compared_cells(row, lasting) for row in rows),
-            right=NUMBERS,
-            least=LEAST,
-        )
-        print_line(
-            f"{counted(len(rows), 'partition')} compared at offset {image.offset}, {differ} differ"
-        )
-    if lasting:
-        raise FailedError(
-            f"leaders and controller have differed for {moment_s:g} s in {len(lasting)} ways",
-            Exit.FOUND,
-        )
-
-
-async def _until_settled(
-    session: Session, topics: Sequence[str], bootstrap: str, timeout_s: float, moment_s: float
-) -> tuple[Image, dict[int, LeaderAnswer], list[Compared], set[Any]]:
-    """Look until nothing is left of the differences seen first, or the moment is over: the last
-    look, and which have lasted.
-    """
-    from raftlog.client.leaders import ask_leaders
-    from raftlog.client.log_reader import CommittedImage
-    from raftlog.ops.isr_compare import compare, marks
-
-    loop = asyncio.get_running_loop()
-    committed = CommittedImage(session.log(bootstrap))
-    image = await committed.read()
-    end = loop.time() + moment_s
-    lasting: set[Any] | None = None
-    while True:
-        endpoints = {id_: broker.endpoint for id_, broker in image.brokers.items()}
-        keys = _keys(image, topics)
-        answers = await ask_leaders(
-            session.transport, endpoints, timeout_s=timeout_s, keys=keys or ()
-        )
-        # After the leaders: all that they know as committed is in it.
-        image = await committed.read()
-        rows = compare(image, answers, keys)
-        lasting = marks(rows) if lasting is None else lasting & marks(rows)
-        if not lasting or loop.time() >= end:
-            return image, answers, rows, lasting
-        await asyncio.sleep(min(LOOK_EVERY_S, max(0.0, end - loop.time())))
-
-
-def _keys(image: Image, topics: Sequence[str]) -> list[PartitionKey] | None:
-    """The partitions of these topics; None: all."""
-    if not topics:
-        return None
-    _require_topics([name for name in topics if name not in image.topic_ids])
-    ids = [image.topic_ids[name] for name in dict.fromkeys(topics)]
-    return [(id_, index) for id_ in ids for index in range(image.topics[id_].partition_count)]
-
-
-# --- rows ---------------------------------------------------------------------------------------
-
-
-def _led(one: Any, broker_id: int) -> dict[str, Any]:
-    return {
-        "topic": one.topic_name or one.topic_id.hex(),
-        "partition": one.partition_index,
-        "leader_id": broker_id,
-        **_said(one),
-    }
-
-
-def _said(one: Any) -> dict[str, Any]:
-    """What a leader says of one partition."""
-    return {
-        "leader_epoch": one.leader_epoch,
-        "partition_epoch": one.partition_epoch,
-        "isr": _states(one.isr),
-        "proposed_isr": _states(one.proposed_isr) or None,
-        "high_watermark": known(one.high_watermark),
-        "log_end_offset": one.log_end_offset,
-        "followers": [
-            {
-                "replica_id": follower.replica_id,
-                "replica_epoch": known(follower.replica_epoch),
-                "log_end_offset": known(follower.log_end_offset),
-                "last_caught_up_age_ms": known(follower.last_caught_up_age_ms),
-            }
-            for follower in one.followers
-        ],
-    }
-
-
-def _states(states: Iterable[Any]) -> list[dict[str, Any]]:
-    return [{"broker_id": one.broker_id, "broker_epoch": known(one.broker_epoch)} for one in states]
-
-
-def _brokers(answers: Mapping[int, LeaderAnswer]) -> list[dict[str, Any]]:
-    return [
-        {
-            "broker_id": one.broker_id,
-            "broker_epoch": known(one.broker_epoch),
-            "failure": one.failure or None,
-        }
-        for one in answers.values()
-    ]
-
-
-def _compared(row: Compared, lasting: set[Any]) -> dict[str, Any]:
-    committed = row.committed
-    return {
-        "topic": row.topic,
-        "partition": row.key[1],
-        "leader_id": known(row.leader_id),
-        "leader": _said(row.led) if row.led is not None else None,
-        "committed": (
-            {
-                "leader_epoch": committed.leader_epoch,
-                "partition_epoch": committed.partition_epoch,
-                "isr": list(committed.isr),
-            }
-            if committed is not None
-            else None
-        ),
-        "differences": [
-            {"why": one.why.value, "text": one.text, "lasting": (row.key, one.mark) in lasting}
-            for one in row.differences
-        ],
-    }
-
-
-def _cells(row: dict[str, Any]) -> list[object]:
-    place = [
-        row["topic"],
-        row["partition"],
-        row["leader_id"],
-        row["leader_epoch"],
-        row["partition_epoch"],
-    ]
-    sets = [_members(row["isr"]), _members(row["proposed_isr"] or [])]
-    return [*place, *sets, row["high_watermark"], row["log_end_offset"]]
-
-
-def _compared_cells(row: Compared, lasting: set[Any]) -> list[object]:
-    said, committed = row.led, row.committed
-    epochs: list[object] = [None, None, None, None]
+def _compared(one: ComparedPartition) -> list[object]:
+    said, committed = one.leader, one.committed
+    told: list[object] = [None] * 4
     if said is not None:
-        members = _members(_states(said.isr)), _members(_states(said.proposed_isr))
-        epochs = [said.leader_epoch, said.partition_epoch, *members]
+        isrs = _members(said.isr), _members(said.proposed_isr)
+        told = [said.leader_epoch, said.partition_epoch, *isrs]
+    ours = None
+    if committed is not None:
+        isr = ", ".join(map(str, committed.isr))
+        ours = f"{isr} ({committed.leader_epoch}/{committed.partition_epoch})"
     differences = "; ".join(
-        f"{one.why.value}: {one.text}{' (lasting)' if (row.key, one.mark) in lasting else ''}"
-        for one in row.differences
+        f"{each.why}: {each.text}{' (lasting)' if each.lasting else ''}" for each in one.differences
     )
-    ours = (
-        f"{', '.join(map(str, committed.isr))}"
-        f" ({committed.leader_epoch}/{committed.partition_epoch})"
-        if committed
-        else None
+    return [one.topic, one.partition, one.leader_id, *told, ours, differences or None]
+
+
+def _members(isr: Sequence[IsrMember] | None) -> list[str]:
+    return [
+        f"{one.broker_id}@{'?' if one.broker_epoch is None else one.broker_epoch}"
+        for one in isr or ()
+    ]
+
+
+@command(app, shared=WRITE)
+async def reassign(
+    client: AsyncClient,
+    moves: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC:PARTITION=BROKER,...]...",
+            help="The new replicas of each partition.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Moves as JSON, as Kafka's tools write them."),
+    ] = None,
+    keep_replication_factor: Annotated[
+        bool,
+        typer.Option(
+            "--keep-replication-factor", help="Refuse moves to more or fewer replicas (KIP-860)."
+        ),
+    ] = False,
+    validate_only: ValidateOnly = False,
+) -> Answer[Reassigned]:
+    """Move replicas: the first broker named is the preferred leader.
+
+    Each partition succeeds or fails by itself.
+
+    The command ends when the move has begun. The new replicas then catch up; when all of them are
+    in sync, the old ones go. See `raftlog partitions reassignments` for what is under way, and
+    `raftlog partitions cancel` to go back. With --json the state before is printed as a plan, if it
+    could be read through --bootstrap-server: it leads back.
+
+    \b
+    Examples:
+      raftlog partitions reassign orders:0=4,5,6 orders:1=5,6,4
+      raftlog partitions reassign --plan moves.json --validate-only
+    """
+    wanted = [assigned(text) for text in moves or ()]
+    wanted += read_plan(plan) if plan is not None else []
+    if not wanted:
+        raise ConfigError("nothing to move: give TOPIC:PARTITION=BROKER,BROKER,... or --plan FILE")
+    before = await _before(client, [name for name, _ in wanted])
+    answer = await written(
+        client.partitions.reassign_all(
+            _moves(wanted),
+            keep_replication_factor=keep_replication_factor,
+            validate_only=validate_only,
+        ),
+        "would be moved" if validate_only else "moving",
     )
-    return [row.topic, row.key[1], known(row.leader_id), *epochs, ours, differences or None]
+    return Answer(Reassigned(answer.document, before), answer.show, answer.errors)
 
 
-def _members(states: Iterable[dict[str, Any]]) -> str | None:
-    known_as = ("?" if one["broker_epoch"] is None else one["broker_epoch"] for one in states)
-    return (
-        ", ".join(
-            f"{one['broker_id']}@{epoch}" for one, epoch in zip(states, known_as, strict=True)
-        )
-        or None
+async def _before(client: AsyncClient, names: Sequence[PartitionName]) -> Any:
+    """The replicas before, as a broker shows them; None without a broker to ask."""
+    if not client.options.bootstrap:
+        return None
+    topics = await client.topics.describe_all(*by_topic(names), read="latest")
+    found = {(one.name, each.index): each.replicas for one in topics for each in one.partitions}
+    return plan_of((name, found[name]) for name in names if name in found)
+
+
+def _moves(
+    wanted: Sequence[tuple[PartitionName, Sequence[int] | None]],
+) -> Mapping[str, Mapping[int, Sequence[int] | None]]:
+    moves: dict[str, dict[int, Sequence[int] | None]] = {}
+    for (topic, index), replicas in wanted:
+        if index in moves.setdefault(topic, {}):
+            raise ConfigError(f"{topic}:{index} is named twice")
+        moves[topic][index] = replicas
+    return moves
+
+
+@command(app, shared=WRITE)
+async def cancel(
+    client: AsyncClient,
+    partitions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC:PARTITION]...", help="Which partitions.", show_default=False
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Cancel all moves in progress.")
+    ] = False,
+    validate_only: ValidateOnly = False,
+) -> Answer[WriteResult[PartitionResult]]:
+    """Cancel moves: drop the new replicas, keep the old ones.
+
+    Each partition succeeds or fails by itself.
+
+    \b
+    Examples:
+      raftlog partitions cancel orders:0 orders:1
+      raftlog partitions cancel --all
+    """
+    names = [partition_name(text) for text in partitions or ()]
+    if bool(names) == everything:
+        raise ConfigError("give TOPIC:PARTITION, or --all")
+    if everything:
+        listed = await client.partitions.reassignments()
+        names = [(one.topic, one.partition) for one in listed]
+        if not names:
+            return Answer(WriteResult(None, None), lambda: print_line("nothing is under way"))
+    return await written(
+        client.partitions.reassign_all(
+            _moves([(name, None) for name in names]), validate_only=validate_only
+        ),
+        would("cancelled", validate_only),
     )
 
 
-# Once for the module: what is added in register() would be there once more for each command line
-# that a process builds.
-reassign.add(app)
-elect.add(app)
+@command(app, shared=EITHER)
+async def reassignments(
+    client: AsyncClient,
+    topics: Topics = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 3 while a move is in progress.")
+    ] = False,
+) -> Answer[Listing[Reassignment]]:
+    """List the moves in progress, and what each waits for.
+
+    It waits for the new replicas that are not in sync yet.
+
+    \b
+    Examples:
+      raftlog partitions reassignments --bootstrap-controller 127.0.0.1:9093
+      raftlog partitions reassignments orders --check --json
+    """
+    found = await client.partitions.reassignments(*topics or ())
+    said = f"{len(found)} reassignments are under way" if found else "nothing is under way"
+
+    def show() -> None:
+        rows = (
+            (one.topic, one.partition, one.replicas, one.adding, one.removing, one.in_sync,
+             one.waiting_for)
+            for one in found
+        )  # fmt: skip
+        columns = ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "ISR", "WAITING FOR")
+        print_table(columns, rows, right=("PARTITION",), least=("ISR", "REPLICAS"))
+        print_line(said)
+
+    return Answer(found, show, [FailedError(said, Exit.FOUND)] if check and found else [])
+
+
+@command(app, shared=WRITE)
+async def elect(
+    client: AsyncClient,
+    partitions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC[:PARTITION]]...",
+            help="The partitions; a topic alone means all of its partitions.",
+            show_default=False,
+            autocompletion=completion.topics,
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All partitions that need an election.")
+    ] = False,
+    unclean: Annotated[
+        bool,
+        typer.Option(
+            "--unclean",
+            help=(
+                "Where there is no leader, elect any live replica. Acknowledged records that it"
+                " lacks are lost."
+            ),
+        ),
+    ] = False,
+    validate_only: ValidateOnly = False,
+) -> Answer[WriteResult[Election]]:
+    """Elect the preferred leaders, or any live replica.
+
+    The preferred leader is the first replica; with --unclean any live replica, where there is no
+    leader. A partition that needs no election is not an error. The controller elects preferred
+    leaders by itself every leader.imbalance.check.interval.seconds.
+
+    \b
+    Examples:
+      raftlog partitions elect --all
+      raftlog partitions elect orders payments:3 --validate-only
+      raftlog partitions elect orders:0 --unclean
+    """
+    from raftlog.ops.serving import not_served_among
+
+    if bool(partitions) == everything:
+        raise ConfigError("give TOPIC or TOPIC:PARTITION, or --all")
+    some = by_topic(partition_name(text) for text in partitions or () if ":" in text)
+    whole: dict[str, list[int]] = {text: [] for text in partitions or () if ":" not in text}
+    led = would("led by", validate_only)
+    answer = await written(
+        client.partitions.elect_all(some | whole, unclean=unclean, validate_only=validate_only),
+        lambda one: f"{led} {one.leader}" if one.needed else f"broker {one.leader} leads",
+    )
+    if everything and not answer.document.items:
+        return replace(answer, show=lambda: print_line("nothing to elect"))
+    # Only the leader itself knows whether it serves.
+    needless = [(one.topic, one.partition) for one in answer.document.items if not one.needed]
+    not_served = await not_served_among(client, needless)
+    if not_served and not answer.errors:
+        said = "; ".join(f"{name}: {why}" for name, why in sorted(not_served.items()))
+        why = f"an election is not needed, and these are not served: {said}"
+        return replace(answer, errors=[FailedError(why, Exit.FOUND)])
+    return answer
+
+
+@command(app, shared=WRITE)
+async def increase(
+    client: AsyncClient,
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help="The topic.", autocompletion=completion.topics),
+    ],
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="The new total number of partitions.")
+    ],
+    replica_assignment: Annotated[
+        str,
+        typer.Option(
+            "--replica-assignment",
+            metavar="1:2:3,2:3:1",
+            help="The replicas of each new partition; default: chosen for you.",
+        ),
+    ] = "",
+    validate_only: ValidateOnly = False,
+) -> Answer[WriteResult[ItemResult]]:
+    """Add partitions to a topic.
+
+    This cannot be undone, and keys may map to other partitions afterwards.
+
+    \b
+    Examples:
+      raftlog partitions increase orders --count 12
+      raftlog partitions increase orders -n 7 --replica-assignment 4:5:6
+    """
+    placed = assignments(replica_assignment)
+    return await written(
+        client.topics.create_partitions(
+            topic, count, assignments=placed, validate_only=validate_only
+        ),
+        f"{'would have' if validate_only else 'has'} {counted(count, 'partition')}",
+    )

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from raftlog.cli.exits import EPILOG, Exit
-from raftlog.cli.options import (
-    DEFAULT_TIMEOUT_S,
-    BootstrapController,
-    Json,
-    Timeout,
-    controllers,
-)
+from raftlog.cli.command import ASK, Answer, command
+from raftlog.cli.exits import Exit
 
 if TYPE_CHECKING:
-    from raftlog.cli.session import Session
+    from raftlog.client.async_client import AsyncClient
 
 RESOURCE = "raftlog-check-perf"
-CLIENT_METRICS = 16
+CLIENT_METRICS: Literal["client-metrics"] = "client-metrics"
 RATE_SHARE = 0.9
 SLOWEST_MAX_S, P99_MAX_S = 1.0, 0.25
 """A write that takes longer is one that somebody notices."""
@@ -51,22 +46,40 @@ class Measured:
     lasted_s: float = 0.0
 
 
+@dataclass
+class PerfReport:
+    """What ``cluster perf`` measured."""
+
+    writers: int
+    target_rate: int
+    """Writes a second that were tried."""
+    seconds: int
+    writes: int
+    rate: float
+    """Writes a second."""
+    p50_ms: float | None
+    p99_ms: float | None
+    slowest_ms: float | None
+    majority_sync_ms: float | None
+    """What a small sync takes on a majority of the disks."""
+    failed: list[str]
+    """Each limit that was not kept, in words; empty: it passed."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("perf", epilog=EPILOG)(perf)
+    command(app, "perf", shared=ASK)(perf)
 
 
-def perf(
+async def perf(
+    client: AsyncClient,
     load: Annotated[
         Load, typer.Option("--load", help="s: 50 writes a second, m: 300, l: 1000.")
     ] = Load.SMALL,
     seconds: Annotated[
         int, typer.Option("--seconds", metavar="S", min=1, max=60, help="For how long.")
     ] = 10,
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[PerfReport]:
     """Write at a bounded rate, and judge what comes back.
 
     The writes are configs of the client-metrics resources raftlog-check-perf-N, which are removed
@@ -78,33 +91,24 @@ def perf(
       raftlog cluster perf
       raftlog cluster perf --load m --seconds 30 --json
     """
-    from raftlog.cli.output import print_json, print_line
-    from raftlog.cli.session import run
+    from raftlog.cli.output import print_line
 
-    addresses = controllers(bootstrap_controller)
     writers, rate = RATES[load]
-
-    async def work(session: Session) -> Measured:
-        return await _measure(session, bootstrap_controller, timeout, writers, rate, seconds)
-
-    measured = run(work, timeout)
-    sync_ms = asyncio.run(_majority_sync_ms(addresses, timeout))
+    measured = await _measure(client, writers, rate, seconds)
+    sync_ms = await _majority_sync_ms(client.options.controllers, client.options.timeout_s)
     document = report(measured, rate, seconds, writers, sync_ms)
-    if as_json:
-        print_json(document)
-    else:
+
+    def show() -> None:
         for line in lines(document):
             print_line(line)
-    if document["failed"]:
-        raise typer.Exit(Exit.FOUND)
+
+    return Answer(document, show, [typer.Exit(Exit.FOUND)] if document.failed else [])
 
 
-async def _measure(
-    session: Session, bootstrap: str, timeout_s: float, writers: int, rate: int, seconds: int
-) -> Measured:
+async def _measure(client: AsyncClient, writers: int, rate: int, seconds: int) -> Measured:
     from raftlog.errors import ApiError
 
-    client = session.controllers(bootstrap)
+    timeout_s = client.options.timeout_s
     measured = Measured()
     begun = time.perf_counter()
 
@@ -118,7 +122,9 @@ async def _measure(
             if at - begun > seconds + timeout_s:
                 return
             try:
-                await client.call(_setting(number, str(count)), timeout_s=timeout_s)
+                await client.configs.alter(
+                    CLIENT_METRICS, f"{RESOURCE}-{number}", set={"match": str(count)}
+                )
             except ApiError as error:
                 measured.errors.append(str(error))
             else:
@@ -128,24 +134,13 @@ async def _measure(
     measured.lasted_s = time.perf_counter() - begun
     try:
         for number in range(writers):
-            await client.call(_setting(number, None), timeout_s=timeout_s)
+            await client.configs.alter(CLIENT_METRICS, f"{RESOURCE}-{number}", delete=["match"])
     except ApiError as error:
         measured.errors.append(f"what was written is not all removed: {error}")
     return measured
 
 
-def _setting(number: int, value: str | None) -> Any:
-    from raftlog.wire.controller.v1 import controller_pb2 as pb
-
-    operation = pb.DELETE if value is None else pb.SET
-    config = pb.AlterableConfig(name="match", config_operation=operation, value=value or "")
-    resource = pb.AlterConfigsResource(
-        resource_type=CLIENT_METRICS, resource_name=f"{RESOURCE}-{number}", configs=[config]
-    )
-    return pb.IncrementalAlterConfigsRequest(resources=[resource])
-
-
-async def _majority_sync_ms(addresses: list[str], timeout_s: float) -> float | None:
+async def _majority_sync_ms(addresses: Sequence[str], timeout_s: float) -> float | None:
     """What a sync takes at the slowest disk of the fastest majority: no commit can be faster.
 
     None: the nodes do not say.
@@ -168,7 +163,7 @@ async def _majority_sync_ms(addresses: list[str], timeout_s: float) -> float | N
 
 def report(
     measured: Measured, rate: int, seconds: int, writers: int, sync_ms: float | None
-) -> dict[str, Any]:
+) -> PerfReport:
     """What was measured, and ``failed``: each limit that was not kept, in words."""
     took = sorted(measured.took_s)
     achieved = len(took) / measured.lasted_s if measured.lasted_s else 0.0
@@ -182,35 +177,35 @@ def report(
         failed.append(f"p99 is above {P99_MAX_S * 1000:.0f} ms")
     if took and took[-1] > SLOWEST_MAX_S:
         failed.append(f"the slowest write took more than {SLOWEST_MAX_S:g} s")
-    return {
-        "writers": writers,
-        "target_rate": rate,
-        "seconds": seconds,
-        "writes": len(took),
-        "rate": round(achieved, 1),
-        "p50_ms": round(median(took) * 1000, 2) if took else None,
-        "p99_ms": round(p99 * 1000, 2) if took else None,
-        "slowest_ms": round(took[-1] * 1000, 2) if took else None,
-        "majority_sync_ms": None if sync_ms is None else round(sync_ms, 2),
-        "failed": failed,
-    }
+    return PerfReport(
+        writers,
+        rate,
+        seconds,
+        len(took),
+        round(achieved, 1),
+        round(median(took) * 1000, 2) if took else None,
+        round(p99 * 1000, 2) if took else None,
+        round(took[-1] * 1000, 2) if took else None,
+        None if sync_ms is None else round(sync_ms, 2),
+        failed,
+    )
 
 
-def lines(document: dict[str, Any]) -> list[str]:
+def lines(document: PerfReport) -> list[str]:
     """For people."""
     said = [
-        f"{document['writes']} writes by {document['writers']} writers:"
-        f" {document['rate']} a second of {document['target_rate']}"
+        f"{document.writes} writes by {document.writers} writers:"
+        f" {document.rate} a second of {document.target_rate}"
     ]
-    if document["writes"]:
+    if document.writes:
         said.append(
-            f"committed after {document['p50_ms']} ms (p50), {document['p99_ms']} ms (p99),"
-            f" {document['slowest_ms']} ms at most"
+            f"committed after {document.p50_ms} ms (p50), {document.p99_ms} ms (p99),"
+            f" {document.slowest_ms} ms at most"
         )
-    sync_ms = document["majority_sync_ms"]
+    sync_ms = document.majority_sync_ms
     if sync_ms:
-        times = f", p50 is {document['p50_ms'] / sync_ms:.1f} of it" if document["p50_ms"] else ""
+        times = f", p50 is {document.p50_ms / sync_ms:.1f} of it" if document.p50_ms else ""
         said.append(f"a small sync takes {sync_ms} ms on a majority of the disks{times}")
-    said += [f"FAIL: {one}" for one in document["failed"]] or ["PASS"]
+    said += [f"FAIL: {one}" for one in document.failed] or ["PASS"]
     said.append(f"written to {RESOURCE}-N of client-metrics, and removed again")
     return said

@@ -6,15 +6,15 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.exits import EPILOG, Exit, FailedError, exit_code
-from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Json, Timeout
+from raftlog.cli.command import command
+from raftlog.cli.exits import Exit, FailedError, exit_code
+from raftlog.cli.options import JsonLines
 from raftlog.cli.output import print_error, print_json_line
-from raftlog.cli.session import Session, run
 from raftlog.cli.standard_input import standard_input
 from raftlog.client.producer import (
     ACKS_ALL,
@@ -25,6 +25,9 @@ from raftlog.client.producer import (
 )
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.plural import counted
+
+if TYPE_CHECKING:
+    from raftlog.client.async_client import AsyncClient
 
 _READ_BYTES = 1 << 16
 _ERRORS_SHOWN = 5
@@ -43,10 +46,11 @@ _WIRE = {DataAcks.ALL: ACKS_ALL, DataAcks.LEADER: ACKS_LEADER, DataAcks.NONE: AC
 
 def register(app_: typer.Typer) -> None:
     """Add the command."""
-    app_.command("produce", epilog=EPILOG)(produce)
+    command(app_, "produce", shared=("bootstrap_server", "timeout"))(produce)
 
 
-def produce(
+async def produce(
+    client: AsyncClient,
     topic: Annotated[
         str,
         typer.Argument(
@@ -82,9 +86,7 @@ def produce(
             "--retry-unknown", help="Retry writes of unknown outcome: at least once, not at most."
         ),
     ] = False,
-    bootstrap_server: BootstrapServer = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Write records to a topic: each line of stdin is one. --timeout applies to each record.
 
@@ -95,15 +97,15 @@ def produce(
     """
     settings = ProducerSettings(
         acks=_WIRE[acks],
-        request_timeout_ms=max(1, int(timeout * 1000)),
-        delivery_timeout_ms=max(1, int(timeout * 1000)),
+        request_timeout_ms=max(1, int(client.options.timeout_s * 1000)),
+        delivery_timeout_ms=max(1, int(client.options.timeout_s * 1000)),
         retry_unknown=retry_unknown,
     )
     separator = os.fsencode(key_separator)
 
-    async def write(session: Session) -> _Outcome:
-        producer = session.producer(bootstrap_server, settings)
-        outcome = _Outcome(as_json)
+    producer = client.core.new_producer(settings)
+    outcome = _Outcome(as_json)
+    try:
         source = _given(values) if values else _lines()
         async for line in source:
             if outcome.unsaid is not None:
@@ -118,9 +120,9 @@ def produce(
                         raise
                     await outcome.some()
         await outcome.all()
-        return outcome
-
-    run(write, timeout).finish(topic)
+    finally:
+        producer.close()
+    outcome.finish(topic)
 
 
 class _Outcome:

@@ -2,70 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raftlog.cli import completion
-from raftlog.cli.config_hints import did_you_mean, without_effect
-from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import (
-    DEFAULT_TIMEOUT_S,
-    BootstrapController,
-    BootstrapServer,
-    Json,
-    Timeout,
-)
-from raftlog.cli.output import known, print_json, print_line, print_note, print_table
-from raftlog.cli.partition_names import assignments
-from raftlog.cli.reads import ReadMode, ReadModeOption, read
-from raftlog.cli.writes import (
-    Acks,
-    AcksLevel,
+from raftlog.cli.command import (
+    READ,
+    WRITE,
+    Answer,
     ValidateOnly,
-    first_error,
-    print_written,
-    raise_errors,
-    require,
-    write,
+    command,
+    group,
+    pair,
+    would,
     written,
 )
-from raftlog.errors import ConfigError, ErrorCode
-from raftlog.metadata.config_keys import ResourceType
-from raftlog.transport.wire_errors import error_from_wire
-from raftlog.wire.broker.v1 import broker_pb2
-from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.cli.configs import did_you_mean, without_effect
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.output import print_line, print_note, print_table
+from raftlog.cli.partition_names import assignments
 
 if TYPE_CHECKING:
-    from raftlog.cli.session import Session
+    from raftlog.client.async_client import AsyncClient
+    from raftlog.client.values import Listing, Topic, TopicResult
+    from raftlog.outcome import WriteResult
 
-app = typer.Typer(help="Topics and their partitions.", epilog=EPILOG, no_args_is_help=True)
-
+app = group()
+TOPIC = 2
+"""Kafka's number of this kind of resource."""
 Names = Annotated[
     list[str],
     typer.Argument(metavar="TOPIC...", help="Topic names.", autocompletion=completion.topics),
 ]
 
 
-DESCRIBED = (
-    "TOPIC",
-    "PARTITION",
-    "LEADER",
-    "LEADER EPOCH",
-    "REPLICAS",
-    "OFFLINE",
-    "NOT SERVED",
-)
+@dataclass
+class TopicDescriptions:
+    """The topics given, with their partitions."""
+
+    offset: int
+    items: Sequence[Topic]
+    missing: Sequence[str]
+    """Topics that are not there: the exit code is 1."""
+    not_served: Mapping[str, str]
+    """Why partitions cannot be used now, by name, as ``orders:0``."""
 
 
-def register(app_: typer.Typer) -> None:
-    """Add the commands."""
-    app_.add_typer(app, name="topics")
-
-
-@app.command(epilog=EPILOG)
-def create(
+@command(app, shared=WRITE)
+async def create(
+    client: AsyncClient,
     names: Names,
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", help="Partitions of each; -1: the default.")
@@ -98,12 +86,7 @@ def create(
         ),
     ] = None,
     validate_only: ValidateOnly = False,
-    acks: Acks = AcksLevel.COMMITTED,
-    bootstrap_server: BootstrapServer = "",
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+) -> Answer[WriteResult[TopicResult]]:
     """Create topics. Each succeeds or fails by itself.
 
     \b
@@ -112,71 +95,36 @@ def create(
       raftlog topics create logs --topic-config max.message.bytes=2000000
       raftlog topics create placed --replica-assignment 1:2:3,2:3:1
     """
-    entries = [
-        controller_pb2.ConfigEntry(name=key, value=value)
-        for key, value in map(_pair, configs or [])
-    ]
-    placed = [
-        controller_pb2.CreatableReplicaAssignment(partition_index=index, broker_ids=ids)
-        for index, ids in enumerate(assignments(replica_assignment) if replica_assignment else [])
-    ]
-    body = controller_pb2.CreateTopicsRequest(
-        topics=[
-            controller_pb2.CreatableTopic(
-                name=name,
-                num_partitions=partitions,
-                replication_factor=replication_factor,
-                assignments=placed,
-                configs=entries,
-            )
-            for name in names
-        ],
-        validate_only=validate_only,
+    from raftlog.client.values import NewTopic
+
+    given = dict(map(pair, configs or ()))
+    placed = assignments(replica_assignment)
+    topics = [NewTopic(one, partitions, replication_factor, given, placed) for one in names]
+    answer = await written(
+        client.topics.create_all(topics, validate_only=validate_only),
+        would("created", validate_only),
     )
-    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
-    results = response.create_topics.topics
-    given = {one.name: one.value for one in entries}
-    hint = did_you_mean if first_error(results) is not None else without_effect
-    if said := hint(ResourceType.TOPIC, given):
-        print_note(said)
-    _finish(
-        response,
-        results,
-        acks,
-        as_json=as_json,
-        done="would be created" if validate_only else "created",
-    )
+    if note := (did_you_mean if answer.errors else without_effect)(TOPIC, given):
+        print_note(note)
+    return answer
 
 
-@app.command(epilog=EPILOG)
-def delete(
-    names: Names,
-    validate_only: ValidateOnly = False,
-    acks: Acks = AcksLevel.COMMITTED,
-    bootstrap_server: BootstrapServer = "",
-    bootstrap_controller: BootstrapController = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+@command(app, shared=WRITE)
+async def delete(
+    client: AsyncClient, names: Names, validate_only: ValidateOnly = False
+) -> Answer[WriteResult[TopicResult]]:
     """Delete topics with their partitions and configs. Each succeeds or fails by itself.
 
     \b
     Examples:
       raftlog topics delete orders
     """
-    body = controller_pb2.DeleteTopicsRequest(names=names, validate_only=validate_only)
-    response = write(body, acks, bootstrap_server, bootstrap_controller, timeout)
-    done = "would be deleted" if validate_only else "deleted"
-    _finish(response, response.delete_topics.topics, acks, as_json=as_json, done=done)
+    deleted = client.topics.delete(*names, validate_only=validate_only)
+    return await written(deleted, would("deleted", validate_only))
 
 
-@app.command("list", epilog=EPILOG)
-def list_(
-    mode: ReadModeOption = ReadMode.REPEATABLE,
-    bootstrap_server: BootstrapServer = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+@command(app, "list", shared=READ)
+async def list_(client: AsyncClient) -> Answer[Listing[Topic]]:
     """List the topics that a broker shows.
 
     \b
@@ -184,28 +132,18 @@ def list_(
       raftlog topics list --bootstrap-server 127.0.0.1:9092
       raftlog topics list --read latest --json
     """
-    response = read(broker_pb2.MetadataRequest(), mode, bootstrap_server, timeout)
-    topics = sorted(response.metadata.topics, key=lambda topic: topic.name)
-    if as_json:
-        rows = [
-            {"name": one.name, "topic_id": one.topic_id.hex(), "partitions": len(one.partitions)}
-            for one in topics
-        ]
-        print_json({"offset": response.token.offset, "topics": rows})
-        return
-    rows_ = [(topic.name, len(topic.partitions), topic.topic_id.hex()) for topic in topics]
-    print_table(("TOPIC", "PARTITIONS", "ID"), rows_, right=("PARTITIONS",))
-    print_line(f"at offset {response.token.offset}")
+    topics = await client.topics.list()
+
+    def show() -> None:
+        rows = ((one.name, len(one.partitions), one.id) for one in topics)
+        print_table(("TOPIC", "PARTITIONS", "ID"), rows, right=("PARTITIONS",))
+        print_line(f"at offset {topics.offset}")
+
+    return Answer(topics, show)
 
 
-@app.command(epilog=EPILOG)
-def describe(
-    names: Names,
-    mode: ReadModeOption = ReadMode.REPEATABLE,
-    bootstrap_server: BootstrapServer = "",
-    timeout: Timeout = DEFAULT_TIMEOUT_S,
-    as_json: Json = False,
-) -> None:
+@command(app, shared=READ)
+async def describe(client: AsyncClient, names: Names) -> Answer[TopicDescriptions]:
     """Show the partitions of topics: leader, epoch, replicas.
 
     Only the leader of a partition knows the in-sync replicas (KIP-24).
@@ -217,84 +155,29 @@ def describe(
     Examples:
       raftlog topics describe orders --bootstrap-server 127.0.0.1:9092
     """
-    from raftlog.cli.serving import of_metadata
-    from raftlog.cli.session import run
+    from raftlog.ops.serving import not_served_of
 
-    async def ask(session: Session) -> tuple[Any, dict[tuple[str, int], str]]:
-        client, body = session.brokers(bootstrap_server), broker_pb2.MetadataRequest(topics=names)
-        response = await client.read(body, mode=mode.wire, timeout_s=timeout)
-        return response, await of_metadata(session, response.metadata)
+    topics = await client.topics.describe_all(*names)
+    not_served = await not_served_of(client, topics)
 
-    response, not_served = run(ask, timeout)
-    topics = response.metadata.topics
-    rows = [
-        _partition(topic, partition, not_served)
-        for topic in topics
-        for partition in topic.partitions
-    ]
-    missing = [topic.name for topic in topics if topic.error_code != ErrorCode.NONE]
-    if as_json:
-        print_json({"offset": response.token.offset, "partitions": rows, "missing": missing})
-    elif rows:
-        print_table(
-            DESCRIBED,
-            (_cells(row) for row in rows),
-            right=("PARTITION", "LEADER", "LEADER EPOCH"),
-            least=("LEADER EPOCH",),
-        )
-        print_line(f"at offset {response.token.offset}")
-    if missing:
-        raise FailedError(
-            f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {', '.join(missing)}", Exit.REFUSED
-        )
+    def show() -> None:
+        if topics:
+            columns = ("TOPIC", "PARTITION", "LEADER", "LEADER EPOCH", "REPLICAS", "OFFLINE")
+            print_table(
+                (*columns, "NOT SERVED"),
+                (
+                    (topic.name, one.index, one.leader, one.leader_epoch, one.replicas,
+                     one.offline_replicas, not_served.get(f"{topic.name}:{one.index}"))
+                    for topic in topics
+                    for one in topic.partitions
+                ),
+                right=("PARTITION", "LEADER", "LEADER EPOCH"),
+                least=("LEADER EPOCH",),
+            )  # fmt: skip
+            print_line(f"at offset {topics.offset}")
 
-
-def _partition(
-    topic: Any, partition: Any, not_served: Mapping[tuple[str, int], str]
-) -> dict[str, Any]:
-    return {
-        "topic": topic.name,
-        "partition": partition.partition_index,
-        "leader_id": known(partition.leader_id),
-        "leader_epoch": partition.leader_epoch,
-        "replicas": list(partition.replica_nodes),
-        "offline_replicas": list(partition.offline_replicas),
-        "not_served": not_served.get((topic.name, partition.partition_index)),
-    }
-
-
-def _cells(row: dict[str, Any]) -> list[object]:
-    return [
-        ", ".join(map(str, value)) or None if isinstance(value, list) else value
-        for value in row.values()
-    ]
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"{text!r}: write it as KEY=VALUE")
-    return key, value
-
-
-def _finish(response: Any, results: Any, acks: AcksLevel, *, as_json: bool, done: str) -> None:
-    """Tell each topic's fate once, where the write is, and fail with the first error."""
-    if as_json:
-        topics = [
-            {
-                "name": one.name,
-                "topic_id": one.topic_id.hex() or None,
-                "error": ErrorCode(one.error.error_code).name if one.error.error_code else None,
-                "message": one.error.error_message or None,
-            }
-            for one in results
-        ]
-        print_json({"topics": topics, "write": written(response)})
-    else:
-        for one in results:
-            if one.error.error_code == ErrorCode.NONE:
-                print_line(f"{one.name}: {done}")
-        print_written(response)
-    errors = [error_from_wire(one.error) for one in results if one.error.error_code]
-    raise_errors(errors, said=as_json)
-    require(response, acks)
+    why = f"UNKNOWN_TOPIC_OR_PARTITION: there is no topic {', '.join(topics.missing)}"
+    errors = [FailedError(why, Exit.REFUSED)] if topics.missing else []
+    return Answer(
+        TopicDescriptions(topics.offset, [*topics], topics.missing, not_served), show, errors
+    )

@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import typer
 
-from raftlog.cli.exits import EPILOG, Exit, FailedError
-from raftlog.cli.options import BootstrapServer, JsonLines
+from raftlog.cli.command import command
+from raftlog.cli.exits import Exit, FailedError
+from raftlog.cli.options import JsonLines
 
 if TYPE_CHECKING:
+    from raftlog.client.async_client import AsyncClient
     from raftlog.client.watch import Change, Watch
     from raftlog.outcome import Token
 
-_START_TIMEOUT_S = 10.0
+
+class WatchedChange(TypedDict):
+    """A change of one entity."""
+
+    token: str
+    """``watch --since`` with it continues behind this change."""
+    offset: int
+    epoch: int
+    timestamp_ms: int
+    principal: str | None
+    kind: str
+    key: str
+    path: str
+    initial: bool
+    """The entity existed when the watch began."""
+    before: Any
+    """The entity as JSON; null: it does not exist."""
+    after: Any
 
 
-def register(app_: typer.Typer) -> None:
+def register(app: typer.Typer) -> None:
     """Add the command."""
-    app_.command("watch", epilog=EPILOG)(watch)
+    command(app, "watch", shared=("bootstrap_server",))(watch)
 
 
-def watch(
+async def watch(
+    client: AsyncClient,
     selectors: Annotated[
         list[str] | None,
         typer.Argument(
@@ -52,7 +72,7 @@ def watch(
     max_changes: Annotated[
         int, typer.Option("--max-changes", metavar="N", min=0, help="End after N; 0: never.")
     ] = 0,
-    timeout: Annotated[
+    idle_s: Annotated[
         float,
         typer.Option(
             "--timeout",
@@ -61,7 +81,6 @@ def watch(
             help="End when nothing comes for S seconds; 0: never.",
         ),
     ] = 0.0,
-    bootstrap_server: BootstrapServer = "",
     as_json: JsonLines = False,
 ) -> None:
     """Print each change of the metadata in order, until interrupted.
@@ -75,47 +94,47 @@ def watch(
       raftlog watch configs/topic/orders 'topics/ord*' --initial
       raftlog watch brokers --since 0-3-1742 --json
     """
+    await follow(
+        client, selectors or (), since=since, initial=initial, tip=tip, as_json=as_json,
+        max_changes=max_changes, timeout_s=idle_s,
+    )  # fmt: skip
+
+
+async def follow(
+    client: AsyncClient,
+    selectors: Sequence[str],
+    *,
+    as_json: bool,
+    since: str = "",
+    initial: bool = False,
+    tip: bool = False,
+    max_changes: int = 0,
+    timeout_s: float = 0.0,
+) -> None:
+    """Print the changes that the selectors choose, and in the end how to go on."""
     from raftlog.cli.output import print_error
-    from raftlog.cli.session import Session, run
-    from raftlog.client.watch import CompactedError, Watch
+    from raftlog.client.watch import CompactedError
 
     if since and initial:
         raise typer.BadParameter("give --since or --initial, not both")
-    begin = _token(since) if since else None
-    reached: list[Token] = []
+    one = client.core.watch(
+        selectors,
+        since=_token(since) if since else None,
+        initial=initial,
+        tip=tip,
+        waiting=lambda why: print_error(f"raftlog: waiting: {why}") if why else None,
+    )
     unprinted: list[Token | None] = []
-
-    async def follow(session: Session) -> None:
-        brokers = session.brokers(bootstrap_server)
-        learning = asyncio.create_task(brokers.keep_learning())
-        one = Watch(
-            session.transport,
-            brokers.endpoints,
-            selectors or (),
-            rng=random.Random(),
-            since=begin,
-            initial=initial,
-            tip=tip,
-            start_timeout_s=_START_TIMEOUT_S,
-            waiting=lambda why: print_error(f"raftlog: waiting: {why}") if why else None,
-        )
-        try:
-            await _show(one, max_changes, timeout, as_json, unprinted)
-        finally:
-            learning.cancel()
-            token = unprinted[0] if unprinted else one.token
-            if token is not None:
-                reached.append(token)
-            one.close()
-
     try:
-        run(follow, _START_TIMEOUT_S)
+        await _show(one, max_changes, timeout_s, as_json, unprinted)
     except CompactedError as error:
         why = f"{error.message}. Begin anew with --initial, or --since {error.oldest}"
         raise FailedError(why, Exit.REFUSED) from error
     finally:
-        if reached:
-            print_error(f"raftlog: to go on: --since {reached[0]}")
+        token = unprinted[0] if unprinted else one.token
+        one.close()
+        if token is not None:
+            print_error(f"raftlog: to go on: --since {token}")
 
 
 def _token(text: str) -> Token:
@@ -180,7 +199,7 @@ def line(change: Change) -> str:
     return f"{change.offset:>7} {time_text(change.timestamp_ms)[11:19]} {change.path} {what}{by}"
 
 
-def _document(change: Change) -> dict[str, object]:
+def _document(change: Change) -> WatchedChange:
     return {
         "token": str(change.token),
         "offset": change.offset,

@@ -111,9 +111,9 @@ def _of_tls(host: str, port: int, files: TlsFiles) -> str:
 
 def require_servers(options: Options) -> None:
     """Raises NetworkError and TlsError if none of the brokers can be spoken to."""
-    require_listener(options.bootstrap, plaintext=options.tls is None)
+    require_listener(options.servers, plaintext=options.tls is None)
     if options.tls is not None:
-        _require_tls(options.bootstrap, options.tls.files)
+        _require_tls(options.servers, options.tls.files)
 
 
 async def require_tls(options: Options) -> None:
@@ -121,7 +121,7 @@ async def require_tls(options: Options) -> None:
     nothing of brokers that are not there.
     """
     if options.tls is not None:
-        await asyncio.to_thread(_require_tls, options.bootstrap, options.tls.files)
+        await asyncio.to_thread(_require_tls, options.servers, options.tls.files)
 
 
 def _require_tls(addresses: Sequence[str], files: TlsFiles) -> None:

@@ -112,12 +112,22 @@ class AsyncClient:
         return client
 
     @property
+    def options(self) -> Options:
+        """The options that the client was made with, checked."""
+        return self._options
+
+    @property
+    def core(self) -> Core:
+        """What the calls share, made on the loop of the first one. Raises RaftlogError."""
+        return self._opened()
+
+    @property
     def is_closed(self) -> bool:
         """Whether it was closed: then each call raises ClientClosedError."""
         return self._closed
 
     def __repr__(self) -> str:
-        return f"<raftlog.{type(self).__name__} of {','.join(self._options.bootstrap)}>"
+        return f"<raftlog.{type(self).__name__} of {','.join(self._options.servers)}>"
 
     @property
     def token(self) -> Token | None:

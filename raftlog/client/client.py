@@ -44,6 +44,7 @@ class Topics(Blocking[AsyncTopics]):
     create_partitions = blocking(AsyncTopics.create_partitions)
     delete = blocking(AsyncTopics.delete)
     describe = blocking(AsyncTopics.describe)
+    describe_all = blocking(AsyncTopics.describe_all)
     list = blocking(AsyncTopics.list)
     page = blocking(AsyncTopics.page)
 
@@ -65,6 +66,7 @@ class Brokers(Blocking[AsyncBrokers]):
     """``client.brokers``."""
 
     list = blocking(AsyncBrokers.list)
+    api_versions = blocking(AsyncBrokers.api_versions)
     unregister = blocking(AsyncBrokers.unregister)
     visibility = blocking(AsyncBrokers.visibility)
 
@@ -151,8 +153,10 @@ class Partitions(Blocking[AsyncPartitions]):
 
     cancel_reassignment = blocking(AsyncPartitions.cancel_reassignment)
     describe = blocking(AsyncPartitions.describe)
+    elect_all = blocking(AsyncPartitions.elect_all)
     elect_leaders = blocking(AsyncPartitions.elect_leaders)
     reassign = blocking(AsyncPartitions.reassign)
+    reassign_all = blocking(AsyncPartitions.reassign_all)
     reassignments = blocking(AsyncPartitions.reassignments)
 
 
@@ -160,6 +164,7 @@ class ExportCursors(Blocking[AsyncExportCursors]):
     """``client.export_cursors``."""
 
     delete = blocking(AsyncExportCursors.delete)
+    delete_all = blocking(AsyncExportCursors.delete_all)
     list = blocking(AsyncExportCursors.list)
     set = blocking(AsyncExportCursors.set)
 
@@ -168,6 +173,7 @@ class Hostnames(Blocking[AsyncHostnames]):
     """``client.hostnames``."""
 
     delete = blocking(AsyncHostnames.delete)
+    delete_all = blocking(AsyncHostnames.delete_all)
     list = blocking(AsyncHostnames.list)
     set = blocking(AsyncHostnames.set)
 

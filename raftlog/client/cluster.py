@@ -10,10 +10,14 @@ from google.protobuf.message import Message
 from raftlog.client.enums import AcksLike, ReadModeLike
 from raftlog.client.namespace import Namespace
 from raftlog.client.values import (
+    Api,
+    ApiVersions,
     Broker,
     Cluster,
     Feature,
     FeatureUpdate,
+    ItemResult,
+    Listing,
     QuorumInfo,
     QuorumNode,
     Visibility,
@@ -25,9 +29,7 @@ from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
-_UPGRADE, _SAFE_DOWNGRADE = 1, 2
-Brokers = list[Broker]
-"""By its own name: a method is called ``list``."""
+_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class AsyncCluster(Namespace):
@@ -52,11 +54,12 @@ class AsyncBrokers(Namespace):
 
     async def list(
         self, *, read: ReadModeLike | None = None, timeout_s: float | None = None
-    ) -> Brokers:
+    ) -> Listing[Broker]:
         """The registered brokers by id, fenced ones included."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
         response = await self._core.read(body, read, timeout_s)
-        return [broker_from_wire(one) for one in response.describe_cluster.brokers]
+        brokers = map(broker_from_wire, response.describe_cluster.brokers)
+        return Listing(brokers, response.token.offset)
 
     async def visibility(self, *, timeout_s: float | None = None) -> Visibility:
         """How far each broker has applied the log, and who holds LAO back: asked of the
@@ -66,13 +69,26 @@ class AsyncBrokers(Namespace):
         response = await self._core.ask_controller(body, timeout_s)
         return visibility_from_wire(response.describe_brokers)
 
+    async def api_versions(self, *, timeout_s: float | None = None) -> ApiVersions:
+        """Which versions of requests and which feature levels the broker that answers offers."""
+        answer = await self._core.offered(timeout_s)
+        return ApiVersions(
+            tuple(
+                Api(one.api_key, one.name, one.min_version, one.max_version)
+                for one in answer.api_keys
+            ),
+            _features(answer),
+            known(answer.finalized_features_epoch),
+        )
+
     async def unregister(
         self, id: int, *, acks: AcksLike | None = None, timeout_s: float | None = None
     ) -> WriteResult:
         """Remove a broker that does not come back. Raises BrokerIdNotRegisteredError."""
         body = controller_pb2.UnregisterBrokerRequest(broker_id=id)
-        result, _ = await self._core.write(body, acks, timeout_s)
-        return result
+        return await self._core.write(
+            body, acks, timeout_s, lambda _: (ItemResult(f"broker {id}"),)
+        )
 
 
 class AsyncFeatures(Namespace):
@@ -80,32 +96,23 @@ class AsyncFeatures(Namespace):
 
     async def describe(self, *, timeout_s: float | None = None) -> dict[str, Feature]:
         """The finalized level of each feature, and what the broker that answers supports."""
-        answer = await self._core.offered(timeout_s)
-        finalized = {one.name: one.level for one in answer.finalized_features}
-        supported = {one.name: one for one in answer.supported_features}
-        return {
-            name: Feature(
-                name,
-                finalized.get(name, 0),
-                supported[name].min_version if name in supported else 0,
-                supported[name].max_version if name in supported else 0,
-            )
-            for name in sorted(finalized.keys() | supported.keys())
-        }
+        return {one.name: one for one in _features(await self._core.offered(timeout_s))}
 
     async def update(
         self,
         levels: Mapping[str, int],
         *,
         downgrade: bool = False,
+        unsafe: bool = False,
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
     ) -> FeatureUpdate:
         """Raise levels, all or none; with ``downgrade``, lower them. Raises InvalidUpdateVersion
-        errors that say what prevents it.
+        errors that say what prevents it; ``unsafe`` requests an unsafe downgrade (KIP-584), which
+        is refused likewise.
         """
-        kind = _SAFE_DOWNGRADE if downgrade else _UPGRADE
+        kind = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE if downgrade else _UPGRADE
         body = controller_pb2.UpdateFeaturesRequest(
             updates=[
                 controller_pb2.FeatureUpdate(name=name, max_version_level=level, upgrade_type=kind)
@@ -113,8 +120,20 @@ class AsyncFeatures(Namespace):
             ],
             validate_only=validate_only,
         )
-        result, response = await self._core.write(body, acks, timeout_s)
-        return FeatureUpdate(result, tuple(response.update_features.warnings))
+        result, response = await self._core.write_and_answer(
+            body,
+            acks,
+            timeout_s,
+            lambda _: (ItemResult(f"{name}={level}") for name, level in levels.items()),
+        )
+        return FeatureUpdate(
+            result.token,
+            result.reached,
+            result.waiting_for_brokers,
+            result.duplicate,
+            result.items,
+            tuple(response.update_features.warnings),
+        )
 
 
 class AsyncQuorum(Namespace):
@@ -183,6 +202,20 @@ class AsyncQuorum(Namespace):
             tuple(map(_replica, described.observers)),
             tuple(map(_node, quorum.answers)),
         )
+
+
+def _features(answer: broker_pb2.ApiVersionsResponse) -> tuple[Feature, ...]:
+    finalized = {one.name: one.level for one in answer.finalized_features}
+    supported = {one.name: one for one in answer.supported_features}
+    return tuple(
+        Feature(
+            name,
+            finalized.get(name, 0),
+            supported[name].min_version if name in supported else 0,
+            supported[name].max_version if name in supported else 0,
+        )
+        for name in sorted(finalized.keys() | supported.keys())
+    )
 
 
 def _replica(state: Any) -> Voter:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from raftlog.client.arguments import config_text
 from raftlog.client.conditions import UNCONDITIONAL, Unconditional, expected_values
-from raftlog.client.enums import AcksLike, ReadModeLike, ResourceLike, resource_of
+from raftlog.client.enums import AcksLike, ReadModeLike, ResourceLike, ResourceType, resource_of
 from raftlog.client.namespace import Namespace
-from raftlog.client.values import ConfigEntry, ConfigValue
-from raftlog.client.wire import config_from_wire, item_error
+from raftlog.client.values import ConfigEntry, ConfigValue, ItemResult
+from raftlog.client.wire import config_from_wire, item_error, refusal
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -87,8 +87,18 @@ class AsyncConfigs(Namespace):
         body = controller_pb2.IncrementalAlterConfigsRequest(
             resources=[resource], validate_only=validate_only
         )
-        result, _ = await self._core.write(body, acks, timeout_s)
-        return result
+        item = f"{ResourceType(resource.resource_type).name.lower().replace('_', '-')}"
+        item = f"{item} {name}" if name != "" else f"{item} (default)"
+        return await self._core.write(
+            body,
+            acks,
+            timeout_s,
+            lambda answer: (
+                ItemResult(
+                    item, next(map(refusal, answer.incremental_alter_configs.results), None)
+                ),
+            ),
+        )
 
 
 _COMPARING = {

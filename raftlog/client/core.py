@@ -8,24 +8,27 @@ import asyncio
 import contextlib
 import random
 import weakref
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import Consumer, ConsumerSettings
+from raftlog.client.controller_client import ControllerClient
 from raftlog.client.endpoints import KnownEndpoints
 from raftlog.client.options import Options, positive
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.client.requests import RefusedItemsError, broker_request, pause_after, require_success
 from raftlog.client.session import NoSessionError, happens
+from raftlog.client.values import ItemResult
 from raftlog.client.watch import Watch, WatchStreams
 from raftlog.client.wire import acks_to_wire, mode_to_wire, write_result
 from raftlog.errors import (
     AcksNotReachedError,
     ApiError,
     ClientClosedError,
+    ConfigError,
     ErrorCode,
     ItemsRefusedError,
     NetworkError,
@@ -38,9 +41,15 @@ from raftlog.transport.dialing import Backoff
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
+if TYPE_CHECKING:
+    from raftlog.client.log_reader import LogReader
+
 log = get_logger(__name__)
 
+ItemT = TypeVar("ItemT", bound=ItemResult)
 T = TypeVar("T")
+ItemsOf = Callable[[controller_pb2.ControllerResponse], Iterable[ItemT]]
+"""Reads the result of each item from the answer to a write."""
 CLOSE_TIMEOUT_S = 1.0
 """A cluster that does not answer forgets the client by itself: nobody waits long for it."""
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
@@ -63,14 +72,21 @@ class Core:
         self.options = options
         self.transport = transport
         self.rng = rng
-        self._known = KnownEndpoints(options.bootstrap)
+        self._known = KnownEndpoints(options.servers)
         self.brokers = BrokerClient(
             transport, self._known, rng=self.rng, cluster_id=options.cluster_id
         )
-        self._learning = self._loop.create_task(
-            self.brokers.keep_learning(options.timeout_s), name="learn brokers"
-        )
-        self._session = self.brokers.session(options.client_id)
+        self._controllers: ControllerClient | None = None
+        self._learning: asyncio.Task[None] | None = None
+        if options.bootstrap:
+            self._learning = self._loop.create_task(
+                self.brokers.keep_learning(options.timeout_s), name="learn brokers"
+            )
+        else:
+            self._controllers = ControllerClient(
+                transport, options.controllers, rng=self.rng, cluster_id=options.cluster_id
+            )
+        self._session = (self._controllers or self.brokers).session(options.client_id)
         self._numbered = options.exactly_once is not False
         self._producer: Producer | None = None
         self.watch_streams = WatchStreams(transport)
@@ -78,21 +94,26 @@ class Core:
             weakref.WeakValueDictionary()
         )
         self._last_stream = 0
+        self._readers: list[LogReader] = []
         self.closed = asyncio.Event()
 
     @property
     def producer(self) -> Producer:
         """One for all records that this client writes."""
         if self._producer is None:
-            settings = ProducerSettings(delivery_timeout_ms=int(self.options.timeout_s * 1000))
-            self._producer = Producer(
-                self.transport,
-                self._known,
-                rng=self.rng,
-                settings=settings,
-                cluster_id=self.options.cluster_id,
-            )
+            timeout_ms = max(1, int(self.options.timeout_s * 1000))
+            self._producer = self.new_producer(ProducerSettings(delivery_timeout_ms=timeout_ms))
         return self._producer
+
+    def new_producer(self, settings: ProducerSettings) -> Producer:
+        """A producer with settings of its own. Who has it closes it."""
+        return Producer(
+            self.transport,
+            self._known,
+            rng=self.rng,
+            settings=settings,
+            cluster_id=self.options.cluster_id,
+        )
 
     def consumer(self, settings: ConsumerSettings) -> Consumer:
         """A consumer of its own for each reader. Who has it closes it."""
@@ -105,9 +126,17 @@ class Core:
         )
 
     def watch(
-        self, selectors: Sequence[str], *, since: Token | None, initial: bool, tip: bool
+        self,
+        selectors: Sequence[str],
+        *,
+        since: Token | None,
+        initial: bool,
+        tip: bool,
+        waiting: Callable[[str], None] = lambda _: None,
     ) -> Watch:
-        """A watch of its own for each reader. Who has it closes it."""
+        """A watch of its own for each reader, who closes it. ``waiting`` hears why there is no
+        news.
+        """
         return Watch(
             self.transport,
             self._known,
@@ -119,12 +148,32 @@ class Core:
             cluster_id=self.options.cluster_id,
             start_timeout_s=self.options.timeout_s,
             calls=self.watch_streams,
+            waiting=waiting,
         )
+
+    def log_reader(self, timeout_s: float) -> LogReader:
+        """A reader of the committed log, from the controllers that the client was given. It is
+        closed with the client. Raises ConfigError without any.
+        """
+        from raftlog.client.log_reader import LogReader
+
+        if not self.options.controllers:
+            raise ConfigError("the controllers have the log: give controllers=host:port,…")
+        reader = LogReader(
+            self.transport, self.options.controllers, rng=self.rng, timeout_s=timeout_s
+        )
+        self._readers.append(reader)
+        return reader
 
     async def read(
         self, body: Message, read: str | None = None, timeout_s: float | None = None
     ) -> broker_pb2.BrokerResponse:
-        """One read, from whichever broker answers until the time is over."""
+        """One read, from whichever broker answers until the time is over.
+
+        Raises ConfigError if the client has controllers alone: they serve no reads.
+        """
+        if self._controllers is not None:
+            raise ConfigError("brokers answer reads, and only controllers are named")
         mode = mode_to_wire(self.options.read if read is None else read)
         return await self._until_answered(
             lambda left_s: self.brokers.read(body, mode=mode, timeout_s=left_s), timeout_s
@@ -147,16 +196,31 @@ class Core:
     ) -> controller_pb2.ControllerResponse:
         """A question to the active controller, or a write that is only to be validated."""
         return await self._until_answered(
-            lambda left_s: self.brokers.write(body, timeout_s=left_s), timeout_s
+            lambda left_s: self.send(body, timeout_s=left_s), timeout_s
         )
 
     async def write(
-        self, body: Message, acks: str | None = None, timeout_s: float | None = None
-    ) -> tuple[WriteResult, controller_pb2.ControllerResponse]:
-        """One write: where it stands, and the answer.
+        self,
+        body: Message,
+        acks: str | None = None,
+        timeout_s: float | None = None,
+        items: ItemsOf[ItemT] = lambda _: (),
+    ) -> WriteResult[ItemT]:
+        """One write: where it stands, and what became of each item.
 
         Raises the error of the one item that was refused, or ItemsRefusedError.
         """
+        result, _ = await self.write_and_answer(body, acks, timeout_s, items)
+        return result
+
+    async def write_and_answer(
+        self,
+        body: Message,
+        acks: str | None = None,
+        timeout_s: float | None = None,
+        items: ItemsOf[ItemT] = lambda _: (),
+    ) -> tuple[WriteResult[ItemT], controller_pb2.ControllerResponse]:
+        """The same, with the answer itself."""
         asked = self.options.acks if acks is None else acks
         level = acks_to_wire(asked)
         try:
@@ -166,8 +230,9 @@ class Core:
                 with self.until_closed():
                     response = await self._send(body, asked, self.timeout_s(timeout_s))
         except RefusedItemsError as error:
-            raise _refusal(error.errors, write_result(error.response)) from None
-        result = write_result(response)
+            refused = write_result(error.response, items(error.response))
+            raise _refusal(error.errors, refused) from None
+        result = write_result(response, items(response))
         if result.token is not None and response.write.reached < level:
             raise AcksNotReachedError(str(asked), result)
         return result, response
@@ -188,7 +253,15 @@ class Core:
                     raise ApiError(error.code, error.message, field=error.field) from error
                 log.info("writes are not numbered from now on", reason=str(error))
                 self._numbered = False
-        return await self.brokers.write(body, **how)
+        return await self.send(body, **how)
+
+    def send(
+        self, body: Message, **how: Any
+    ) -> Coroutine[Any, Any, controller_pb2.ControllerResponse]:
+        """One attempt, through a broker, or straight to the active controller without one."""
+        if self._controllers is not None:
+            return self._controllers.call(body, **how)
+        return self.brokers.write(body, **how)
 
     @contextlib.contextmanager
     def until_closed(self) -> Generator[None]:
@@ -241,7 +314,8 @@ class Core:
     async def close(self) -> None:
         """End everything. The cluster is told that the numbered writes are over, if it can be."""
         self.closed.set()
-        self._learning.cancel()
+        if self._learning is not None:
+            self._learning.cancel()
         # In the order of their beginning: that of a set changes from process to process.
         for one in list(self._streams.values()):
             one.end("the client was closed")
@@ -252,7 +326,11 @@ class Core:
         finally:
             if self._producer is not None:
                 self._producer.close()
+            for reader in self._readers:
+                reader.close()
             self.brokers.close()
+            if self._controllers is not None:
+                self._controllers.close()
             await self.transport.close()
 
 
@@ -267,5 +345,5 @@ def _refusal(errors: Sequence[ApiError], written: WriteResult) -> ApiError:
         )
         several.errors = list(errors)
         error = several
-    error.write = written if written.token is not None else None
+    error.write = written
     return error

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raftlog.client.conditions import UNCONDITIONAL, Expected
 from raftlog.client.conditions import expected_offset as condition
 from raftlog.client.enums import AcksLike
 from raftlog.client.namespace import Namespace
+from raftlog.client.values import Listing, OffsetResult
+from raftlog.client.wire import known, refusal
 from raftlog.outcome import WriteResult
 from raftlog.wire.controller.v1 import controller_pb2
 
@@ -29,30 +32,37 @@ class ExportCursor:
     timestamp_ms: int
 
 
-ExportCursors = list[ExportCursor]
-"""By its own name: a method is called ``list``."""
+class CursorListing(Listing[ExportCursor]):
+    """The export cursors."""
+
+    log_start_offset: int
+    """Where the log of the controller that answers begins."""
 
 
 class AsyncExportCursors(Namespace):
     """``client.export_cursors``."""
 
-    async def list(self, *, timeout_s: float | None = None) -> ExportCursors:
+    async def list(self, *, timeout_s: float | None = None) -> CursorListing:
         """All of them by name: asked of the controller."""
         body = controller_pb2.ListExportCursorsRequest()
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.list_export_cursors
-        return [
-            ExportCursor(
-                one.name,
-                one.end_offset,
-                max(0, answer.high_watermark - one.end_offset),
-                one.end_offset < answer.log_start_offset,
-                one.target,
-                one.offset,
-                one.timestamp_ms,
-            )
-            for one in answer.cursors
-        ]
+        return CursorListing(
+            (
+                ExportCursor(
+                    one.name,
+                    one.end_offset,
+                    max(0, answer.high_watermark - one.end_offset),
+                    one.end_offset < answer.log_start_offset,
+                    one.target,
+                    one.offset,
+                    one.timestamp_ms,
+                )
+                for one in answer.cursors
+            ),
+            answer.high_watermark - 1,
+            log_start_offset=answer.log_start_offset,
+        )
 
     async def set(
         self,
@@ -64,7 +74,7 @@ class AsyncExportCursors(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[OffsetResult]:
         """Keep the log from this offset on. ``expected_offset``: only if the cursor was set there;
         ABSENT: if there is none. Else InvalidUpdateVersionError.
 
@@ -76,7 +86,7 @@ class AsyncExportCursors(Namespace):
             target=target,
             expected_offset=condition(expected_offset, "expected_offset"),
         )
-        return await self._alter(change, validate_only, acks, timeout_s)
+        return await self._alter([change], validate_only, acks, timeout_s)
 
     async def delete(
         self,
@@ -86,22 +96,46 @@ class AsyncExportCursors(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[OffsetResult]:
         """Keep nothing for this export any more. The export itself is not touched."""
-        change = controller_pb2.ExportCursorAlteration(
-            name=name, expected_offset=condition(expected_offset, "expected_offset")
+        expected = {name: expected_offset}
+        return await self.delete_all(
+            expected, validate_only=validate_only, acks=acks, timeout_s=timeout_s
         )
-        return await self._alter(change, validate_only, acks, timeout_s)
+
+    async def delete_all(
+        self,
+        expected: Mapping[str, Expected],
+        *,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[OffsetResult]:
+        """Delete several cursors at once, each on its condition: all, or none."""
+        changes = [
+            controller_pb2.ExportCursorAlteration(
+                name=name, expected_offset=condition(one, "expected")
+            )
+            for name, one in expected.items()
+        ]
+        return await self._alter(changes, validate_only, acks, timeout_s)
 
     async def _alter(
         self,
-        change: controller_pb2.ExportCursorAlteration,
+        changes: Sequence[controller_pb2.ExportCursorAlteration],
         validate_only: bool,
         acks: AcksLike | None,
         timeout_s: float | None,
-    ) -> WriteResult:
+    ) -> WriteResult[OffsetResult]:
         body = controller_pb2.AlterExportCursorsRequest(
-            alterations=[change], validate_only=validate_only
+            alterations=changes, validate_only=validate_only
         )
-        result, _ = await self._core.write(body, acks, timeout_s)
-        return result
+        return await self._core.write(
+            body,
+            acks,
+            timeout_s,
+            lambda answer: (
+                OffsetResult(one.name, refusal(one), known(one.offset))
+                for one in answer.alter_export_cursors.results
+            ),
+        )

@@ -10,6 +10,8 @@ from raftlog.client.arguments import bytes_of
 from raftlog.client.conditions import ABSENT, UNCONDITIONAL, Expected, expected_offset
 from raftlog.client.enums import AcksLike, ReadModeLike
 from raftlog.client.namespace import Namespace
+from raftlog.client.values import Listing, OffsetResult
+from raftlog.client.wire import known
 from raftlog.errors import ApiError, ErrorCode, UnknownOutcomeError
 from raftlog.outcome import LogOffset, WriteResult, generation_of
 from raftlog.wire.broker.v1 import broker_pb2
@@ -75,8 +77,6 @@ class Expect:
 
 
 KeyChange = Put | Delete | Expect
-KeyValues = list[KeyValue]
-"""By its own name: a method is called ``list``."""
 
 
 class AsyncKeyValues(Namespace):
@@ -97,18 +97,19 @@ class AsyncKeyValues(Namespace):
         keys_only: bool = False,
         read: ReadModeLike | None = None,
         timeout_s: float | None = None,
-    ) -> KeyValues:
+    ) -> Listing[KeyValue]:
         """The keys that begin with the prefix, by name.
 
         Above 1,000 keys or a megabyte it asks again, and each part may be newer than the one before
         it.
         """
-        found: KeyValues = []
+        found: Listing[KeyValue] = Listing((), -1)
         after = ""
         while True:
             body = broker_pb2.ListKeyValuesRequest(prefix=prefix, after=after, keys_only=keys_only)
             response = await self._core.read(body, read, timeout_s)
             found += _from_wire(response)
+            found.offset = response.token.offset
             answer = response.list_key_values
             if not answer.more or not answer.key_values:
                 return found
@@ -124,7 +125,7 @@ class AsyncKeyValues(Namespace):
         generation: int | None = None,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[OffsetResult]:
         """Put a key; the result's offset is the key's from now on.
 
         ``expected``: only if the key has this offset, or is ABSENT. Otherwise nothing changes, and
@@ -143,7 +144,7 @@ class AsyncKeyValues(Namespace):
         generation: int | None = None,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[OffsetResult]:
         """Delete a key. The result has no token if it was not there. See ``put``."""
         change = Delete(key, expected, generation=generation)
         return await self.alter(change, acks=acks, timeout_s=timeout_s)
@@ -154,7 +155,7 @@ class AsyncKeyValues(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[OffsetResult]:
         """Make several changes at once, all or none, each on its condition. No key twice. Without
         any, nothing is sent, and the result has no token.
 
@@ -168,12 +169,19 @@ class AsyncKeyValues(Namespace):
             alterations=_to_wire(changes), validate_only=validate_only
         )
         try:
-            result, _ = await core.write(body, acks, timeout_s)
+            return await core.write(
+                body,
+                acks,
+                timeout_s,
+                lambda answer: (
+                    OffsetResult(one.key, offset=known(offset))
+                    for one, offset in zip(changes, answer.alter_key_values.offsets, strict=False)
+                ),
+            )
         except UnknownOutcomeError as error:
             if _never_holds(error, changes):
                 raise ApiError(error.code, error.message, field=error.field) from error
             raise
-        return result
 
 
 def _never_holds(error: ApiError, changes: tuple[KeyChange, ...]) -> bool:
@@ -220,7 +228,7 @@ def _generation(one: KeyChange) -> int | None:
     return generation_of(one.expected, one.expected_create, lease_id)
 
 
-def _from_wire(response: broker_pb2.BrokerResponse) -> KeyValues:
+def _from_wire(response: broker_pb2.BrokerResponse) -> list[KeyValue]:
     generation = response.token.generation
     return [
         KeyValue(

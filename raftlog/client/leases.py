@@ -12,9 +12,10 @@ from raftlog.client.arguments import checked
 from raftlog.client.core import Core
 from raftlog.client.enums import AcksLike
 from raftlog.client.namespace import Namespace
+from raftlog.client.values import ItemResult, Listing
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode
 from raftlog.logger import get_logger
-from raftlog.outcome import LogOffset, generation_of
+from raftlog.outcome import LogOffset, WriteResult, generation_of
 from raftlog.wire.controller.v1 import controller_pb2
 
 log = get_logger(__name__)
@@ -136,7 +137,7 @@ class AsyncLease:
             await asyncio.sleep(pause_s)
             sent_at = self._loop.time()
             try:
-                await self._core.brokers.write(
+                await self._core.send(
                     body, timeout_s=attempt_s, principal=self._core.options.principal
                 )
             except ApiError as error:
@@ -170,10 +171,6 @@ class AsyncLease:
             self._task.cancel()
 
 
-Leases = list[LeaseInfo]
-"""By its own name: a method is called ``list``."""
-
-
 def ttl_ms_of(ttl_s: float) -> int:
     """The time of a lease in milliseconds. Raises ValueError; the cluster has limits of its own."""
     if not 0 < ttl_s <= _TTL_MAX_S:
@@ -196,7 +193,7 @@ class AsyncLeases(Namespace):
         core = self._core
         sent_at = asyncio.get_running_loop().time()
         body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=ttl_ms_of(ttl_s))
-        result, _ = await core.write(body, acks, timeout_s)
+        result: WriteResult = await core.write(body, acks, timeout_s)
         assert result.token is not None
         lease_id = LogOffset(result.token.offset, result.token.generation)
         return AsyncLease(core, lease_id, body.ttl_ms / 1000, sent_at)
@@ -221,24 +218,29 @@ class AsyncLeases(Namespace):
         generation: int | None = None,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> None:
+    ) -> WriteResult:
         """End a lease, and delete its keys. See ``keep_alive``. Raises ResourceNotFoundError."""
         of = generation_of(lease_id) if generation is None else generation
         body = controller_pb2.RevokeLeaseRequest(lease_id=lease_id, generation=of)
-        await self._core.write(body, acks, timeout_s)
+        return await self._core.write(
+            body, acks, timeout_s, lambda _: (ItemResult(f"lease {lease_id}"),)
+        )
 
-    async def list(self, *, timeout_s: float | None = None) -> Leases:
+    async def list(self, *, timeout_s: float | None = None) -> Listing[LeaseInfo]:
         """All leases, by id: asked of the controller."""
         response = await self._core.ask_controller(controller_pb2.ListLeasesRequest(), timeout_s)
         answer = response.list_leases
-        return [
-            LeaseInfo(
-                LogOffset(one.lease_id, answer.generation),
-                one.name,
-                one.ttl_ms / 1000,
-                one.remaining_ms / 1000,
-                one.principal,
-                one.key_count,
-            )
-            for one in answer.leases
-        ]
+        return Listing(
+            (
+                LeaseInfo(
+                    LogOffset(one.lease_id, answer.generation),
+                    one.name,
+                    one.ttl_ms / 1000,
+                    one.remaining_ms / 1000,
+                    one.principal,
+                    one.key_count,
+                )
+                for one in answer.leases
+            ),
+            answer.offset,
+        )

@@ -27,7 +27,8 @@ class ClientOptions(TypedDict, total=False):
     """Keyword arguments of ``Client``, ``AsyncClient`` and ``connect``."""
 
     controllers: Addresses
-    """Of ``quorum.describe`` alone, which asks the controllers themselves."""
+    """Asked by ``quorum.describe``. A client that is given them and no
+    broker sends its writes and questions to the active controller itself, and reads nothing."""
     client_id: str
     """A name for people: the cluster keeps it with the client's numbered writes."""
     cluster_id: str
@@ -78,6 +79,11 @@ class Options:
     tls: ClientTls | None = None
     token: TokenSource | None = None
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The servers that the client speaks to first: brokers, or controllers without any."""
+        return self.bootstrap or self.controllers
+
     @classmethod
     def of(cls, bootstrap: Addresses, given: ClientOptions) -> Options:
         """Raises ConfigError, or TypeError for an option that there is not."""
@@ -85,8 +91,10 @@ class Options:
         if unknown:
             known = ", ".join(ClientOptions.__annotations__)
             raise TypeError(f"there is no option {', '.join(unknown)}; there are: {known}")
-        brokers = _addresses(bootstrap, "bootstrap", BROKERS_VARIABLE)
-        if not brokers:
+        controllers = _addresses(given.get("controllers", ""), "controllers", CONTROLLERS_VARIABLE)
+        direct = not bootstrap and bool(given.get("controllers"))
+        brokers = () if direct else _addresses(bootstrap, "bootstrap", BROKERS_VARIABLE)
+        if not brokers and not direct:
             raise ConfigError(
                 "no broker is named: give host:port of one or more, as 127.0.0.1:9092, or set"
                 f" {BROKERS_VARIABLE}; `raftlog dev` runs a cluster to try it on"
@@ -106,9 +114,7 @@ class Options:
         tls, token = _security(given)
         return cls(
             bootstrap=brokers,
-            controllers=_addresses(
-                given.get("controllers", ""), "controllers", CONTROLLERS_VARIABLE
-            ),
+            controllers=controllers,
             client_id=given.get("client_id", ""),
             cluster_id=given.get("cluster_id", ""),
             acks=acks,

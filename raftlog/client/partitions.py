@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raftlog.client.enums import AcksLike
 from raftlog.client.namespace import Namespace
-from raftlog.client.wire import item_error, known
+from raftlog.client.values import ItemResult, Listing
+from raftlog.client.wire import item_error, known, refusal
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.outcome import WriteResult
@@ -30,29 +32,25 @@ class Reassignment:
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     in_sync: tuple[int, ...]
-
-    @property
-    def waiting_for(self) -> tuple[int, ...]:
-        """The added replicas that are not in sync yet."""
-        return tuple(one for one in self.adding if one not in self.in_sync)
+    waiting_for: tuple[int, ...]
+    """The added replicas that are not in sync yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Election:
-    """One partition that was to have another leader. ``needed``: False, it had the right one."""
+class PartitionResult(ItemResult):
+    """What became of a partition that was to be moved."""
 
-    topic: str
-    partition: int
-    leader: int | None
-    needed: bool
+    topic: str = ""
+    partition: int = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Elections:
-    """What became of an election. ``write``: of the last request, if it took several."""
+class Election(PartitionResult):
+    """What became of a partition that was to have another leader."""
 
-    write: WriteResult
-    elections: tuple[Election, ...]
+    leader: int | None = None
+    needed: bool = True
+    """False: the partition had the right leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +82,60 @@ class AsyncPartitions(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[PartitionResult]:
         """Move partitions to other brokers: the first of each is to lead. Returns when the moves
         have begun; ``reassignments`` lists them until they are done.
 
         ``keep_replication_factor``: refuse more or fewer replicas than there are (KIP-860).
         """
-        body = _reassigning(topic, replicas, validate_only=validate_only)
+        return await self.reassign_all(
+            {topic: replicas},
+            keep_replication_factor=keep_replication_factor,
+            validate_only=validate_only,
+            acks=acks,
+            timeout_s=timeout_s,
+        )
+
+    async def reassign_all(
+        self,
+        replicas: Mapping[str, Mapping[int, Sequence[int] | None]],
+        *,
+        keep_replication_factor: bool = False,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[PartitionResult]:
+        """Move partitions of several topics, or cancel their moves (None). Each partition succeeds
+        or fails by itself; see ItemsRefusedError.
+        """
+        body = controller_pb2.AlterPartitionReassignmentsRequest(
+            topics=[
+                controller_pb2.ReassignableTopic(
+                    name=topic,
+                    partitions=[
+                        controller_pb2.ReassignablePartition(
+                            partition_index=index,
+                            replicas=None if ids is None else records_pb2.IdList(ids=ids),
+                        )
+                        for index, ids in partitions.items()
+                    ],
+                )
+                for topic, partitions in replicas.items()
+            ],
+            validate_only=validate_only,
+        )
         if keep_replication_factor:
             body.allow_replication_factor_change = False
-        result, _ = await self._core.write(body, acks, timeout_s)
-        return result
+        return await self._core.write(
+            body,
+            acks,
+            timeout_s,
+            lambda answer: (
+                PartitionResult(*_named(topic.name, one))
+                for topic in answer.alter_partition_reassignments.topics
+                for one in topic.partitions
+            ),
+        )
 
     async def cancel_reassignment(
         self,
@@ -103,34 +144,40 @@ class AsyncPartitions(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[PartitionResult]:
         """Drop the replicas that are being added, and keep the old ones.
 
         Raises NoReassignmentInProgressError.
         """
-        body = _reassigning(topic, dict.fromkeys(partitions), validate_only=validate_only)
-        result, _ = await self._core.write(body, acks, timeout_s)
-        return result
+        cancelled: Mapping[int, Sequence[int] | None] = dict.fromkeys(partitions)
+        return await self.reassign_all(
+            {topic: cancelled}, validate_only=validate_only, acks=acks, timeout_s=timeout_s
+        )
 
     async def reassignments(
         self, *topics: str, timeout_s: float | None = None
-    ) -> list[Reassignment]:
+    ) -> Listing[Reassignment]:
         """The moves under way, of these topics or of all: asked of the controller."""
         asked = [controller_pb2.ListReassignmentsTopic(name=name) for name in topics]
         body = controller_pb2.ListPartitionReassignmentsRequest(topics=asked)
         response = await self._core.ask_controller(body, timeout_s)
-        return [
-            Reassignment(
-                topic.name,
-                one.partition_index,
-                tuple(one.replicas),
-                tuple(one.adding_replicas),
-                tuple(one.removing_replicas),
-                tuple(one.isr),
-            )
-            for topic in response.list_partition_reassignments.topics
-            for one in topic.partitions
-        ]
+        answer = response.list_partition_reassignments
+        return Listing(
+            (
+                Reassignment(
+                    topic.name,
+                    one.partition_index,
+                    tuple(one.replicas),
+                    tuple(one.adding_replicas),
+                    tuple(one.removing_replicas),
+                    tuple(one.isr),
+                    tuple(added for added in one.adding_replicas if added not in one.isr),
+                )
+                for topic in answer.topics
+                for one in topic.partitions
+            ),
+            answer.offset,
+        )
 
     async def elect_leaders(
         self,
@@ -140,7 +187,7 @@ class AsyncPartitions(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> Elections:
+    ) -> WriteResult[Election]:
         """Let the preferred replicas lead: of these partitions, of the whole topic, or, without
         one, of all that need it.
 
@@ -149,29 +196,50 @@ class AsyncPartitions(Namespace):
         """
         if topic is None and partitions:
             raise ValueError("partitions of which topic?")
-        topics = [] if topic is None else [_electable(topic, partitions)]
+        return await self.elect_all(
+            {} if topic is None else {topic: partitions},
+            unclean=unclean,
+            validate_only=validate_only,
+            acks=acks,
+            timeout_s=timeout_s,
+        )
+
+    async def elect_all(
+        self,
+        partitions: Mapping[str, Iterable[int]],
+        *,
+        unclean: bool = False,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[Election]:
+        """Let the preferred replicas of several topics lead: of a topic without partitions, all;
+        without topics, of all that need it. See ``elect_leaders``. The result is that of the last
+        request, if it took several, with the elections of all.
+        """
         body = controller_pb2.ElectLeadersRequest(
             election_type=controller_pb2.UNCLEAN if unclean else controller_pb2.PREFERRED,
-            topics=topics,
+            topics=[
+                controller_pb2.ElectableTopic(name=name, partition_indexes=indexes)
+                for name, indexes in partitions.items()
+            ],
             validate_only=validate_only,
         )
         found: list[Election] = []
+
+        def elections(answer: controller_pb2.ControllerResponse) -> Iterable[Election]:
+            found.extend(
+                _election(topic.name, one)
+                for topic in answer.elect_leaders.topics
+                for one in topic.partitions
+            )
+            return found
+
         for _ in range(ROUNDS_MAX):
-            result, response = await self._core.write(body, acks, timeout_s)
-            answer = response.elect_leaders
-            found += [
-                Election(
-                    one.name,
-                    each.partition_index,
-                    known(each.leader_id),
-                    each.error.error_code != ErrorCode.ELECTION_NOT_NEEDED,
-                )
-                for one in answer.topics
-                for each in one.partitions
-            ]
-            if validate_only or not answer.remaining:
+            result, response = await self._core.write_and_answer(body, acks, timeout_s, elections)
+            if validate_only or not response.elect_leaders.remaining:
                 break
-        return Elections(result, tuple(found))
+        return result
 
     async def describe(self, topic: str, *, timeout_s: float | None = None) -> list[PartitionState]:
         """The partitions of a topic, each as its own leader knows it: who is in sync, and how far
@@ -228,21 +296,15 @@ class AsyncPartitions(Namespace):
         ]
 
 
-def _reassigning(
-    topic: str, replicas: Mapping[int, Sequence[int] | None], *, validate_only: bool
-) -> controller_pb2.AlterPartitionReassignmentsRequest:
-    """None: cancel what is under way."""
-    partitions = [
-        controller_pb2.ReassignablePartition(
-            partition_index=index, replicas=None if ids is None else records_pb2.IdList(ids=ids)
-        )
-        for index, ids in replicas.items()
-    ]
-    return controller_pb2.AlterPartitionReassignmentsRequest(
-        topics=[controller_pb2.ReassignableTopic(name=topic, partitions=partitions)],
-        validate_only=validate_only,
-    )
+def _named(topic: str, one: Any) -> tuple[str, ApiError | None, str, int]:
+    """The name, the refusal, and what the name is made of. The message begins with the name."""
+    name, error = f"{topic}:{one.partition_index}", refusal(one)
+    if error is not None:
+        error = error.saying(f"{name}: {error.message}")
+    return name, error, topic, one.partition_index
 
 
-def _electable(topic: str, partitions: Iterable[int]) -> controller_pb2.ElectableTopic:
-    return controller_pb2.ElectableTopic(name=topic, partition_indexes=partitions)
+def _election(topic: str, one: Any) -> Election:
+    name, error, _, index = _named(topic, one)
+    needed = one.error.error_code != ErrorCode.ELECTION_NOT_NEEDED
+    return Election(name, error if needed else None, topic, index, known(one.leader_id), needed)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from raftlog.client.enums import AcksLike, ReadModeLike
 from raftlog.client.namespace import Namespace
-from raftlog.client.values import ConfigValue, NewTopic, Topic, TopicsPage
-from raftlog.client.wire import item_error, new_topic, topic_from_wire
+from raftlog.client.values import (
+    ConfigValue,
+    Listing,
+    NewTopic,
+    Topic,
+    TopicResult,
+    TopicsPage,
+)
+from raftlog.client.wire import named_items, new_topic, refusal, topic_from_wire
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
-Topics = list[Topic]
-"""By its own name: a method is called ``list``."""
+
+class TopicListing(Listing[Topic]):
+    """Topics, and the names of those that there are not."""
+
+    missing: tuple[str, ...]
 
 
 class AsyncTopics(Namespace):
@@ -30,7 +42,7 @@ class AsyncTopics(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[TopicResult]:
         """Create one topic. Raises TopicAlreadyExistsError, among others.
 
         -1: the cluster's default. ``assignments``: the replicas of each partition, the preferred
@@ -49,15 +61,16 @@ class AsyncTopics(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[TopicResult]:
         """Create several topics in one write. Each succeeds or fails by itself; see
         ItemsRefusedError.
         """
         body = controller_pb2.CreateTopicsRequest(
             topics=map(new_topic, topics), validate_only=validate_only
         )
-        result, _ = await self._core.write(body, acks, timeout_s)
-        return result
+        return await self._core.write(
+            body, acks, timeout_s, lambda answer: _results(answer.create_topics.topics)
+        )
 
     async def delete(
         self,
@@ -65,11 +78,12 @@ class AsyncTopics(Namespace):
         validate_only: bool = False,
         acks: AcksLike | None = None,
         timeout_s: float | None = None,
-    ) -> WriteResult:
+    ) -> WriteResult[TopicResult]:
         """Delete topics with their partitions and configs. Each succeeds or fails by itself."""
         body = controller_pb2.DeleteTopicsRequest(names=names, validate_only=validate_only)
-        result, _ = await self._core.write(body, acks, timeout_s)
-        return result
+        return await self._core.write(
+            body, acks, timeout_s, lambda answer: _results(answer.delete_topics.topics)
+        )
 
     async def create_partitions(
         self,
@@ -92,16 +106,17 @@ class AsyncTopics(Namespace):
             ],
         )
         body = controller_pb2.CreatePartitionsRequest(topics=[topic], validate_only=validate_only)
-        result, _ = await self._core.write(body, acks, timeout_s)
-        return result
+        return await self._core.write(
+            body, acks, timeout_s, lambda answer: named_items(answer.create_partitions.results)
+        )
 
     async def list(
         self, *, read: ReadModeLike | None = None, timeout_s: float | None = None
-    ) -> Topics:
+    ) -> Listing[Topic]:
         """All topics that this client may see, by name."""
         response = await self._core.read(broker_pb2.MetadataRequest(), read, timeout_s)
         topics = map(topic_from_wire, response.metadata.topics)
-        return sorted(topics, key=lambda topic: topic.name)
+        return Listing(sorted(topics, key=lambda topic: topic.name), response.token.offset)
 
     async def page(
         self,
@@ -125,9 +140,33 @@ class AsyncTopics(Namespace):
         self, name: str, *, read: ReadModeLike | None = None, timeout_s: float | None = None
     ) -> Topic:
         """One topic with its partitions. Raises UnknownTopicOrPartitionError."""
-        response = await self._core.read(broker_pb2.MetadataRequest(topics=[name]), read, timeout_s)
-        (topic,) = response.metadata.topics
-        error = item_error(topic.error_code, f"there is no topic {name!r}", "topics[0]")
-        if error is not None:
-            raise error
-        return topic_from_wire(topic)
+        found = await self.describe_all(name, read=read, timeout_s=timeout_s)
+        if found.missing:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no topic {name!r}",
+                field="topics[0]",
+            )
+        return found[0]
+
+    async def describe_all(
+        self,
+        *names: str,
+        read: ReadModeLike | None = None,
+        timeout_s: float | None = None,
+    ) -> TopicListing:
+        """Topics with their partitions, in the order given; ``missing`` are those that there are
+        not.
+        """
+        response = await self._core.read(broker_pb2.MetadataRequest(topics=names), read, timeout_s)
+        metadata = response.metadata
+        return TopicListing(
+            (topic_from_wire(one) for one in metadata.topics if not one.error_code),
+            response.token.offset,
+            missing=tuple(one.name for one in metadata.topics if one.error_code),
+        )
+
+
+def _results(results: Iterable[Any]) -> Iterator[TopicResult]:
+    for one in results:
+        yield TopicResult(one.name, refusal(one), one.topic_id.hex())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from raftlog.client.enums import (
     AclOperation,
@@ -14,10 +15,53 @@ from raftlog.client.enums import (
     PatternType,
 )
 from raftlog.endpoint import address_of
+from raftlog.errors import ApiError
 from raftlog.outcome import WriteResult
 
 ConfigValue = str | int | float | bool | Sequence[str]
 """Configs are text on the wire: numbers, truth values and lists are written as Kafka does."""
+
+
+T = TypeVar("T")
+
+
+class Listing(list[T]):
+    """A list, and the metadata that it shows."""
+
+    offset: int
+    """Offset of that metadata in the log."""
+
+    def __init__(self, items: Iterable[T], offset: int, **more: Any) -> None:
+        """``more``: the attributes that a subclass declares."""
+        super().__init__(items)
+        self.offset = offset
+        vars(self).update(more)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResult:
+    """What became of one item of a write."""
+
+    name: str
+    error: ApiError | None = None
+    """Why the item was refused; None: it was not."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult(ItemResult):
+    """What became of a topic that was to be created or deleted."""
+
+    id: str = ""
+    """Empty: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetResult(ItemResult):
+    """What became of a key, an export cursor or a hostname mapping."""
+
+    offset: int | None = None
+    """Offset of its record, which ``expected`` arguments are compared with; None: it is deleted, or
+    nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +90,7 @@ class Partition:
     """The broker that leads; None: none that this client could reach."""
     leader_epoch: int
     replicas: tuple[int, ...]
+    """Broker ids, the preferred leader first."""
     offline_replicas: tuple[int, ...]
 
 
@@ -113,6 +158,30 @@ class BrokerStatus:
     replica_count: int
     reason: str
     """What brought it into its state, for people."""
+    cause: str | None
+    """The same, for programs."""
+    state_age_ms: int
+    """How long it has been in its state."""
+    state_age_is_at_least: bool
+    """It has been in its state for longer than this controller leads."""
+    told_lowest_acknowledged_offset: int | None
+    """The lowest acknowledged offset that it has heard of."""
+    lag: int | None
+    """How many committed records it has not applied."""
+    registration_version: int
+    holds_lao_back: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCounts:
+    """Partitions, by what they lack."""
+
+    total: int
+    offline: int
+    not_led_by_preferred: int
+    reassigning: int
+    recovering: int
+    """They recover under an unclean leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +195,7 @@ class Visibility:
     unknown_reason: str
     held_back_by: tuple[int, ...]
     held_back_ms: int
+    partitions: PartitionCounts
     brokers: tuple[BrokerStatus, ...]
 
 
@@ -150,11 +220,30 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureUpdate:
-    """An accepted change of levels. ``warnings``: what it gives up, for people."""
+class Api:
+    """The versions of one request that are offered."""
 
-    write: WriteResult
-    warnings: tuple[str, ...]
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersions:
+    """What the broker that answers offers."""
+
+    apis: tuple[Api, ...]
+    features: tuple[Feature, ...]
+    finalized_features_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate(WriteResult[ItemResult]):
+    """An accepted change of levels."""
+
+    warnings: tuple[str, ...] = ()
+    """What the change gives up, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +294,18 @@ class Acl:
     pattern_type: PatternType = PatternType.LITERAL
     permission: AclPermission = AclPermission.ALLOW
     host: str = "*"
+
+    def __str__(self) -> str:
+        where = "any host" if self.host == "*" else self.host
+        names = "names beginning with " if self.pattern_type is PatternType.PREFIXED else ""
+        operation, kind = (
+            one.name.lower().replace("_", separator)
+            for one, separator in ((self.operation, "-"), (self.resource_type, " "))
+        )
+        return (
+            f"{self.permission.name.lower()} {self.principal} from {where}:"
+            f" {operation} on {kind} {names}{self.resource_name}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from raftlog.client.arguments import config_text
 from raftlog.client.enums import (
@@ -21,18 +21,23 @@ from raftlog.client.values import (
     Broker,
     BrokerStatus,
     ConfigEntry,
+    ItemResult,
     NewTopic,
     Partition,
+    PartitionCounts,
     Topic,
     Visibility,
 )
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.causes import Cause, cause_name
 from raftlog.metadata.config_keys import without_effect
 from raftlog.outcome import Acks, Token, WriteResult
+from raftlog.transport.wire_errors import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
+ItemT = TypeVar("ItemT", bound=ItemResult)
 _ACKS = {
     Acks.COMMITTED: common_pb2.ACKS_COMMITTED,
     Acks.ACKNOWLEDGED: common_pb2.ACKS_ACKNOWLEDGED,
@@ -75,17 +80,31 @@ def token_to_wire(token: Token) -> common_pb2.MetadataToken:
     )
 
 
-def write_result(response: controller_pb2.ControllerResponse) -> WriteResult:
-    """Where a write stands."""
+def write_result(
+    response: controller_pb2.ControllerResponse, items: Iterable[ItemT]
+) -> WriteResult[ItemT]:
+    """Where a write stands, with the results of its items."""
     if not response.HasField("write"):
-        return WriteResult(None, None)
+        return WriteResult(None, None, items=tuple(items))
     write = response.write
     return WriteResult(
         token_from_wire(write.token),
         _LEVELS.get(write.reached, Acks.COMMITTED),
         tuple(write.waiting_for_brokers),
         write.duplicate,
+        tuple(items),
     )
+
+
+def refusal(item: Any) -> ApiError | None:
+    """Why an item of a write was refused; None: it was not."""
+    return error_from_wire(item.error) if item.error.error_code else None
+
+
+def named_items(results: Iterable[Any]) -> Iterator[ItemResult]:
+    """The results of items that have names."""
+    for one in results:
+        yield ItemResult(one.name, refusal(one))
 
 
 def item_error(code: int, message: str, field: str) -> ApiError | None:
@@ -165,6 +184,13 @@ def visibility_from_wire(answer: controller_pb2.DescribeBrokersResponse) -> Visi
         answer.lao_unknown_reason,
         tuple(answer.held_back_by),
         answer.held_back_ms,
+        PartitionCounts(
+            answer.partitions.total,
+            answer.partitions.offline,
+            answer.partitions.not_led_by_preferred,
+            answer.partitions.reassigning,
+            answer.partitions.recovering,
+        ),
         tuple(
             BrokerStatus(
                 one.broker_id,
@@ -177,6 +203,17 @@ def visibility_from_wire(answer: controller_pb2.DescribeBrokersResponse) -> Visi
                 one.leader_count,
                 one.replica_count,
                 one.reason,
+                cause_name(Cause, one.cause),
+                one.state_age_ms,
+                one.state_age_is_at_least,
+                known(one.told_lowest_acknowledged_offset),
+                (
+                    None
+                    if one.applied_offset < 0
+                    else max(0, answer.high_watermark - 1 - one.applied_offset)
+                ),
+                one.registration_version,
+                one.broker_id in answer.held_back_by,
             )
             for one in answer.brokers
         ),

@@ -1,5 +1,5 @@
-"""What leaders say of their ISRs beside what the controller has committed: where the two differ,
-and why. Pure.
+"""What leaders say of their ISRs, alone or beside what the controller has committed: where the two
+differ, and why.
 
 The committed image is to be read *after* the leaders were asked: all that a leader knows as
 committed is in it then, and what the image alone has is on its way to the leader.
@@ -7,14 +7,24 @@ committed is in it then, and what the image alone has is on its way to the leade
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
+from raftlog.client import leaders
+from raftlog.client.async_client import AsyncClient
 from raftlog.client.leaders import LeaderAnswer, PartitionKey
+from raftlog.client.log_reader import CommittedImage
+from raftlog.client.wire import known
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
+from raftlog.ops.serving import unfenced
 from raftlog.wire.data.v1 import data_pb2 as pb
+
+LOOK_EVERY_S = 0.5
 
 
 class Why(StrEnum):
@@ -58,6 +68,218 @@ class Compared:
     differences: tuple[Difference, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class IsrMember:
+    """A replica in an ISR."""
+
+    broker_id: int
+    broker_epoch: int | None
+    """The incarnation that is in sync; None: the leader does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A follower, as its leader sees it."""
+
+    replica_id: int
+    replica_epoch: int | None
+    log_end_offset: int | None
+    last_caught_up_age_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """A partition, as its leader sees it."""
+
+    topic: str
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[IsrMember, ...]
+    proposed_isr: tuple[IsrMember, ...] | None
+    """An ISR that the leader has proposed, and has no answer to yet."""
+    high_watermark: int | None
+    log_end_offset: int
+    followers: tuple[Follower, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBroker:
+    """A broker that was asked."""
+
+    broker_id: int
+    broker_epoch: int | None
+    failure: str | None
+    """Why the broker has not answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderViews:
+    """Partitions as their leaders see them, by topic and index, and the brokers that were asked."""
+
+    partitions: tuple[LeaderView, ...]
+    brokers: tuple[AskedBroker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedIsr:
+    """A partition, as the metadata has it."""
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsrDifference:
+    """What the leader and the controller see differently."""
+
+    why: Why
+    text: str
+    lasting: bool
+    """It has stayed the same for as long as the comparison went on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPartition:
+    """A partition, as its leader and as the controller see it."""
+
+    topic: str
+    partition: int
+    leader_id: int | None
+    leader: LeaderView | None
+    committed: CommittedIsr | None
+    differences: tuple[IsrDifference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsrComparison:
+    """The ISRs of the leaders beside the committed ones."""
+
+    offset: int
+    """Offset of the committed metadata."""
+    partitions: tuple[ComparedPartition, ...]
+    brokers: tuple[AskedBroker, ...]
+    lasting: int
+    """How many differences last."""
+
+
+async def ask_for_isrs(client: AsyncClient, topics: Sequence[str]) -> LeaderViews:
+    """Ask every broker that clients are told of for the partitions of these topics, or for all.
+
+    Raises UnknownTopicOrPartitionError.
+    """
+    described = await client.topics.describe_all(*topics, read="latest") if topics else ()
+    _require_topics(getattr(described, "missing", ()))
+    answers = await leaders.ask_leaders(
+        client.core.transport,
+        await unfenced(client),
+        timeout_s=client.options.timeout_s,
+        keys=[(bytes.fromhex(one.id), each.index) for one in described for each in one.partitions],
+        cluster_id=client.options.cluster_id,
+    )
+    views = (_view(one, answer.broker_id) for answer in answers.values() for one in answer.led)
+    return LeaderViews(
+        tuple(sorted(views, key=lambda one: (one.topic, one.partition, one.leader_id))),
+        _brokers(answers),
+    )
+
+
+async def compare_until_settled(
+    client: AsyncClient, topics: Sequence[str], settle_s: float
+) -> IsrComparison:
+    """Compare until nothing is left of the differences that were seen first, or the time is over.
+
+    Raises UnknownTopicOrPartitionError.
+    """
+    loop = asyncio.get_running_loop()
+    core, timeout_s = client.core, client.options.timeout_s
+    committed = CommittedImage(core.log_reader(timeout_s))
+    image = await committed.read()
+    end = loop.time() + settle_s
+    lasting: set[Any] | None = None
+    while True:
+        endpoints = {id_: broker.endpoint for id_, broker in image.brokers.items()}
+        keys = _keys(image, topics)
+        answers = await leaders.ask_leaders(
+            core.transport, endpoints, timeout_s=timeout_s, keys=keys or ()
+        )
+        # After the leaders: all that they know as committed is in it.
+        image = await committed.read()
+        rows = compare(image, answers, keys)
+        lasting = marks(rows) if lasting is None else lasting & marks(rows)
+        if not lasting or loop.time() >= end:
+            break
+        await asyncio.sleep(min(LOOK_EVERY_S, max(0.0, end - loop.time())))
+    compared = tuple(_compared(row, lasting) for row in rows)
+    return IsrComparison(image.offset, compared, _brokers(answers), len(lasting))
+
+
+def _keys(image: Image, topics: Sequence[str]) -> list[PartitionKey] | None:
+    """The partitions of these topics; None: all."""
+    if not topics:
+        return None
+    _require_topics([name for name in topics if name not in image.topic_ids])
+    ids = [image.topic_ids[name] for name in dict.fromkeys(topics)]
+    return [(id_, index) for id_ in ids for index in range(image.topics[id_].partition_count)]
+
+
+def _require_topics(missing: Sequence[str]) -> None:
+    if missing:
+        message = f"there is no topic {', '.join(missing)}"
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+
+
+def _view(one: pb.LedPartition, broker_id: int) -> LeaderView:
+    return LeaderView(
+        one.topic_name or one.topic_id.hex(),
+        one.partition_index,
+        broker_id,
+        one.leader_epoch,
+        one.partition_epoch,
+        _members(one.isr),
+        _members(one.proposed_isr) or None,
+        known(one.high_watermark),
+        one.log_end_offset,
+        tuple(
+            Follower(
+                each.replica_id,
+                known(each.replica_epoch),
+                known(each.log_end_offset),
+                known(each.last_caught_up_age_ms),
+            )
+            for each in one.followers
+        ),
+    )
+
+
+def _members(states: Iterable[Any]) -> tuple[IsrMember, ...]:
+    return tuple(IsrMember(one.broker_id, known(one.broker_epoch)) for one in states)
+
+
+def _brokers(answers: Mapping[int, LeaderAnswer]) -> tuple[AskedBroker, ...]:
+    return tuple(
+        AskedBroker(one.broker_id, known(one.broker_epoch), one.failure or None)
+        for one in answers.values()
+    )
+
+
+def _compared(row: Compared, lasting: set[Any]) -> ComparedPartition:
+    one = row.committed
+    return ComparedPartition(
+        row.topic,
+        row.key[1],
+        known(row.leader_id),
+        None if row.led is None else _view(row.led, row.leader_id),
+        None if one is None else CommittedIsr(one.leader_epoch, one.partition_epoch, one.isr),
+        tuple(
+            IsrDifference(each.why, each.text, (row.key, each.mark) in lasting)
+            for each in row.differences
+        ),
+    )
+
+
 def compare(
     image: Image, answers: Mapping[int, LeaderAnswer], keys: Collection[PartitionKey] | None = None
 ) -> list[Compared]:
@@ -68,13 +290,10 @@ def compare(
     for broker_id in sorted(answers):
         for one in answers[broker_id].led:
             claims.setdefault((one.topic_id, one.partition_index), {})[broker_id] = one
-    known = (
-        keys
-        if keys is not None
-        else dict.fromkeys([*(key for key, _ in image.partitions.items()), *claims])
-    )
+    if keys is None:
+        keys = dict.fromkeys([*(key for key, _ in image.partitions.items()), *claims])
     rows = []
-    for key in known:
+    for key in keys:
         committed, claimed = image.partitions.get(key), claims.get(key, {})
         leader_id = committed.leader if committed is not None else -1
         differences = _of_the_leader(image, answers, committed, claimed.get(leader_id))

@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from raftlog.client.async_client import AsyncClient
 from raftlog.client.leaders import LeaderAnswer, PartitionKey, ask_leaders
+from raftlog.client.values import Topic
 from raftlog.transport.api import Transport
 
 NO_LEADER = -1
+ASK_TIMEOUT_S = 2.0
+"""A broker that is silent must not keep a caller from seeing the rest."""
 
 
 class Named(NamedTuple):
@@ -75,3 +79,65 @@ def _judged(answer: LeaderAnswer, keys: Sequence[PartitionKey]) -> dict[Partitio
                 f"{who} does not know the high watermark yet: a member of the ISR has not fetched"
             )
     return found
+
+
+async def unfenced(client: AsyncClient) -> dict[int, str]:
+    """Return the addresses of the brokers that clients are told of, by id."""
+    return {one.id: one.address for one in await client.brokers.list() if not one.fenced}
+
+
+async def not_served_of(client: AsyncClient, topics: Iterable[Topic]) -> dict[str, str]:
+    """Return why partitions of these topics cannot be used, by name, as ``orders:0``."""
+    named = [
+        Named(
+            topic.name,
+            (bytes.fromhex(topic.id), one.index),
+            NO_LEADER if one.leader is None else one.leader,
+        )
+        for topic in topics
+        for one in topic.partitions
+    ]
+    return await _by_name(client, await unfenced(client), named)
+
+
+async def not_served_among(
+    client: AsyncClient, wanted: Collection[tuple[str, int]]
+) -> dict[str, str]:
+    """Return why some of these partitions cannot be used, as a broker names their leaders, or the
+    committed log if the client has controllers alone.
+    """
+    names = sorted({topic for topic, _ in wanted})
+    if not names:
+        return {}
+    if client.options.bootstrap:
+        topics = await client.topics.describe_all(*names, read="latest")
+        found = await not_served_of(client, topics)
+    else:
+        from raftlog.client.log_reader import CommittedImage
+
+        image = await CommittedImage(client.core.log_reader(client.options.timeout_s)).read()
+        ids = {name: image.topic_ids[name] for name in names if name in image.topic_ids}
+        named = [
+            Named(name, (ids[name], index), image.partitions[ids[name], index].leader)
+            for name, index in sorted(wanted)
+            if name in ids and (ids[name], index) in image.partitions
+        ]
+        endpoints = {
+            id_: broker.endpoint for id_, broker in image.brokers.items() if not broker.fenced
+        }
+        found = await _by_name(client, endpoints, named)
+    among = {f"{topic}:{index}" for topic, index in wanted}
+    return {name: why for name, why in found.items() if name in among}
+
+
+async def _by_name(
+    client: AsyncClient, endpoints: Mapping[int, str], named: Sequence[Named]
+) -> dict[str, str]:
+    found = await not_served(
+        client.core.transport,
+        endpoints,
+        named,
+        timeout_s=min(client.options.timeout_s, ASK_TIMEOUT_S),
+        cluster_id=client.options.cluster_id,
+    )
+    return {f"{one.topic}:{one.key[1]}": found[one.key] for one in named if one.key in found}

@@ -5,14 +5,22 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, UnionType
+from typing import Any, Literal, TypedDict, Union, get_args, get_origin
 
 import msgspec
 
-from raftlog.cli import documents
+from raftlog.cli import documents, watch
+from raftlog.cli.output import to_json
+from raftlog.client.values import ItemResult, Listing
+from raftlog.errors import ApiError
+from raftlog.outcome import WriteResult
 from reference_pages.markdown import cell, paragraph, table
 from replay import documents as replayed
 
@@ -82,17 +90,74 @@ def _schemas() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
 
 def _declared() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     of, types = msgspec.json.schema_components(
-        [one.document for one in documents.PRINTED.values()], ref_template=_REF + "{name}"
+        [_plain(one.document) for one in documents.PRINTED.values()], ref_template=_REF + "{name}"
     )
-    said = _docstrings(documents)
+    said = _docstrings(documents) | _docstrings(watch) | _said
     for name, one in types.items():
-        declared = said[name]
-        properties = {key: one["properties"][key] for key in declared}
-        for key, text in declared.items():
-            if text:
-                properties[key] = {**properties[key], "description": text}
-        one |= {"properties": properties, "required": list(declared)}
+        properties = {}
+        for key, text in said[name].items():
+            description = {"description": text.replace("None", "null")} if text else {}
+            properties[key] = {**one["properties"][key], **description}
+        one |= {"properties": properties, "required": [*properties]}
     return dict(zip(documents.PRINTED, of, strict=True)), dict(sorted(types.items()))
+
+
+class Error(TypedDict):
+    """Why something was refused."""
+
+    code: str
+    message: str
+    field: str
+
+
+_said: dict[str, dict[str, str]] = {"Error": {"code": "", "message": "", "field": ""}}
+"""What the docstrings say of the fields of each class of the client, by key."""
+
+
+def _plain(kind: Any) -> Any:
+    """The type of what ``raftlog.cli.output.to_json`` makes of a value of this type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return Union[tuple(map(_plain, arguments))]  # noqa: UP007
+    if origin is not None and issubclass(origin, WriteResult | Listing):
+        return _class(origin, arguments[0])
+    if origin is not None and issubclass(origin, Mapping):
+        return dict[str, _plain(arguments[1])]  # type: ignore[misc]
+    if origin is not None and issubclass(origin, Sequence):
+        return list[_plain(arguments[0])]  # type: ignore[misc]
+    if not isinstance(kind, type):
+        return kind
+    if issubclass(kind, ApiError):
+        return Error
+    if issubclass(kind, Enum):
+        return Literal[tuple(to_json(one) for one in kind)]
+    if issubclass(kind, int) and kind is not bool:
+        return int
+    return _class(kind) if is_dataclass(kind) or issubclass(kind, Listing) else kind
+
+
+@cache
+def _class(kind: type, item: Any = None) -> Any:
+    """A class with the keys of a dataclass or listing; ``item``: what a generic one is of."""
+    name = kind.__name__
+    if item is not None:
+        name = f"{item.__name__}List" if issubclass(kind, Listing) else f"{item.__name__}Write"
+    keys: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if one.__module__ in sys.modules and issubclass(one, Listing) | is_dataclass(one):
+            module = sys.modules[one.__module__]
+            said |= _docstrings(module).get(one.__name__, {})
+            names = documents.names_of(module) | {"ItemT_co": item or ItemResult}
+            for key, annotation in vars(one).get("__annotations__", {}).items():
+                keys[key] = _plain(eval(annotation, names))
+    if issubclass(kind, Listing):
+        of = item or get_args(kind.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+        keys["items"] = list[_plain(of)]  # type: ignore[misc]
+    _said[name] = {key: said.get(key, "") for key in keys}
+    made = TypedDict(name, keys)  # type: ignore[misc]
+    made.__doc__ = inspect.cleandoc(kind.__doc__ or "")
+    return made
 
 
 def _docstrings(module: ModuleType) -> dict[str, dict[str, str]]:

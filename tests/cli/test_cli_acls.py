@@ -17,7 +17,9 @@ def at(cluster: LocalCluster) -> tuple[str, str]:
 
 def listed(raftlog: Raftlog, at: tuple[str, str], *options: object) -> list[tuple[str, ...]]:
     document = raftlog("acls", "list", *options, *at, "--json").json
-    return [tuple(one.values()) for one in document["acls"]]
+    keys = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation",
+            "permission")  # fmt: skip
+    return [tuple(one[key] for key in keys) for one in document["items"]]
 
 
 def test_add_list_test_and_remove(
@@ -37,8 +39,8 @@ def test_add_list_test_and_remove(
         "--deny-host", "10.0.0.9", "--topic", "t", "--cluster", *at, "--json",
     )  # fmt: skip
     assert more.code == 0
-    assert len(more.json["acls"]) == 4
-    assert more.json["write"]["reached"] == "acknowledged"
+    assert len(more.json["items"]) == 4
+    assert more.json["reached"] == "acknowledged"
     bob = ("User:bob", "*", "all", "allow")
     nine = ("User:*", "10.0.0.9", "all", "deny")
     assert listed(raftlog, at) == [
@@ -75,7 +77,7 @@ def test_add_list_test_and_remove(
     gone = raftlog("acls", "remove", "--principal", "User:alice", *at)
     assert gone.out.startswith(f"{said}: removed\nacknowledged at offset ")
     assert raftlog("acls", "remove", "--principal", "User:alice", *at).out == "no entry matches\n"
-    assert len(raftlog("acls", "remove", "--all", *at, "--json").json["acls"]) == 4
+    assert len(raftlog("acls", "remove", "--all", *at, "--json").json["items"]) == 4
     assert listed(raftlog, at) == []
 
 

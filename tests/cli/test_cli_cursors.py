@@ -18,7 +18,7 @@ def at(cluster: LocalCluster) -> tuple[str, str]:
 
 
 def listed(raftlog: Raftlog, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in raftlog(*CURSORS, "list", *at, "--json").json["cursors"]}
+    return {one["name"]: one for one in raftlog(*CURSORS, "list", *at, "--json").json["items"]}
 
 
 def test_set_list_take_over_and_delete(
@@ -32,7 +32,7 @@ def test_set_list_take_over_and_delete(
         == 0
     )
     one = listed(raftlog, at)["nightly"]
-    assert (one["end_offset"], one["state"], one["target"]) == (2, "kept", "/a")
+    assert (one["end_offset"], one["passed"], one["target"]) == (2, False, "/a")
     assert one["lag"] > 0
     shown = raftlog(*CURSORS, "list", *at).out
     assert "nightly" in shown
@@ -60,9 +60,8 @@ def test_set_list_take_over_and_delete(
     assert "nightly: the log is kept from offset 4 on" in moved.out
     one = listed(raftlog, at)["nightly"]
     assert (one["end_offset"], one["target"]) == (4, "/b")
-    assert raftlog(*CURSORS, "delete", "nightly", *at, "--json").json["cursors"] == {
-        "nightly": None
-    }
+    (gone,) = raftlog(*CURSORS, "delete", "nightly", *at, "--json").json["items"]
+    assert gone == {"name": "nightly", "error": None, "offset": None}
     assert (
         "RESOURCE_NOT_FOUND: there is no cursor nightly"
         in raftlog(*CURSORS, "delete", "nightly", *at).err
@@ -72,7 +71,8 @@ def test_set_list_take_over_and_delete(
 def test_all_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> None:
     for name in ("a", "b"):
         assert raftlog(*CURSORS, "set", name, 1, *at).code == 0
-    assert set(raftlog(*CURSORS, "delete", "--all", "--json", *at).json["cursors"]) == {"a", "b"}
+    gone = raftlog(*CURSORS, "delete", "--all", "--json", *at).json["items"]
+    assert [one["name"] for one in gone] == ["a", "b"]
     assert listed(raftlog, at) == {}
 
 

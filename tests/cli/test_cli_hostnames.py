@@ -26,7 +26,7 @@ def at(cluster: LocalCluster) -> tuple[str, str]:
 
 def listed(raftlog: Raftlog, at: tuple[str, str]) -> dict[str, dict[str, Any]]:
     return {
-        one["hostname"]: one for one in raftlog(*HOSTNAMES, "list", *at, "--json").json["hostnames"]
+        one["hostname"]: one for one in raftlog(*HOSTNAMES, "list", *at, "--json").json["items"]
     }
 
 
@@ -35,8 +35,8 @@ def test_a_broker_that_registered_is_listed(
 ) -> None:
     broker = cluster.brokers[0]
     one = listed(raftlog, at)["127.0.0.1"]
-    assert one["mapping"] == {"version": 0, "broker.id": broker.node_id}
-    assert (one["reason"], one["cause"], one["endpoint"]) == (
+    assert (one["version"], one["broker_id"]) == (0, broker.node_id)
+    assert (one["reason"], one["cause"], one["address"]) == (
         "registered",
         "BY_REGISTRATION",
         broker.endpoint,
@@ -57,7 +57,7 @@ def test_set_compare_and_delete(raftlog: Raftlog, at: tuple[str, str]) -> None:
     assert "INVALID_UPDATE_VERSION" in ran.err
     assert "field alterations[0].expected_offset" in ran.err
     ran = raftlog(*HOSTNAMES, "delete", "new.example", "--expected-offset", offset, "--json", *at)
-    assert ran.json["hostnames"] == {"new.example": None}
+    assert ran.json["items"] == [{"name": "new.example", "error": None, "offset": None}]
     assert "RESOURCE_NOT_FOUND" in raftlog(*HOSTNAMES, "delete", "new.example", *at).err
 
 
@@ -70,7 +70,7 @@ def test_a_broker_forwards_an_edit(
         ).code
         == 0
     )
-    assert listed(raftlog, at)["fwd.example"]["mapping"]["broker.id"] == 5
+    assert listed(raftlog, at)["fwd.example"]["broker_id"] == 5
     assert raftlog(*HOSTNAMES, "delete", "fwd.example", *at).code == 0
 
 
@@ -131,5 +131,5 @@ def test_all_mappings_go_when_asked(raftlog: Raftlog, at: tuple[str, str]) -> No
     assert raftlog(*HOSTNAMES, "set", "x.example", 5, *at).code == 0
     names = set(listed(raftlog, at))
     ran = raftlog(*HOSTNAMES, "delete", "--all", "--json", *at)
-    assert set(ran.json["hostnames"]) == names
+    assert {one["name"] for one in ran.json["items"]} == names
     assert listed(raftlog, at) == {}

@@ -66,7 +66,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
             looks["count"] += 1
             return {1: answers[min(looks["count"], len(answers)) - 1], 2: LeaderAnswer(2, 1)}
 
-        monkeypatch.setattr("raftlog.cli.session.require_listener", lambda addresses, **_: None)
+        monkeypatch.setattr(
+            "raftlog.client.admission.require_listener", lambda addresses, **_: None
+        )
 
         async def read(self: object) -> Image:
             return committed
@@ -142,7 +144,7 @@ def test_a_topic_that_is_not_there(
     scripted(leader(0), committed=image(0))
     ran = raftlog("partitions", "isr", "nope", "--compare", *AT)
     assert ran.code == 1
-    assert "UNKNOWN_TOPIC_OR_PARTITION: nope" in ran.err
+    assert "UNKNOWN_TOPIC_OR_PARTITION: there is no topic nope" in ran.err
 
 
 def test_whom_to_ask_must_be_said(raftlog: Raftlog) -> None:

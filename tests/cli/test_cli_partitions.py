@@ -38,10 +38,9 @@ def through(three: LocalCluster) -> tuple[str, str]:
 def shown(
     raftlog: Raftlog, through: tuple[str, str], name: str
 ) -> dict[int, tuple[int, list[int]]]:
-    rows = raftlog("topics", "describe", name, "--read", "latest", *through, "--json").json[
-        "partitions"
-    ]
-    return {row["partition"]: (row["leader_id"], row["replicas"]) for row in rows}
+    ran = raftlog("topics", "describe", name, "--read", "latest", *through, "--json")
+    (topic,) = ran.json["items"]
+    return {row["index"]: (row["leader"], row["replicas"]) for row in topic["partitions"]}
 
 
 @pytest.mark.nightly
@@ -61,7 +60,7 @@ def test_topics_are_placed_by_hand_and_grow(
     assert made.code == 0, made
     assert shown(raftlog, through, "grown") == {0: (2, [2, 3]), 1: (3, [3, 2])}
     tried = raftlog("partitions", "increase", "grown", "-n", 5, "--validate-only", *at, "--json")
-    assert (tried.code, tried.json["write"]) == (0, None)
+    assert (tried.code, tried.json["token"]) == (0, None)
     more = raftlog(
         "partitions",
         "increase",
@@ -95,8 +94,8 @@ def test_replicas_that_go_at_once_and_the_way_back(
     assert raftlog("topics", "create", "moved", "--replica-assignment", "2:3,3:4", *at).code == 0
     ran = raftlog("partitions", "reassign", "moved:0=3", "--acks", "visible", *through, "--json")
     assert ran.code == 0, ran
-    assert ran.json["partitions"] == [
-        {"topic": "moved", "partition": 0, "error": None, "message": None}
+    assert ran.json["write"]["items"] == [
+        {"name": "moved:0", "error": None, "topic": "moved", "partition": 0}
     ]
     assert ran.json["before"]["partitions"] == [
         {"topic": "moved", "partition": 0, "replicas": [2, 3]}
@@ -125,11 +124,9 @@ def test_leaders_are_elected_on_request(
     assert (tried.code, "led:0: would be led by 3" in tried.out) == (0, True)
     ran = raftlog("partitions", "elect", "led:0", "led:1", "--acks", "visible", *through, "--json")
     assert ran.code == 0, ran
-    assert [
-        (row["partition"], row["leader_id"], row["error"]) for row in ran.json["partitions"]
-    ] == [
-        (0, 3, None),
-        (1, 3, "ELECTION_NOT_NEEDED"),
+    assert [(row["partition"], row["leader"], row["needed"]) for row in ran.json["items"]] == [
+        (0, 3, True),
+        (1, 3, False),
     ]
     assert shown(raftlog, through, "led")[0] == (3, [3, 2])
     assert raftlog("partitions", "elect", "--all", *at).code == 0
@@ -154,14 +151,14 @@ def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(
     assert raftlog("partitions", "reassign", "waits:0=4,2", "waits:1=4,3", *through).code == 0
     listed = raftlog("partitions", "reassignments", "waits", "--check", *at, "--json")
     assert listed.code == 3
-    first, second = listed.json["reassignments"]
+    first, second = listed.json["items"]
     assert first == {
         "topic": "waits",
         "partition": 0,
         "replicas": [4, 2, 3],
-        "adding_replicas": [4],
-        "removing_replicas": [3],
-        "isr": [2, 3],
+        "adding": [4],
+        "removing": [3],
+        "in_sync": [2, 3],
         "waiting_for": [4],
     }
     assert second["waiting_for"] == [4]
@@ -175,16 +172,14 @@ def test_what_waits_for_a_dead_broker_is_listed_and_cancelled(
 
     gone = raftlog("brokers", "unregister", 4, *at, "--json")
     assert gone.code == 0, gone
-    assert 4 not in {
-        row["broker_id"] for row in raftlog("brokers", "list", *at, "--json").json["brokers"]
-    }
+    assert 4 not in {row["id"] for row in raftlog("brokers", "list", *at, "--json").json["brokers"]}
     again = raftlog("brokers", "unregister", 4, *at)
     assert (again.code, "BROKER_ID_NOT_REGISTERED" in again.err) == (1, True)
     cluster = raftlog(
         "cluster", "describe", "--include-fenced-brokers", "--read", "latest", *through, "--json"
     ).json
-    assert (cluster["cluster_id"], cluster["controller_id"]) == (three.cluster_id, 1)
-    assert [(row["broker_id"], row["is_fenced"]) for row in cluster["brokers"]] == [
+    assert (cluster["id"], cluster["controller_id"]) == (three.cluster_id, 1)
+    assert [(row["id"], row["fenced"]) for row in cluster["brokers"]] == [
         (2, False),
         (3, False),
     ]
@@ -214,8 +209,8 @@ def test_lists_and_warnings(
         keys = ("--key", "cleanup.policy")
         (shown_,) = raftlog(
             "configs", "describe", "topic", "listed", *keys, *through, "--json"
-        ).json["configs"]
-        assert (shown_["value"], shown_["source"]) == (expected, "dynamic topic")
+        ).json["items"]
+        assert (shown_["value"], shown_["source"]) == (expected, "dynamic-topic-config")
     ran = raftlog(
         "configs", "alter", "broker", "", "--set", "log.retention.ms=4711", "--acks", "visible", *at
     )
@@ -223,12 +218,13 @@ def test_lists_and_warnings(
     described = raftlog(
         "configs", "describe", "topic", "listed", "--key", "retention.ms", *through, "--json"
     )
-    assert described.json["configs"] == [
+    assert described.json["items"] == [
         {
             "name": "retention.ms",
             "value": "4711",
-            "source": "dynamic default",
-            "without_effect": None,
+            "source": "dynamic-default-broker-config",
+            "is_default": False,
+            "without_effect": "",
         }
     ]
     ran = raftlog(

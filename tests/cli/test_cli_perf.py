@@ -23,9 +23,7 @@ from raftlog.local.cluster import LocalCluster
 def test_verdicts(measured: Measured, why: str) -> None:
     document = report(measured, 50, 10, 5, 2.5)
     said = "\n".join(lines(document))
-    assert (
-        (why in said and "FAIL" in said) if why else (document["failed"] == [] and "PASS" in said)
-    )
+    assert (why in said and "FAIL" in said) if why else (document.failed == [] and "PASS" in said)
 
 
 def test_a_cluster_is_measured_and_left_as_it_was(raftlog: Raftlog, cluster: LocalCluster) -> None:

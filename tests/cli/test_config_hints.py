@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog
 
-from raftlog.cli.config_hints import did_you_mean, without_effect
-from raftlog.cli.configs import marked
+from raftlog.cli.configs import did_you_mean, source_text, without_effect
 from raftlog.cli.spellings import respelled
 from raftlog.client.wire import config_from_wire
 from raftlog.local.cluster import LocalCluster
@@ -122,5 +121,6 @@ def test_whoever_sees_a_value_that_changes_nothing_is_told(
 ) -> None:
     """[the note was for who had set it; who read it a year later saw a compacted topic]"""
     described = broker_pb2.DescribedConfig(name=name, value=value, config_source=5)
-    assert config_from_wire(int(kind), described).without_effect == mark
-    assert marked("dynamic topic", mark) == f"dynamic topic ({mark})" if mark else "dynamic topic"
+    entry = config_from_wire(int(kind), described)
+    assert entry.without_effect == mark
+    assert source_text(entry) == (f"default ({mark})" if mark else "default")

@@ -16,12 +16,17 @@ from json_schemas import validator
 
 from raftlog.cli import documents
 from raftlog.cli.main import build
+from raftlog.client.cluster import AsyncBrokers
+from raftlog.client.values import ItemResult
 from raftlog.local.cluster import LocalCluster
-from raftlog.wire.common.v1 import common_pb2
+from raftlog.outcome import Acks, Token, WriteResult
 from raftlog.wire.controller.v1 import controller_pb2
 from replay import documents as replayed
 
 Check = Callable[..., Any]
+NOTHING_WRITTEN: dict[str, Any] = {
+    "token": None, "reached": None, "waiting_for_brokers": [], "duplicate": False, "items": [],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -69,8 +74,8 @@ def test_each_command_with_json_is_declared_or_listed_as_not_declared() -> None:
 
 
 def test_schema_refuses_a_missing_key_and_one_too_many() -> None:
-    validate = validator("kv lease revoke")
-    whole: dict[str, Any] = {"id": 1, "write": None}
+    validate = validator("kv lease grant")
+    whole: dict[str, Any] = {"id": 1, "ttl_s": 0.5}
     validate(whole)
     wrongs: list[Any] = [{"id": 1}, whole | {"id": "1"}, whole | {"x": 1}, []]
     for wrong in wrongs:
@@ -80,15 +85,15 @@ def test_schema_refuses_a_missing_key_and_one_too_many() -> None:
 
 def test_topics_and_configs(check: Check, through: tuple[str, str], at: tuple[str, str]) -> None:
     created = check("topics create", "shaped", "--acks", "visible", *through)
-    assert check("topics create", "shaped", *through, code=1)["topics"][0]["error"]
+    assert check("topics create", "shaped", *through, code=1)["items"][0]["error"]["code"]
     listed = check("topics list", *through, "--read", "latest")
-    assert listed["offset"] >= created["write"]["offset"]
+    assert listed["offset"] >= created["token"]["offset"]
     latest = (*through, "--read", "latest")
-    assert check("topics describe", "shaped", *latest)["partitions"]
+    assert check("topics describe", "shaped", *latest)["items"][0]["partitions"]
     absent = check("topics describe", "absent", *latest, code=1)
-    assert (absent["partitions"], absent["missing"]) == ([], ["absent"])
+    assert (absent["items"], absent["missing"]) == ([], ["absent"])
     check("configs alter", "topic", "shaped", "--set", "retention.ms=1000", *through)
-    assert check("configs describe", "topic", "shaped", *latest)["configs"]
+    assert check("configs describe", "topic", "shaped", *latest)["items"]
     assert check("partitions isr", "shaped", *through)["partitions"]
     compared = check("partitions isr", "shaped", "--compare", *at, option=" --compare")
     assert compared["partitions"][0]["differences"] == []
@@ -108,20 +113,20 @@ def test_keys_and_leases(check: Check, through: tuple[str, str], at: tuple[str, 
     absent = check("kv get", "shaped/absent", *latest, code=1)
     assert absent["key_value"] is None
     assert absent["offset"] > 0
-    assert check("kv list", "shaped/", *latest)["key_values"] == []
-    assert check("kv delete", "--prefix", "shaped/", *through) == {"keys": {}, "write": None}
-    assert check("kv lease list", *at)["leases"] == []
+    assert check("kv list", "shaped/", *latest)["items"] == []
+    assert check("kv delete", "--prefix", "shaped/", *through) == NOTHING_WRITTEN
+    assert check("kv lease list", *at)["items"] == []
     lease = check("kv lease grant", 60, *through)["id"]
     put = check("kv put", "shaped/a", "x", "--lease", lease, "--acks", "visible", *through)
     found = check("kv get", "shaped/a", *latest)
-    assert found["offset"] >= put["write"]["offset"]
+    assert found["offset"] >= put["token"]["offset"]
     assert found["key_value"]["lease_id"] == lease
-    assert len(check("kv list", "shaped/", *latest)["key_values"]) == 1
+    assert len(check("kv list", "shaped/", *latest)["items"]) == 1
     watched = ("--initial", "--max-changes", 1)
     (change,) = check("watch", "kv/shaped/*", *watched, *through)
     assert (change["path"], change["before"]) == ("kv/shaped/a", None)
     assert documents.PRINTED["kv watch"] == documents.PRINTED["watch"], "it has no --max-changes"
-    assert len(check("kv lease list", *at)["leases"]) == 1
+    assert len(check("kv lease list", *at)["items"]) == 1
     check("kv lease revoke", lease, *through)
 
 
@@ -137,9 +142,9 @@ def test_cluster_and_its_settings(
     assert check("cluster features describe", *at)["silent"] == []
     check("cluster features upgrade", "lao.version=1", "--validate-only", *at)
     check("cluster features downgrade", "lao.version=0", "--validate-only", *at)
-    assert check("cluster cursors list", *at)["cursors"] == []
+    assert check("cluster cursors list", *at)["items"] == []
     check("cluster cursors set", "shaped", 1, *at)
-    assert len(check("cluster cursors list", *at)["cursors"]) == 1
+    assert len(check("cluster cursors list", *at)["items"]) == 1
     check("cluster cursors delete", "shaped", *at)
     check("cluster hostnames set", "shaped.example", 77, *at)
     assert check("cluster hostnames list", *at)["offset"] > 0
@@ -154,23 +159,24 @@ def test_brokers_and_partitions(
     raftlog: Raftlog,
 ) -> None:
     assert check("brokers list", *at)["brokers"]
-    assert check("brokers api-versions", *through)["api_keys"]
+    assert check("brokers api-versions", *through)["apis"]
     assert raftlog("topics", "create", "parted", *through).code == 0
-    (result,) = check("partitions elect", "parted:0", *through)["partitions"]
-    assert result["error"] == "ELECTION_NOT_NEEDED"
-    assert check("partitions reassignments", *through)["reassignments"] == []
-    assert check("partitions cancel", "--all", *through) == {"partitions": [], "write": None}
+    (result,) = check("partitions elect", "parted:0", *through)["items"]
+    assert (result["error"], result["needed"]) == (None, False)
+    assert check("partitions reassignments", *through)["items"] == []
+    assert check("partitions cancel", "--all", *through) == NOTHING_WRITTEN
     moved = check("partitions reassign", "parted:0=2", "--validate-only", *through)
     assert moved["before"]["partitions"][0]["replicas"] == [2]
     moved = check("partitions reassign", "parted:0=2", "--validate-only", *at)
     assert moved["before"] is None
-    assert check("partitions increase", "parted", "--count", 2, *through)["partitions"] == 2
+    assert check("partitions increase", "parted", "--count", 2, *through)["items"]
     assert raftlog("topics", "delete", "parted", *through).code == 0
 
-    write = common_pb2.WriteResult(token=common_pb2.MetadataToken(offset=9, epoch=1))
-    gone = controller_pb2.ControllerResponse(write=write)
-    monkeypatch.setattr("raftlog.cli.brokers.write", lambda *_: gone)
-    assert check("brokers unregister", 9, *at)["write"]["offset"] == 9
+    async def unregister(*_: object) -> WriteResult:
+        return WriteResult(Token(1, 1, 9), Acks.COMMITTED, items=(ItemResult("broker 9"),))
+
+    monkeypatch.setattr(AsyncBrokers, "unregister", unregister)
+    assert check("brokers unregister", 9, *at)["token"]["offset"] == 9
 
 
 def test_quorum(check: Check, at: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,15 +253,15 @@ def test_nodes(check: Check, cluster: LocalCluster, tmp_path: Path) -> None:
 
 def test_security(check: Check, at: tuple[str, str], raftlog: Raftlog, tmp_path: Path) -> None:
     alice = ("--operation", "read", "--topic", "shaped")
-    assert check("acls list", *at)["acls"] == []
-    (added,) = check("acls add", "--allow-principal", "User:alice", *alice, *at)["acls"]
+    assert check("acls list", *at)["items"] == []
+    (added,) = check("acls add", "--allow-principal", "User:alice", *alice, *at)["items"]
     assert not added["existed"]
-    assert len(check("acls list", *at)["acls"]) == 1
+    assert len(check("acls list", *at)["items"]) == 1
     (verdict,) = check("acls test", "--principal", "User:alice", *alice, *at)["verdicts"]
     assert verdict["entry"]["principal"] == "User:alice"
     check("acls test", "--principal", "User:bob", *alice, *at, code=1)
-    assert len(check("acls remove", "--topic", "shaped", *at)["acls"]) == 1
-    assert check("acls remove", "--topic", "shaped", *at) == {"acls": [], "write": None}
+    assert len(check("acls remove", "--topic", "shaped", *at)["items"]) == 1
+    assert check("acls remove", "--topic", "shaped", *at) == NOTHING_WRITTEN
     assert raftlog("certs", "init", tmp_path / "pki").code == 0
     assert check("certs inspect", tmp_path / "pki" / "ca.pem")["certificates"][0]["authority"]
 

@@ -103,7 +103,7 @@ def test_dump_has_one_line_a_record_on_a_terminal_and_all_of_it_in_a_pipe(
     brokers = ("--bootstrap-server", cluster.bootstrap_servers)
     value = "wörld " * 400
     written = raftlog("kv", "put", "dumped", value, *brokers, "--json").json
-    offset = written["write"]["offset"]
+    offset = written["token"]["offset"]
     dump = ("log", "dump", "--bootstrap-controller", cluster.bootstrap_controllers)
     one = ("--from", offset, "--until", offset + 1)
     assert json.dumps(value, ensure_ascii=False) in raftlog(*dump, *one).out

@@ -96,7 +96,7 @@ def test_a_value_is_the_bytes_that_were_given_and_a_name_is_text(
     assert got == b"\xffx"
     assert shell(f"{RAFTLOG} topics create $'\\xffx'", environment) == (
         2,
-        "raftlog: '\\udcffx' is not UTF-8\n",
+        "raftlog: topics[0].name='\\udcffx': surrogates not allowed (UTF-8)\n",
     )
 
 
@@ -154,4 +154,4 @@ def test_what_runs_under_a_lock_ends_with_it(
     listed = raftlog(
         "kv", "list", "locks/job/", "--read", "strict", "--json", "--bootstrap-server", servers
     )
-    assert listed.json["key_values"] == []
+    assert listed.json["items"] == []

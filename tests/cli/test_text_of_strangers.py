@@ -17,9 +17,9 @@ import structlog
 from raftlog import batch
 from raftlog.cli import log
 from raftlog.cli import log as image
-from raftlog.cli.main import build
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line, print_table
 from raftlog.cli.reporting import report
+from raftlog.client.core import Core
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.records import record
 from raftlog.observability.http_server import HttpServer, escape
@@ -194,8 +194,11 @@ ANSWERS: dict[tuple[str, ...], controller_pb2.ControllerResponse] = {
 def test_commands_that_ask_a_cluster(
     raftlog: Any, monkeypatch: Any, command: tuple[str, ...], as_json: bool
 ) -> None:
-    build()  # A module that is imported meanwhile would keep what is put in place here.
-    monkeypatch.setattr("raftlog.cli.session.run", lambda body, timeout_s: ANSWERS[command])
+    async def answer(*_: object) -> controller_pb2.ControllerResponse:
+        return ANSWERS[command]
+
+    monkeypatch.setattr(Core, "ask_controller", answer)
+    monkeypatch.setattr("raftlog.client.admission.require_listener", lambda *_, **__: None)
     ran = raftlog(
         *command, "--bootstrap-controller", "127.0.0.1:1", *(("--json",) if as_json else ())
     )

@@ -55,7 +55,7 @@ class Guarded:
         return [("--bootstrap-server", one.endpoint) for one in self.cluster.brokers]
 
     def shown(self, who: str, broker: tuple[str, str]) -> list[str]:
-        topics = self.done(who, "topics", "list", "--json", *broker).json["topics"]
+        topics = self.done(who, "topics", "list", "--json", *broker).json["items"]
         return [one["name"] for one in topics]
 
 

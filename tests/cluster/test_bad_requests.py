@@ -228,7 +228,7 @@ def stale_requests(cluster: LocalCluster) -> list[Any]:
     leader it says it is.
     """
     (first, _) = describe(cluster)["brokers"]
-    broker_id, epoch = first["broker_id"], first["broker_epoch"]
+    broker_id, epoch = first["id"], first["epoch"]
     states = [records_pb2.BrokerState(broker_id=broker_id, broker_epoch=epoch)]
     partition = pb.AlterPartitionData(new_isr_with_epochs=states)
     topics = [pb.AlterPartitionTopic(topic_id=b"\x01" * 16, partitions=[partition])]

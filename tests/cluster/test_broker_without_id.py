@@ -74,7 +74,7 @@ class Hosts(LocalCluster):
 
     def mapped(self) -> dict[str, int]:
         """Hostname -> broker id."""
-        return {one["hostname"]: one["mapping"]["broker.id"] for one in self.ask()["hostnames"]}
+        return {one["hostname"]: one["broker_id"] for one in self.ask()["items"]}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 @pytest.mark.nightly
 def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
     assert cluster.mapped() == {"127.0.0.2": 1001, "127.0.0.3": 1002, "127.0.0.4": 1003}
-    assert {one["broker_id"] for one in describe(cluster)["brokers"]} == {1001, 1002, 1003}
+    assert {one["id"] for one in describe(cluster)["brokers"]} == {1001, 1002, 1003}
     says(cluster.log_path("broker-2"), "given a broker id", "generated")
     assert cluster.stop(["broker-2"], PATIENCE_S) == []
     size = cluster.log_path("broker-2").stat().st_size
@@ -113,7 +113,7 @@ def test_each_host_got_an_id_and_keeps_it(cluster: Hosts) -> None:
 def test_a_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     cluster.kill("broker-3", signal.SIGKILL)
     assert cluster.wait_gone("broker-3", PATIENCE_S)
-    before = next(one for one in describe(cluster)["brokers"] if one["broker_id"] == 1002)
+    before = next(one for one in describe(cluster)["brokers"] if one["id"] == 1002)
     cluster.prepare("broker-3", HOSTS["broker-3"])
     # Without a controller there is no id: it lives, is not ready, and waits.
     (controller,) = cluster.controllers
@@ -125,8 +125,8 @@ def test_a_disk_is_lost_and_the_host_gets_its_id_back(cluster: Hosts) -> None:
     )
     cluster.kill(controller.name, signal.SIGCONT)
     assert cluster.up("broker-3") == 1002
-    after = next(one for one in describe(cluster)["brokers"] if one["broker_id"] == 1002)
-    assert after["broker_epoch"] > before["broker_epoch"]
+    after = next(one for one in describe(cluster)["brokers"] if one["id"] == 1002)
+    assert after["epoch"] > before["epoch"]
     assert after["replica_count"] == before["replica_count"] == 3
     says(cluster.log_path("broker-3"), "host 127.0.0.3 is mapped to broker 1002")
 
@@ -189,7 +189,7 @@ def test_editing_the_mapping(cluster: Hosts) -> None:
     ran = raftlog(*HOSTNAMES, "set", "spare.example", 1003, "--expected-offset", -1, *at)
     assert ran.code == 0, ran.err
     offset = next(
-        one["offset"] for one in cluster.ask()["hostnames"] if one["hostname"] == "spare.example"
+        one["offset"] for one in cluster.ask()["items"] if one["hostname"] == "spare.example"
     )
     ran = raftlog(*HOSTNAMES, "set", "spare.example", 7, "--expected-offset", offset - 1, *at)
     assert ran.code != 0
@@ -223,7 +223,7 @@ def test_a_newcomer_waits_for_an_absent_id_unless_a_new_one_is_forced(cluster: H
     says(cluster.log_path(controller.name), "a broker without an id waits", "1003")
     (waiting,) = cluster.ask()["waiting_brokers"]
     assert waiting["awaited_broker_id"] == 1003
-    assert waiting["endpoint"] == f"127.0.0.8:{cluster.node('broker-3').port}"
+    assert waiting["address"] == f"127.0.0.8:{cluster.node('broker-3').port}"
     assert 0 < waiting["remaining_ms"] <= 6_000
     assert cluster.stop(["broker-3"], PATIENCE_S) == []
     assert cluster.id_of("broker-3") == NO_NODE_ID

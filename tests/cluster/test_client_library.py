@@ -132,10 +132,10 @@ def test_replicas_move_and_leaders_are_elected(cluster: LocalCluster) -> None:
             client.partitions.cancel_reassignment("moves", 0)
 
         elected = client.partitions.elect_leaders("moves", 0, acks="visible")
-        assert [(one.partition, one.leader) for one in elected.elections] == [(0, second)]
+        assert [(one.partition, one.leader) for one in elected.items] == [(0, second)]
         again = client.partitions.elect_leaders("moves", 0, 1)
-        assert [(one.partition, one.needed) for one in again.elections] == [(0, False), (1, False)]
-        assert again.write.token is None
+        assert [(one.partition, one.needed) for one in again.items] == [(0, False), (1, False)]
+        assert again.token is None
         client.partitions.elect_leaders()
         with pytest.raises(errors.UnknownTopicOrPartitionError):
             client.partitions.elect_leaders("nothing")

@@ -58,7 +58,7 @@ def test_the_log_waits_for_the_export_and_goes_on_without_a_gap(
         return int(ran.json["end_offset"])
 
     def cursor() -> dict:
-        (one,) = raftlog("cluster", "cursors", "list", *at, "--json").json["cursors"]
+        (one,) = raftlog("cluster", "cursors", "list", *at, "--json").json["items"]
         return one
 
     end = exported()

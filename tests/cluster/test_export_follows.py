@@ -122,7 +122,7 @@ def test_its_cursor_survives_a_rolling_restart(cluster: LocalCluster, tmp_path: 
     assert process.returncode == 0, err
     assert "Traceback" not in err
     at = ("--bootstrap-controller", cluster.bootstrap_controllers)
-    (cursor,) = raftlog("cluster", "cursors", "list", *at, "--json").json["cursors"]
+    (cursor,) = raftlog("cluster", "cursors", "list", *at, "--json").json["items"]
     assert cursor["name"] == "rolling"
     assert cursor["end_offset"] >= written, "it holds what is not exported yet, and no more"
     verify_export(target)

@@ -111,24 +111,25 @@ def test_the_commands(cluster: LocalCluster) -> None:
         return raftlog_command(*arguments, environment=ask)
 
     made = run("kv", "put", "a/b", "1", "--expected-offset", "-1", "--json").json
-    assert made["keys"]["a/b"] == made["write"]["offset"]
+    assert made["items"][0]["offset"] == made["token"]["offset"]
     assert run("kv", "put", "a/b", "2", "--expected-offset", "-1").code == 1
     assert run("kv", "get", "a/b").out == "1"
     assert run("kv", "get", "nothing").code == 1
     lease = run("kv", "lease", "grant", "60").out.strip()
     assert run("kv", "put", "a/c", "3", "--lease", lease).code == 0
-    assert [one["keys"] for one in run("kv", "lease", "list", "--json").json["leases"]] == [1]
+    assert [one["key_count"] for one in run("kv", "lease", "list", "--json").json["items"]] == [1]
     assert f"lease {lease} lives for 60 s" in run("kv", "lease", "keep-alive", lease, "--once").out
-    assert [one["key"] for one in run("kv", "list", "a/", "--json").json["key_values"]] == [
+    assert [one["key"] for one in run("kv", "list", "a/", "--json").json["items"]] == [
         "a/b",
         "a/c",
     ]
     assert run("kv", "lease", "revoke", lease).code == 0
-    assert run("kv", "delete", "--prefix", "a/", "--json").json["keys"] == {"a/b": None}
-    assert run("kv", "delete", "--prefix", "a/", "--json").json == {"keys": {}, "write": None}
+    (gone,) = run("kv", "delete", "--prefix", "a/", "--json").json["items"]
+    assert gone == {"name": "a/b", "error": None, "offset": None}
+    assert run("kv", "delete", "--prefix", "a/", "--json").json["items"] == []
     held = run("kv", "lock", "job", "--", "sh", "-c", 'test "$LOCK_TOKEN" -gt 0 && exit 7')
     assert held.code == 7
-    assert run("kv", "list", "--json").json["key_values"] == []
+    assert run("kv", "list", "--json").json["items"] == []
     # One whose lock is taken away is ended.
     with subprocess.Popen(
         [sys.executable, "-m", "raftlog", "kv", "lock", "job", "--", "sleep", "60"],
@@ -136,8 +137,8 @@ def test_the_commands(cluster: LocalCluster) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        until(lambda: run("kv", "lease", "list", "--json").json["leases"], "it has a lease")
-        leases = run("kv", "lease", "list", "--json").json["leases"]
+        until(lambda: run("kv", "lease", "list", "--json").json["items"], "it has a lease")
+        leases = run("kv", "lease", "list", "--json").json["items"]
         assert run("kv", "lock", "job", "--wait", "0.5", "--", "true").code == 4
         (found,) = [one["id"] for one in leases if one["name"] == "lock job"]
         assert run("kv", "lease", "revoke", found).code == 0

@@ -55,4 +55,4 @@ def test_commands_run_on_the_lowest_versions(lowest: Path, cluster: LocalCluster
     assert "create" in raftlog("topics", "--help")
     raftlog("topics", "create", "lowest", "--partitions", "2", "--acks", "visible", *at)
     described = json.loads(raftlog("topics", "describe", "lowest", "--json", *at))
-    assert [one["topic"] for one in described["partitions"]] == ["lowest", "lowest"]
+    assert [len(one["partitions"]) for one in described["items"]] == [2]

@@ -100,7 +100,7 @@ def test_a_client_does_all_its_work_on_its_own_listener(divided: Divided, tmp_pa
         ran = divided.run(*command)
         assert ran.code == 0, ran
     found = divided.run("cluster", "describe", "--json", *brokers).json
-    assert {one["endpoint"] for one in found["brokers"]} == {
+    assert {one["address"] for one in found["brokers"]} == {
         f"{HOST}:{divided.ports[node.node_id]}" for node in divided.cluster.brokers
     }
     isrs = divided.run("partitions", "isr", "--json", *brokers).json["partitions"]

@@ -112,6 +112,7 @@ async def topics(client: raftlog.AsyncClient, _: Cluster) -> list[Any]:
         await said(create("strange", configs={"no.such.key": "1"})),
         shape(await client.topics.describe("orders")),
         await said(client.topics.describe("unknown")),
+        (await client.topics.describe_all("unknown", "orders")).missing,
         await said(client.topics.create_partitions("orders", 2)),
         await said(client.topics.create_partitions("orders", 5, acks="visible")),
         [shape(one) for one in await client.topics.list()],
@@ -278,6 +279,7 @@ async def cluster_calls(client: raftlog.AsyncClient, cluster: Cluster) -> list[A
         plain(features),
         len(described.brokers),
         [one.state.name for one in (await client.brokers.visibility()).brokers],
+        [one.name for one in (await client.brokers.api_versions()).apis],
         await said(client.features.update({"metadata.version": 999})),
         await said(client.brokers.unregister(4_000)),
         await said(client.acls.list()),
@@ -286,10 +288,11 @@ async def cluster_calls(client: raftlog.AsyncClient, cluster: Cluster) -> list[A
         await said(client.export_cursors.set("nightly", 3)),
         [one.name for one in await client.export_cursors.list()],
         await said(client.export_cursors.delete("nightly")),
-        await said(client.export_cursors.delete("nightly")),
+        await said(client.export_cursors.delete_all({"nightly": raftlog.UNCONDITIONAL})),
         await said(client.hostnames.set("host-9", 9)),
         "host-9" in [one.hostname for one in await client.hostnames.list()],
         await said(client.hostnames.delete("host-9")),
+        await said(client.hostnames.delete_all({"host-9": raftlog.UNCONDITIONAL})),
         await said(client.quorum.describe()),
     ]
 
@@ -310,6 +313,8 @@ async def partitions(client: raftlog.AsyncClient, _: Cluster) -> list[Any]:
         await said(client.partitions.cancel_reassignment("moved", 0)),
         await said(client.partitions.describe("unknown")),
         await said(client.partitions.elect_leaders("moved")),
+        await said(client.partitions.elect_all({"moved": [0]})),
+        await said(client.partitions.reassign_all({"moved": {0: [4_000]}, "unknown": {0: None}})),
     ]
 
 
