@@ -107,7 +107,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.brokers.hostnames:mapping_of",
-                "return [mapping_change(view, name, broker_id, HostnameCause.BY_REGISTRATION)]",
+                "return [mapping_change(name, broker_id, HostnameCause.BY_REGISTRATION)]",
                 "return []",
             ),
         ),

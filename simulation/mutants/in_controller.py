@@ -172,7 +172,7 @@ MUTANTS = (
         "a retry is not recognized if an earlier controller executed it",
         (
             Edit(
-                "controller.decider:Decider.decide",
+                "controller.decider:Decider._decide_one",
                 "if result is not None:",
                 "if result is not None and result.epoch == state.log.epoch:",
             ),
@@ -184,7 +184,7 @@ MUTANTS = (
     Mutant(
         "duplicate-not-looked-for",
         "a numbered write is executed even if it was executed before",
-        (Edit("controller.decider:Decider.decide", "if result is not None:", "if False:"),),
+        (Edit("controller.decider:Decider._decide_one", "if result is not None:", "if False:"),),
         replace(ELECTIONS, numbered_share=1.0, timeout_s=3.0),
         "failovers under numbered writes",
         known=3,

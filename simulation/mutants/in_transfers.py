@@ -26,12 +26,12 @@ MUTANTS = (
         "a request to continue the wait of a committed write executes that write a second time",
         (
             Edit(
-                "controller.decider:Decider.decide",
+                "controller.decider:Decider._decide_one",
                 "if continues_wait:",
                 "if continues_wait and False:",
             ),
             Edit(
-                "controller.decider:Decider.decide",
+                "controller.decider:Decider._decide_one",
                 "and not continues_wait",
                 "",
             ),
