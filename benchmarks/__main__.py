@@ -16,7 +16,7 @@ from benchmarks.limits import limits
 from benchmarks.nodes import Quorum
 from benchmarks.workloads import SECURED, WORKLOADS, Result
 from raftlog.errors import ConfigError
-from raftlog.transport import grpc_env
+from raftlog.transport import grpc_runtime
 
 
 def main(
@@ -52,7 +52,7 @@ def main(
     result: Result = {
         "workload": workload,
         "what": chosen.what,
-        "event_engine": grpc_env.event_engine_state(),
+        "event_engine": grpc_runtime.event_engine_state(),
         "acls": acls,
         "audited": audited,
         "limits": machine,

@@ -32,7 +32,7 @@ from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.metadata.entities import Process
 from raftlog.runtime import tune_memory
 from raftlog.transport.api import Conversation, Dialer, Link
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 
 
 class Counter:

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from raftlog.transport import grpc_env
+from raftlog.transport import grpc_runtime
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip
@@ -70,7 +70,7 @@ async def measure_pingpong(seconds: float) -> dict[str, Any]:
         "round_trips_per_s": round(len(times_s) / sum(times_s)),
         "p50_ms": round(statistics.median(times_s) * 1000, 3),
         "p99_ms": round(statistics.quantiles(times_s, n=100)[98] * 1000, 3),
-        "event_engine": grpc_env.event_engine_state(),
+        "event_engine": grpc_runtime.event_engine_state(),
     }
 
 

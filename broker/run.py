@@ -69,15 +69,18 @@ from raftlog.storage.api import NO_NODE_ID
 from raftlog.storage.directory import disk_bytes
 from raftlog.storage.opening import open_partition_store
 from raftlog.storage.partition_store import RocksPartitionStore
-from raftlog.transport import grpc_env
+from raftlog.transport import grpc_runtime
 from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport
-from raftlog.transport.configured import http_complaints, http_contexts, transport_of
-from raftlog.transport.descriptors import raise_file_limit
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.metrics import transport_metrics
-from raftlog.transport.tls_look import first_end
-from raftlog.transport.unary import unary_handler
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.certificates import first_end
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.node_transport import (
+    http_complaints,
+    http_contexts,
+    raise_file_limit,
+    transport_metrics,
+    transport_of,
+)
+from raftlog.transport.unary import Caller, unary_handler
 from raftlog.wire.broker.v1 import broker_pb2
 
 log = structlog.get_logger(__name__)
@@ -316,7 +319,7 @@ async def _live(
             cluster=config.cluster_id,
             listener=",".join(service.addresses),
             http=http.address if http else "",
-            event_engine=grpc_env.event_engine_state(),
+            event_engine=grpc_runtime.event_engine_state(),
         )
         ended = await _ended(service)
         clean = not isinstance(ended, FatalError) and ended.clean

@@ -33,9 +33,9 @@ from raftlog.observability.process_metrics import (
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.ops.console import Local, console_of
 from raftlog.security.audit import Auditor
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.metrics import transport_metrics
-from raftlog.transport.tls_look import first_end
+from raftlog.transport.certificates import first_end
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.node_transport import transport_metrics
 
 __all__ = ["HttpRules", "build_labels", "http_server", "metrics_registry", "names_of"]
 

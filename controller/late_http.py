@@ -17,9 +17,9 @@ from raftlog.config.node import NodeConfig
 from raftlog.errors import FatalError
 from raftlog.observability.http_socket import address_of, bind_http
 from raftlog.security.audit import Auditor
-from raftlog.transport.configured import http_complaints, http_contexts
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.node_transport import http_complaints, http_contexts
+from raftlog.transport.unary import Caller
 
 if TYPE_CHECKING:
     from raftlog.observability.http_server import HttpServer

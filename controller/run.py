@@ -41,13 +41,11 @@ from raftlog.storage.api import LogStore
 from raftlog.storage.directory import disk_bytes
 from raftlog.storage.files import NO_BOOTSTRAP, Bootstrap, read_bootstrap
 from raftlog.storage.opening import open_store
-from raftlog.transport import grpc_env
+from raftlog.transport import grpc_runtime
 from raftlog.transport.api import Conversation, LinkHandler
-from raftlog.transport.configured import transport_of
-from raftlog.transport.descriptors import raise_file_limit
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.unary import unary_handler
-from raftlog.transport.unary_link import Caller, UnaryLink, answer
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.node_transport import raise_file_limit, transport_of
+from raftlog.transport.unary import Caller, UnaryLink, answer, unary_handler
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -132,7 +130,7 @@ async def run_controller(config: NodeConfig) -> int:
             cluster=config.cluster_id,
             listener=listening,
             http=http.address,
-            event_engine=grpc_env.event_engine_state(),
+            event_engine=grpc_runtime.event_engine_state(),
             codec=codec.NAME,
         )
         await stop.wait()

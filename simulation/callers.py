@@ -17,7 +17,7 @@ from raftlog.client.requests import controller_request
 from raftlog.errors import ApiError
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.transport.api import Conversation
-from raftlog.transport.wire_errors import error_from_wire
+from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb

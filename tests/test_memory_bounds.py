@@ -7,7 +7,7 @@ import pytest
 from raftlog.memory_bounds import memory_bounds
 from raftlog.resource_limits import TransportLimits
 from raftlog.transport.bounds import Bounds
-from raftlog.transport.metrics import transport_metrics
+from raftlog.transport.node_transport import transport_metrics
 
 LIMITS = TransportLimits(
     max_queued_total_bytes=7, max_waiting_total_bytes=5, max_unfinished_total_bytes=3

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raftlog.transport.grpc_env import EXPERIMENTS
+from raftlog.transport.grpc_runtime import EXPERIMENTS
 
 Path = tuple[str | int, ...]
 

@@ -21,7 +21,7 @@ NODE: Stages = {
         "raftlog.transport.conversations:RequestsWire.decode",
         "raftlog.transport.conversations:RepeatedWire.cut",
         "raftlog.transport.conversations:SingleWire.decode",
-        "raftlog.transport.base_link:BaseLink.deliver",
+        "raftlog.transport.links:BaseLink.deliver",
         "controller.service.intake:Reception.received",
     ),
     "decide": (
@@ -70,7 +70,7 @@ CLIENT: Stages = {
     ),
     "parse": (
         "raftlog.transport.conversations:RepeatedWire.decode",
-        "raftlog.transport.base_link:BaseLink.deliver",
+        "raftlog.transport.links:BaseLink.deliver",
     ),
     "resolve": (
         "raftlog.transport.rpc_client:RpcClient.received",

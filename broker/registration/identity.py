@@ -17,7 +17,7 @@ from raftlog.deadline import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.storage.api import NO_NODE_ID
 from raftlog.transport.api import TransportLimits
-from raftlog.transport.dialing import Backoff
+from raftlog.transport.links import Backoff
 
 RETRY_BACKOFF_MAX_MS = 1000
 

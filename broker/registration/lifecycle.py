@@ -25,7 +25,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.transport.api import TransportLimits
-from raftlog.transport.dialing import Backoff
+from raftlog.transport.links import Backoff
 from raftlog.wire.controller.v1 import controller_pb2
 
 

@@ -36,7 +36,7 @@ from raftlog.security.client_rules import ClientRules
 from raftlog.security.permissions import key_value
 from raftlog.tracing import Served
 from raftlog.transport.api import Link, LinkClosedError
-from raftlog.transport.wire_errors import error_to_wire
+from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raftlog.transport import unary_link
+from raftlog.transport import unary
 from raftlog.transport.api import LinkHandler
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.unary import Caller
 from raftlog.wire.broker.v1 import broker_pb2
 
 
@@ -14,7 +14,7 @@ async def answer(
     """Have one request answered like those of a stream; what a forwarded write failed with becomes
     the response's own error.
     """
-    response: broker_pb2.BrokerResponse = await unary_link.answer(handler, request, caller)
+    response: broker_pb2.BrokerResponse = await unary.answer(handler, request, caller)
     if response.write.HasField("error"):
         return broker_pb2.BrokerResponse(error=response.write.error)
     return response

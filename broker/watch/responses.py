@@ -13,7 +13,7 @@ from raftlog.errors import ApiError
 from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.image import Image
 from raftlog.metadata.ordered_changes import WHOLE, Change, Position
-from raftlog.transport.wire_errors import error_to_wire
+from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 

@@ -38,7 +38,7 @@ from raftlog.resource_limits import (
 from raftlog.shares import Shares
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
-from raftlog.transport.wire_errors import error_to_wire
+from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 

@@ -26,7 +26,7 @@ from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumDescription
 from raftlog.storage.api import LogStore
 from raftlog.transport.api import Probe, Transport
-from raftlog.transport.unary_link import Caller, UnaryLink
+from raftlog.transport.unary import Caller, UnaryLink
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 if TYPE_CHECKING:

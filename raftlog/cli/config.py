@@ -65,7 +65,7 @@ def check(
     """
     from raftlog.config.load import load_config
     from raftlog.config.settings import FIELD_OF_KEY, Settings
-    from raftlog.transport.configured import check_tls_files
+    from raftlog.transport.node_transport import check_tls_files
 
     config = load_config(file, flags=flags or [])
     check_tls_files(config)

@@ -20,7 +20,7 @@ from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
 from raftlog.segments.place import LocalPlace, Place
-from raftlog.transport.wire_errors import error_from_wire
+from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.controller.v1 import controller_pb2
 
 MAX_ATTEMPTS = 5

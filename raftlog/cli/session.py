@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from raftlog.client.controller_client import ControllerClient
     from raftlog.client.log_reader import LogReader
     from raftlog.client.producer import Producer, ProducerSettings
+    from raftlog.transport.certificates import TlsFiles
     from raftlog.transport.grpc_transport import GrpcTransport
-    from raftlog.transport.tls_look import TlsFiles
 
 T = TypeVar("T")
 

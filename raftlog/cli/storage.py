@@ -156,7 +156,7 @@ def format_(
     loaded = None
     if directory is None:
         from raftlog.config.load import load_config
-        from raftlog.transport.configured import check_tls_files
+        from raftlog.transport.node_transport import check_tls_files
 
         loaded = load_config(config, flags=flags or [])
         check_tls_files(loaded)

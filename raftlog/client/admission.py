@@ -19,7 +19,8 @@ from raftlog.words import named
 
 if TYPE_CHECKING:
     from raftlog.client.options import Options
-    from raftlog.transport.tls_look import TlsFiles, TlsSeen
+    from raftlog.transport.certificates import TlsFiles
+    from raftlog.transport.probe import TlsSeen
 
 PATIENCE_S = 0.1
 """A refusal of a host that is there comes sooner; a slow name server is not waited for."""
@@ -91,14 +92,14 @@ def _of_plaintext(connection: socket.socket, host: str, port: int) -> str:
     if answer.startswith(_NO_GRPC):
         return HTTP
     if answer[:1] in (b"", _ALERT):
-        from raftlog.transport.tls_look import speaks_tls
+        from raftlog.transport.probe import speaks_tls
 
         return WANTS_TLS if speaks_tls(host, port, PATIENCE_S) else ""
     return ""
 
 
 def _of_tls(host: str, port: int, files: TlsFiles) -> str:
-    from raftlog.transport.tls_look import TlsTrouble, tls_trouble
+    from raftlog.transport.probe import TlsTrouble, tls_trouble
 
     seen = tls_trouble(host, port, files, PATIENCE_S)
     if seen.trouble in (TlsTrouble.NONE, TlsTrouble.OWN_REFUSED):
@@ -125,7 +126,7 @@ async def require_tls(options: Options) -> None:
 
 
 def _require_tls(addresses: Sequence[str], files: TlsFiles) -> None:
-    from raftlog.transport.tls_look import TlsTrouble
+    from raftlog.transport.probe import TlsTrouble
 
     wrong = _looked_at(addresses, files)
     if any(seen.trouble is TlsTrouble.OWN_REFUSED for seen in wrong.values()):
@@ -139,7 +140,7 @@ def _require_tls(addresses: Sequence[str], files: TlsFiles) -> None:
 
 def _looked_at(addresses: Sequence[str], files: TlsFiles) -> dict[str, TlsSeen]:
     """What is wrong with each address; nothing if one of them is fine, as far as can be seen."""
-    from raftlog.transport.tls_look import TlsTrouble, tls_trouble
+    from raftlog.transport.probe import TlsTrouble, tls_trouble
 
     wrong: dict[str, TlsSeen] = {}
     for address in addresses:

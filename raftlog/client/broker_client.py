@@ -19,7 +19,7 @@ from raftlog.client.session import DEFAULT_TIMEOUT_S, Writer
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport
-from raftlog.transport.wire_errors import error_from_wire
+from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2

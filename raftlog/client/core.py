@@ -37,7 +37,7 @@ from raftlog.errors import (
 from raftlog.logger import get_logger
 from raftlog.outcome import Token, WriteResult
 from raftlog.transport.api import Transport, TransportLimits
-from raftlog.transport.dialing import Backoff
+from raftlog.transport.links import Backoff
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 

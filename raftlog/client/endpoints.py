@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from raftlog.errors import ConfigError
 from raftlog.limits.hosts import endpoints_error
 from raftlog.transport.api import TransportLimits
-from raftlog.transport.dialing import Backoff
+from raftlog.transport.links import Backoff
 from raftlog.words import named
 
 

@@ -21,7 +21,7 @@ from raftlog.client.requests import broker_request, item_error, pause_after, req
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Transport, TransportLimits
-from raftlog.transport.dialing import Backoff
+from raftlog.transport.links import Backoff
 from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2

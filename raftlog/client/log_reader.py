@@ -19,7 +19,7 @@ from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import Footer, SnapshotId, read_footer
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
-from raftlog.transport.wire_errors import error_from_wire
+from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 

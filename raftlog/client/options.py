@@ -14,8 +14,8 @@ from raftlog.client.wire import acks_to_wire, mode_to_wire
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.principals import os_user
+from raftlog.transport.grpc_transport import NoTokenError, TokenSource, token_file
 from raftlog.transport.tls import ClientTls, TlsConfig, TlsTrust
-from raftlog.transport.token_source import NoTokenError, TokenSource, token_file
 
 Addresses = str | Sequence[str]
 """``host:port``, several of them with commas between, or in a list."""

@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 from google.protobuf.message import Message
 
 from raftlog.client.security import ClientSecurity
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import TransportLimits
-from raftlog.transport.grpc_dialer import channel_options
 from raftlog.transport.grpc_link import failure_text
-from raftlog.transport.token_source import NoTokenError, authorization
+from raftlog.transport.grpc_transport import NoTokenError, authorization, channel_options
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 import grpc  # isort: skip

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from raftlog.descriptors import is_repeated
 from raftlog.errors import ApiError, ErrorCode, ItemsRefusedError
-from raftlog.transport.wire_errors import error_from_wire
+from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2

@@ -22,7 +22,7 @@ from raftlog.client.requests import pause_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, Transport
 from raftlog.transport.rpc_client import RpcClient
-from raftlog.transport.wire_errors import error_from_wire
+from raftlog.transport.statuses import error_from_wire
 
 PAUSE_S = 0.02
 """Shortest pause before a wait that a server had no room for is tried again."""

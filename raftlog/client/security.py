@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raftlog.errors import ConfigError
+from raftlog.transport.grpc_transport import NoTokenError, TokenSource, token_file
 from raftlog.transport.tls import ClientTls, TlsConfig, TlsTrust
-from raftlog.transport.token_source import NoTokenError, TokenSource, token_file
 
 TOKEN_VARIABLE = "RAFTLOG_TOKEN_FILE"
 _CA_VARIABLE = "RAFTLOG_TLS_CA_FILE"

@@ -34,7 +34,7 @@ from raftlog.client.router import Router
 from raftlog.errors import ApiError, ErrorCode, OtherServerError
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
 from raftlog.transport.api import TransportLimits
-from raftlog.transport.dialing import Backoff
+from raftlog.transport.links import Backoff
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 

@@ -23,7 +23,7 @@ from raftlog.client.streams import AsyncStream
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.outcome import Token
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
-from raftlog.transport.wire_errors import error_from_wire
+from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 if TYPE_CHECKING:

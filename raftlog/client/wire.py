@@ -32,7 +32,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.causes import Cause, cause_name
 from raftlog.metadata.config_keys import without_effect
 from raftlog.outcome import Acks, Token, WriteResult
-from raftlog.transport.wire_errors import error_from_wire
+from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2

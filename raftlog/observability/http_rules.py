@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from raftlog.config.node import NodeConfig
 from raftlog.errors import ApiError
 from raftlog.observability.http_bounds import Complain, HttpPeer
-from raftlog.transport.peer_identity import identity_of_der
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.certificates import identity_of_der
+from raftlog.transport.unary import Caller
 
 Contexts = Callable[[], ssl.SSLContext]
 """Gives the context of the next connection: the certificates as they are then."""

@@ -22,8 +22,7 @@ from raftlog.observability.journal import NodeEvent, RecentEvents, as_text
 from raftlog.observability.log_level import LogLevel
 from raftlog.observability.logs import TAIL, TAIL_LINES
 from raftlog.storage.directory import probe_sync_us
-from raftlog.transport.unary import unary_handler
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.unary import Caller, unary_handler
 from raftlog.wire.node.v1 import node_pb2 as pb
 
 LOG_LINES = 500

@@ -31,8 +31,15 @@ from raftlog.ops.evidence import (
 )
 from raftlog.ops.node_findings import CLOCKS_MS
 from raftlog.transport.api import Probe
-from raftlog.transport.probe import host_failure, probe
-from raftlog.transport.tls_look import NOTHING, TlsSeen, TlsTrouble, speaks_tls, tls_trouble
+from raftlog.transport.probe import (
+    NOTHING,
+    TlsSeen,
+    TlsTrouble,
+    host_failure,
+    probe,
+    speaks_tls,
+    tls_trouble,
+)
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2
 

@@ -24,7 +24,7 @@ from raftlog.logger import get_logger
 from raftlog.metadata.image import Image
 from raftlog.observability.http_bounds import PEER, HttpPeer
 from raftlog.shares import Shares
-from raftlog.transport.configured import peer_tls
+from raftlog.transport.node_transport import peer_tls
 
 MIN_TOKEN_CHARS = 16
 _BEARER = "Bearer "

@@ -18,7 +18,7 @@ import msgspec
 
 from raftlog.metadata.changes import Changed
 from raftlog.observability.journal import Kind, NodeEvent
-from raftlog.transport.tls_look import NOTHING, TlsSeen, TlsTrouble
+from raftlog.transport.probe import NOTHING, TlsSeen, TlsTrouble
 
 
 class Reach(StrEnum):

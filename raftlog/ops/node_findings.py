@@ -11,7 +11,7 @@ from raftlog.metadata.causes import Cause
 from raftlog.ops.evidence import AskedNode, Broker, BrokerState, NodeReport, Survey
 from raftlog.ops.quorum_findings import Finding, Severity, degraded, down, notice
 from raftlog.plural import counted
-from raftlog.transport.tls_look import TlsTrouble
+from raftlog.transport.probe import TlsTrouble
 from raftlog.words import brokers, named, nodes, span
 
 CLOCKS_MS = 1_000

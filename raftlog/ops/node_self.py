@@ -19,8 +19,8 @@ from raftlog.observability.node_rpc import NodeFacts, NodeRpc
 from raftlog.quorum.config import Voter
 from raftlog.security.guard import Authentication, Duties
 from raftlog.security.single_calls import check_call, tell_change
-from raftlog.transport.tls_look import first_end
-from raftlog.transport.unary_link import Caller, UnaryLink
+from raftlog.transport.certificates import first_end
+from raftlog.transport.unary import Caller, UnaryLink
 from raftlog.wire.node.v1 import node_pb2
 
 log = get_logger(__name__)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from raftlog.identity import PeerIdentity
-from raftlog.transport.peer_identity import names_of
+from raftlog.transport.certificates import names_of
 
 _USAGES = {
     ExtendedKeyUsageOID.SERVER_AUTH: "serverAuth",

@@ -20,7 +20,7 @@ from raftlog.logger import get_logger
 from raftlog.security.jwks import JWKS_MAX_BYTES, KeySet
 from raftlog.security.jwks_fetch import FETCH_MAX_S, FetchError
 from raftlog.security.refresh import RefreshPlan
-from raftlog.transport.reread import Reread
+from raftlog.transport.certificates import Reread
 
 log = get_logger(__name__)
 

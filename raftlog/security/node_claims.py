@@ -8,7 +8,7 @@ from typing import Any
 from raftlog.errors import ApiError
 from raftlog.security.permissions import REQUESTS
 from raftlog.transport.api import Conversation
-from raftlog.transport.wire_errors import error_to_wire
+from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.data.v1 import data_pb2 as data

@@ -1,25 +1,572 @@
-"""What all links of one transport share: its limits, the turns of the loop, the budgets, and the
-complaints about peers.
+"""Bounds of what peers may use, and the complaints about peers that exceed them.
+
+One ``Bounds`` belongs to each transport: all its links share the limits, the turns of the loop, the
+send budget and the places for streams.
+
+**Complaints** count each misbehaviour and log some of them, never with a stack trace: a stranger
+decides how often it happens, so it must not decide how much is written.
+
+**Connections.** gRPC accepts connections by itself, up to ``max.connections``; a node learns of one
+with its first call. So a connection counts while it has an open call, and beyond a bound its calls
+are refused. A connection without calls costs little, and is closed when it has been idle for
+``connections.max.idle.ms``.
+
+**The send budget** bounds the unsent bytes of all links. Above it the slowest reader is cut: the
+link that has sent nothing for the longest.
+
+**Unfinished messages.** Once a call is read, gRPC takes what the peer sends of a message up to the
+largest size of the server, on each call of a connection and for any time, and does not tell how
+much it holds. So the bytes of unfinished messages are what the kernel says a connection has
+received, less what was delivered from it. Calls that hold too much of them, or hold them for too
+long, are cut.
+
+The estimate errs in the peer's favour by ``OVERHEAD_BYTES`` for a message or a call, and by
+``QUIET_BYTES_A_S`` for a connection: frame headers, TLS records, pings. Where one call of a
+connection reads, which is how nodes and the client library connect, the bytes received since its
+last complete message bound the estimate, too, so that no error adds up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
+from time import thread_time
+from typing import Protocol
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
-from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS
+from raftlog.logger import get_logger
+from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS, STREAM_WINDOW_BYTES
 from raftlog.shares import Shares
 from raftlog.transport.api import Conversation, TransportLimits
-from raftlog.transport.complaints import Complaint, Complaints
-from raftlog.transport.connections import Connections
-from raftlog.transport.lane_offer import LaneCounts
-from raftlog.transport.send_budget import SendBudget
 from raftlog.transport.turns import Newcomers, Turns
-from raftlog.transport.unfinished import UnfinishedWatch
+
+log = get_logger(__name__)
+
+LOGGED_A_PERIOD = 10
+PERIOD_S = 10.0
+_SHOWN_CHARACTERS = 300
+
+
+class Complaint(StrEnum):
+    """The kinds; the value is the metric's label."""
+
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    TOO_MANY_ITEMS = "too_many_items"
+    TOO_MANY_STREAMS = "too_many_streams"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    TOO_MUCH_WAITING = "too_much_waiting"
+    THROTTLED = "throttled"
+    UNFINISHED = "unfinished"
+    UNKNOWN_KIND = "unknown_kind"
+    SLOW_READER = "slow_reader"
+    FORBIDDEN = "forbidden"
+    UNAUTHENTICATED = "unauthenticated"
+    HTTP = "http"
+
+
+_EVENT = {
+    Complaint.MALFORMED: "malformed message",
+    Complaint.TOO_LARGE: "message too large",
+    Complaint.TOO_MANY_ITEMS: "too many items in a message",
+    Complaint.TOO_MANY_STREAMS: "too many streams",
+    Complaint.TOO_MANY_CONNECTIONS: "too many connections",
+    Complaint.TOO_MUCH_WAITING: "too many bytes wait",
+    Complaint.THROTTLED: "a peer is told to wait",
+    Complaint.UNFINISHED: "messages are not complete",
+    Complaint.UNKNOWN_KIND: "message of an unknown kind",
+    Complaint.SLOW_READER: "a peer does not read",
+    Complaint.FORBIDDEN: "a peer may not do this",
+    Complaint.HTTP: "an HTTP client does what it must not",
+    Complaint.UNAUTHENTICATED: "a peer has not proved who it is",
+}
+
+
+class Complaints:
+    """Of one process's transport."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.counts: Counter[Complaint] = Counter()
+        self._logged = 0
+        self._left_out: Counter[Complaint] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, complaint: Complaint, peer: str, detail: str) -> None:
+        """Count one; log it, if not too much was logged lately."""
+        self.counts[complaint] += 1
+        if self._timer is None:
+            self._timer = self._loop.call_later(PERIOD_S, self._period_over)
+        if self._logged < LOGGED_A_PERIOD:
+            self._logged += 1
+            # repr without its quotes: what a stranger sent is never written as it is.
+            log.warning(_EVENT[complaint], peer=peer, error=repr(detail)[1:-1][:_SHOWN_CHARACTERS])
+        else:
+            self._left_out[complaint] += 1
+
+    def close(self) -> None:
+        """Say what was left out. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._period_over()
+
+    def _period_over(self) -> None:
+        self._timer, self._logged = None, 0
+        if self._left_out:
+            log.warning(
+                "more complaints about peers were left out",
+                **{str(kind): count for kind, count in sorted(self._left_out.items())},
+            )
+            self._left_out.clear()
+
+
+def host_of(peer: str) -> str:
+    """Return the host of an address with its port."""
+    return peer.rpartition(":")[0]
+
+
+class Connections:
+    """Those of one node that have a call open. Pure."""
+
+    def __init__(self, *, per_address: int, per_principal: int) -> None:
+        self._bounds = {"address": per_address, "principal": per_principal}
+        self._calls: Counter[tuple[str, str]] = Counter()
+        """(Peer, whose) -> open calls: a connection may show several tokens."""
+        self._of: Counter[tuple[str, str]] = Counter()
+        """(Kind, holder) -> connections."""
+
+    def of(self, kind: str, holder: str) -> int:
+        """The connections of an "address", or a "principal", that have a call open."""
+        return self._of[kind, holder]
+
+    @contextmanager
+    def counted(self, peer: str, identity: PeerIdentity) -> Iterator[str]:
+        """Count a call as long as it is open; yields why it is refused, empty: it is not.
+
+        A certificate's subject stands for its principal, whatever mapping rules make of it.
+        """
+        whose = identity.principal or identity.subject
+        connection = (peer, whose)
+        holders = [("address", host_of(peer))]
+        if whose:
+            holders.append(("principal", whose))
+        fresh = connection not in self._calls
+        if fresh:
+            for kind, holder in holders:
+                if self._of[kind, holder] >= self._bounds[kind]:
+                    yield (
+                        f"{holder} uses {self._bounds[kind]} connections already, the most of one"
+                        f" {kind}"
+                    )
+                    return
+            self._of.update(holders)
+        self._calls[connection] += 1
+        try:
+            yield ""
+        finally:
+            self._calls[connection] -= 1
+            if not self._calls[connection]:
+                del self._calls[connection]
+                for key in holders:
+                    self._of[key] -= 1
+                    if not self._of[key]:
+                        del self._of[key]
+
+
+class Cuttable(Protocol):
+    """A link with something unsent."""
+
+    def cut(self, reason: str) -> None:
+        """Close it; it gives back what it holds."""
+
+
+class SendBudget:
+    """The bytes that wait to be sent, on all links of a transport."""
+
+    def __init__(self, max_total_bytes: int) -> None:
+        self._max_total_bytes = max_total_bytes
+        self.total_bytes = 0
+        # In the order in which they last got something out: the first is the slowest.
+        self._behind: dict[Cuttable, None] = {}
+
+    def add(self, link: Cuttable, count: int) -> None:
+        """A link has so many more bytes to send. May cut links, this one among them."""
+        self.total_bytes += count
+        if link not in self._behind:
+            self._behind[link] = None
+        while self.total_bytes > self._max_total_bytes and self._behind:
+            slowest = next(iter(self._behind))
+            before = self.total_bytes
+            slowest.cut(
+                f"{before} bytes wait unsent on all links, and this one has read nothing for the"
+                " longest"
+            )
+            self._behind.pop(slowest, None)
+            if self.total_bytes == before:
+                return
+
+    def sent(self, link: Cuttable, count: int, *, all_sent: bool) -> None:
+        """So many of them have left, or are dropped."""
+        self.total_bytes -= count
+        self._behind.pop(link, None)
+        if not all_sent:
+            self._behind[link] = None
+
+
+MAX_SAID = 64
+"""Reasons that are remembered as said."""
+
+
+class LaneCounts:
+    """Of one transport: how many links use a lane, and what has come of asking for one."""
+
+    def __init__(self) -> None:
+        self.served: Counter[Conversation] = Counter()
+        self.dialed: Counter[Conversation] = Counter()
+        self.failures = 0
+        self._said: set[tuple[str, str]] = set()
+
+    def failed(self, address: str, reason: str, *, loses_fetches: bool = True) -> None:
+        """Count an attempt; said once for each reason until there is a lane again.
+
+        ``loses_fetches``: it is the log that has to go over gRPC, which an operator may want to
+        mend; else it is requests of a client.
+        """
+        self.failures += 1
+        said = address, reason
+        if said not in self._said and len(self._said) < MAX_SAID:
+            self._said.add(said)
+            (log.warning if loses_fetches else log.debug)(
+                "no TCP connection beside gRPC is to be had: that stays in use, and it is tried"
+                " again",
+                address=address,
+                reason=reason,
+            )
+
+    def had(self, address: str) -> None:
+        """There is a lane to this address: the next failure is news."""
+        self._said = {one for one in self._said if one[0] != address}
+
+
+_TCP_INFO_BYTES = 136
+_RECEIVED_AT = 128
+"""Where struct tcp_info has tcpi_bytes_received (Linux 4.1)."""
+_DESCRIPTORS = "/proc/self/fd"
+
+
+class ReceivedBytes:
+    """Counters of connections, by the address of the other side as gRPC writes it."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[str, int] = {}
+
+    def of(self, peer: str) -> int | None:
+        """Return the bytes received from a peer so far; None: its connection is not known."""
+        descriptor = self._descriptors.get(peer)
+        if descriptor is None:
+            return None
+        found = _look(descriptor)
+        if found is None or found[0] != peer:
+            # Closed, and the number may be another file's by now.
+            del self._descriptors[peer]
+            return None
+        return found[1]
+
+    def find(self) -> None:
+        """Look for the connections that are open now."""
+        try:
+            names = os.listdir(_DESCRIPTORS)
+        except OSError:
+            return
+        looks = ((int(name), _look(int(name))) for name in names)
+        self._descriptors = {found[0]: one for one, found in looks if found is not None}
+
+
+def _look(descriptor: int) -> tuple[str, int] | None:
+    """Return the peer of a TCP connection and the bytes received from it; None: it is none."""
+    try:
+        connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, descriptor)
+    except OSError:
+        return None
+    try:
+        peer = connection.getpeername()
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return None
+    finally:
+        # It stays gRPC's to close.
+        connection.detach()
+    if not isinstance(peer, tuple) or len(info) < _TCP_INFO_BYTES:
+        return None
+    return _address(*peer[:2]), struct.unpack_from("=Q", info, _RECEIVED_AT)[0]
+
+
+def _address(host: str, port: int) -> str:
+    """As ``statuses.peer_address`` has it."""
+    host = host.removeprefix("::ffff:")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+OVERHEAD_BYTES = 128
+"""Wire bytes allowed for a message, or for the headers of a call, beside its content."""
+QUIET_BYTES_A_S = 64
+"""Wire bytes a second allowed for a connection on which nothing is sent: keepalive pings."""
+OPENING_BYTES = 32 << 10
+"""Wire bytes allowed for opening a connection: a TLS handshake with its certificates."""
+RESPONSE_SHIFT = 7
+"""A response of 2**7 bytes allows one wire byte of flow control from its receiver."""
+FEW_BYTES = 64 << 10
+"""No deadline applies to a connection that holds no more."""
+LOOK_S = 0.1
+"""Pause between two looks, unless they are costly:"""
+LOOK_SHARE = 20
+"""a pause is at least this many times as long as the look before it took."""
+MIN_QUIET = 64
+"""Connections without a call whose counters are kept before any of them is dropped."""
+
+
+class OpenCall:
+    """One call that may have an unfinished message."""
+
+    __slots__ = ("begun_at", "counted_bytes", "cut", "max_bytes", "progressed", "reads", "since")
+
+    def __init__(
+        self, cut: Callable[[str], None], max_bytes: int, begun_at: int, since: float
+    ) -> None:
+        self.cut = cut
+        """Ends the call; the text says why."""
+        self.max_bytes = max_bytes
+        """Largest message that the call takes."""
+        self.counted_bytes = OVERHEAD_BYTES
+        """Wire bytes that are accounted for: of complete messages, and the allowances."""
+        self.progressed = False
+        """True if a message was completed since the last look."""
+        self.reads = True
+        """True while the call waits for a message; else gRPC holds one window of it at most."""
+        self.begun_at = begun_at
+        """Bytes that the connection had received when the present message may have begun."""
+        self.since = since
+        """When that was, in seconds of the loop's clock."""
+
+    def took(self, length: int) -> None:
+        """Account for a complete message of so many bytes."""
+        self.counted_bytes += length + OVERHEAD_BYTES
+        self.progressed = True
+
+
+class _Connection:
+    """The open calls of one connection, and what it holds."""
+
+    __slots__ = (
+        "calls", "counted_bytes", "ended_bytes", "held_bytes", "looked", "many_since", "received",
+    )  # fmt: skip
+
+    def __init__(self, now: float) -> None:
+        self.calls: dict[OpenCall, None] = {}
+        self.received = 0
+        """Bytes at the last look."""
+        self.ended_bytes = OPENING_BYTES
+        """Accounted for by calls that have ended."""
+        self.counted_bytes = 0
+        """Accounted for at the last look."""
+        self.held_bytes = 0
+        """Estimate of the unfinished messages at the last look."""
+        self.looked = now
+        self.many_since = math.inf
+        """Since when it has held more than FEW_BYTES; inf: it does not."""
+
+    def restart(self) -> None:
+        """Begin anew: the kernel counts another connection of the same peer."""
+        self.received = 0
+        self.counted_bytes -= OPENING_BYTES
+        for call in self.calls:
+            call.begun_at = 0
+
+    def look(self, received: int, now: float) -> None:
+        """Estimate what the connection holds."""
+        grown, before = received - self.received, self.received
+        counted = self.ended_bytes + sum(call.counted_bytes for call in self.calls)
+        allowed = counted - self.counted_bytes + int(QUIET_BYTES_A_S * (now - self.looked))
+        self.received, self.counted_bytes, self.looked = received, counted, now
+        oldest, windows_bytes = received, 0
+        for call in self.calls:
+            if call.progressed:
+                call.progressed, call.begun_at, call.since = False, before, now
+            if not call.reads:
+                windows_bytes += STREAM_WINDOW_BYTES
+            elif call.begun_at < oldest:
+                oldest = call.begun_at
+        self.held_bytes = min(
+            max(0, self.held_bytes + grown - allowed), received - oldest + windows_bytes
+        )
+        if self.held_bytes <= FEW_BYTES:
+            self.many_since = math.inf
+        elif self.many_since == math.inf:
+            self.many_since = now
+
+    @property
+    def most_bytes(self) -> int:
+        """Largest total size of unfinished messages of its calls, with room for framing."""
+        return sum(call.max_bytes + (call.max_bytes >> 4) + FEW_BYTES for call in self.calls)
+
+
+class Received(Protocol):
+    """Counts the bytes that connections have received."""
+
+    def of(self, peer: str) -> int | None:
+        """Return the bytes received from a peer so far; None: its connection is not known."""
+
+    def find(self) -> None:
+        """Look for the connections that are open now."""
+
+
+class UnfinishedMessages:
+    """The unfinished messages of all connections. Pure, but for ``received``.
+
+    All connections together hold ``max_total_bytes``, and those of one address no more of it than
+    they leave to others. A call that holds a part of a message for ``timeout_s`` is cut.
+    """
+
+    def __init__(self, received: Received, max_total_bytes: int, timeout_s: float) -> None:
+        self._received = received
+        self._max_total_bytes, self._timeout_s = max_total_bytes, timeout_s
+        self._connections: dict[str, _Connection] = {}
+        self._quiet: dict[str, _Connection] = {}
+        """Without an open call."""
+        self._max_quiet = MIN_QUIET
+        """When there are more of these, those that have closed are dropped."""
+        self.total_bytes = 0
+        """Estimate at the last look."""
+
+    def __bool__(self) -> bool:
+        """True while a call is open."""
+        return bool(self._connections)
+
+    def begin(self, peer: str, cut: Callable[[str], None], max_bytes: int, now: float) -> OpenCall:
+        """Watch a call until ``end``."""
+        connection = self._connections.get(peer)
+        if connection is None:
+            connection = self._quiet.pop(peer, None) or _Connection(now)
+            self._connections[peer] = connection
+        call = OpenCall(cut, max_bytes, connection.received, now)
+        connection.calls[call] = None
+        return call
+
+    def end(self, peer: str, call: OpenCall) -> None:
+        """Watch a call no longer."""
+        connection = self._connections[peer]
+        del connection.calls[call]
+        connection.ended_bytes += call.counted_bytes
+
+    def look(self, now: float) -> None:
+        """Cut what holds too much, or for too long."""
+        received = {peer: self._received.of(peer) for peer in self._connections}
+        unknown = [peer for peer, count in received.items() if count is None]
+        if unknown:
+            self._received.find()
+            received.update((peer, self._received.of(peer)) for peer in unknown)
+        held: Counter[str] = Counter()
+        for peer, count in received.items():
+            connection = self._connections[peer]
+            if count is not None:
+                if count < connection.received:
+                    connection.restart()
+                connection.look(count, now)
+            if not connection.calls:
+                self._rest(peer)
+            elif connection.held_bytes > connection.most_bytes:
+                self._cut(connection, f"{connection.held_bytes} bytes of messages too large")
+            else:
+                self._cut_late(connection, now)
+            held[host_of(peer)] += connection.held_bytes
+        self.total_bytes = held.total()
+        self._share(held)
+
+    def _rest(self, peer: str) -> None:
+        """Keep what is known of a connection without calls, as long as it may have others."""
+        connection = self._quiet[peer] = self._connections.pop(peer)
+        connection.held_bytes = 0
+        if len(self._quiet) > self._max_quiet:
+            self._quiet = {
+                one: kept for one, kept in self._quiet.items() if self._received.of(one) is not None
+            }
+            self._max_quiet = 2 * len(self._quiet) + MIN_QUIET
+
+    def _cut_late(self, connection: _Connection, now: float) -> None:
+        """Cut the calls whose message has taken too long."""
+        if now - connection.many_since < self._timeout_s:
+            return
+        for call in list(connection.calls):
+            if call.reads and now - call.since >= self._timeout_s:
+                call.cut(f"a message was not complete within {self._timeout_s:g} s")
+                connection.held_bytes, connection.many_since = 0, math.inf
+
+    def _share(self, held: Counter[str]) -> None:
+        """Cut connections of the address that holds most until it leaves as much to others."""
+        while held:
+            host, most = held.most_common(1)[0]
+            if most <= self._max_total_bytes - self.total_bytes:
+                return
+            largest = max(
+                (one for peer, one in self._connections.items() if host_of(peer) == host),
+                key=lambda one: one.held_bytes,
+            )
+            size = largest.held_bytes
+            self._cut(largest, f"{most} bytes of unfinished messages from {host}")
+            held[host] -= size
+            self.total_bytes -= size
+
+    def _cut(self, connection: _Connection, why: str) -> None:
+        connection.held_bytes, connection.many_since = 0, math.inf
+        for call in list(connection.calls):
+            call.cut(why)
+
+
+class UnfinishedWatch:
+    """Looks at the unfinished messages of one node's listeners as long as calls are open."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, max_total_bytes: int, timeout_s: float
+    ) -> None:
+        self._loop = loop
+        self._messages = UnfinishedMessages(ReceivedBytes(), max_total_bytes, timeout_s)
+        self._due = False
+
+    @property
+    def total_bytes(self) -> int:
+        """Estimate at the last look, in bytes."""
+        return self._messages.total_bytes
+
+    @contextmanager
+    def call(self, peer: str, cut: Callable[[str], None], max_bytes: int) -> Iterator[OpenCall]:
+        """Watch a call; ``cut`` is called in a turn of the loop of its own."""
+        call = self._messages.begin(peer, cut, max_bytes, self._loop.time())
+        self._look_in(LOOK_S)
+        try:
+            yield call
+        finally:
+            self._messages.end(peer, call)
+
+    def _look_in(self, pause_s: float) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_later(pause_s, self._look)
+
+    def _look(self) -> None:
+        self._due = False
+        begun = thread_time()
+        self._messages.look(self._loop.time())
+        if self._messages:
+            self._look_in(max(LOOK_S, LOOK_SHARE * (thread_time() - begun)))
+
 
 UNARY = "unary"
 """The pool of everything that is no conversation: unary calls, health, reflection."""

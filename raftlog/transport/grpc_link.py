@@ -14,19 +14,16 @@ import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol
 
+import grpc
+import grpc.aio
+
 from raftlog.errors import ApiError
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS, ITEM_MEMORY_BYTES, ITEMS_A_SLICE
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation
-from raftlog.transport.base_link import PEER_ENDED, BaseLink
-from raftlog.transport.bounds import Bounds
-from raftlog.transport.complaints import Complaint
+from raftlog.transport.bounds import RESPONSE_SHIFT, Bounds, Complaint, OpenCall
 from raftlog.transport.conversations import WIRES, MalformedMessageError, TooManyItemsError
-from raftlog.transport.lane import LaneError
-from raftlog.transport.unfinished import RESPONSE_SHIFT, OpenCall
-
-import grpc  # isort: skip
-import grpc.aio  # isort: skip
+from raftlog.transport.lanes import LaneError
+from raftlog.transport.links import PEER_ENDED, BaseLink
 
 FEW_BYTES = 1024
 """A message of no more is parsed whole, before it is known how many items it has."""

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from raftlog.logger import get_logger
 from raftlog.transport.api import Conversation, Dialer, DialHandler, Link, Probe
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 
 log = get_logger(__name__)
 

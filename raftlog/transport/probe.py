@@ -1,6 +1,8 @@
-"""A raw TCP connect: whether a process listens there.
+"""What answers at an address: a raw TCP connect, and a TLS handshake.
 
-REFUSED is the evidence of death that lets an election start at once.
+The refusal of a TCP connect is the evidence of death that lets an election start at once. The
+handshake finds out why a TLS connection fails, in words of certificates: gRPC names the cause in
+words of its library, or says only that the socket was closed.
 
 Why: docs/decisions/002-elections-by-proof-of-death.md
 """
@@ -9,12 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from raftlog.errors import ConfigError
 from raftlog.transport.api import Probe
+from raftlog.transport.certificates import TlsFiles, at_text, invalid_now, times_of_der
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -108,3 +114,138 @@ async def _connect(family: int, sockaddr: tuple[object, ...]) -> Probe:
         except OSError:
             return Probe.SILENT
     return Probe.ACCEPTED
+
+
+_H2 = "h2"
+_EXPIRED, _NOT_YET_VALID = 10, 9
+_STRANGER = frozenset({2, 18, 19, 20, 21})
+_NAME = frozenset({62, 64})
+"""Codes of OpenSSL's verification."""
+_PLAINTEXT_REASONS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
+
+
+class TlsTrouble(StrEnum):
+    """What is in the way."""
+
+    NONE = ""
+    """Nothing, as far as can be seen."""
+    PLAINTEXT = "plaintext"
+    """The port speaks no TLS."""
+    WANTS_TLS = "wants TLS"
+    """It speaks TLS, and we do not."""
+    NOT_H2 = "not h2"
+    """It speaks TLS, and not gRPC: an HTTP server."""
+    EXPIRED = "expired"
+    """Its certificate was valid once."""
+    NOT_YET_VALID = "not yet valid"
+    """Its certificate will be valid: or the clock here, or that of its authority, is wrong."""
+    OTHER_AUTHORITY = "other authority"
+    OTHER_NAME = "other name"
+    OWN_EXPIRED = "own expired"
+    """It hangs up, and the certificate here has expired, or is not valid yet."""
+    OWN_REFUSED = "own refused"
+    """It hangs up on the certificate here, or on there being none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSeen:
+    """``text``: a predicate about the address, such as ``speaks no TLS``."""
+
+    trouble: TlsTrouble
+    text: str = ""
+
+
+NOTHING = TlsSeen(TlsTrouble.NONE)
+
+
+def tls_trouble(host: str, port: int, files: TlsFiles, timeout_s: float) -> TlsSeen:
+    """Connect as a client with these files does. Never raises for what the other side does.
+
+    Blocks for ``timeout_s`` a step.
+    """
+    try:
+        context = _context(files)
+    except (OSError, ValueError):
+        return NOTHING  # Who connects says what is wrong with the files.
+    try:
+        with _connected(context, host, port, timeout_s) as connection:
+            if connection.selected_alpn_protocol() != _H2:
+                return TlsSeen(TlsTrouble.NOT_H2, "answers as an HTTP server, not gRPC")
+            # A server of gRPC begins to speak, or has looked at our certificate and hangs up.
+            hung_up = not connection.recv(1)
+    except ssl.SSLCertVerificationError as error:
+        return _of_certificate(error.verify_code, host, port, timeout_s)
+    except ssl.SSLError as error:
+        if (error.reason or "") in _PLAINTEXT_REASONS:
+            return TlsSeen(TlsTrouble.PLAINTEXT, "speaks no TLS")
+        return _of_own(files) if "ALERT" in (error.reason or "") else NOTHING
+    except OSError:
+        return NOTHING
+    return _of_own(files) if hung_up else NOTHING
+
+
+def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
+    """Whether it does, with whatever certificate."""
+    try:
+        with _connected(_context(None), host, port, timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def _connected(context: ssl.SSLContext, host: str, port: int, timeout_s: float) -> ssl.SSLSocket:
+    plain = socket.create_connection((host, port), timeout_s)
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _context(files: TlsFiles | None) -> ssl.SSLContext:
+    """A client's; None: it takes whatever certificate it is shown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # What gRPC's own library accepts must not fail here.
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    context.set_alpn_protocols([_H2])
+    if files is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    context.load_verify_locations(files.ca)
+    if files.certificate is not None:
+        context.load_cert_chain(files.certificate, files.key, password="")
+    return context
+
+
+def _of_certificate(code: int, host: str, port: int, timeout_s: float) -> TlsSeen:
+    if code in {_EXPIRED, _NOT_YET_VALID}:
+        began, ends = times_of_der(_certificate_of(host, port, timeout_s))
+        if code == _EXPIRED:
+            return TlsSeen(TlsTrouble.EXPIRED, f"shows a certificate that expired{at_text(ends)}")
+        return TlsSeen(
+            TlsTrouble.NOT_YET_VALID, f"shows a certificate that is not valid until{at_text(began)}"
+        )
+    if code in _STRANGER:
+        return TlsSeen(TlsTrouble.OTHER_AUTHORITY, "shows a certificate of another authority")
+    if code in _NAME:
+        return TlsSeen(TlsTrouble.OTHER_NAME, f"shows a certificate that does not name {host}")
+    return NOTHING
+
+
+def _of_own(files: TlsFiles) -> TlsSeen:
+    """Why it may have hung up."""
+    if files.certificate is None:
+        return TlsSeen(TlsTrouble.OWN_REFUSED, "hangs up on a client without a certificate")
+    if wrong := invalid_now(files.certificate):
+        return TlsSeen(TlsTrouble.OWN_EXPIRED, f"hangs up on {files.certificate}, which {wrong}")
+    return TlsSeen(TlsTrouble.OWN_REFUSED, f"hangs up on {files.certificate}")
+
+
+def _certificate_of(host: str, port: int, timeout_s: float) -> bytes:
+    """The certificate that it shows, whatever it is; DER. Empty: none was got."""
+    try:
+        with _connected(_context(None), host, port, timeout_s) as connection:
+            return connection.getpeercert(binary_form=True) or b""
+    except OSError:
+        return b""

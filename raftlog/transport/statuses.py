@@ -1,5 +1,5 @@
-"""Errors as gRPC tells them: a status, and in the trailing metadata the whole error and when to try
-again.
+"""Errors on the wire: the message of an exception, the gRPC status of a failed call, and the
+trailing metadata that holds the whole error and when to retry.
 """
 
 from __future__ import annotations
@@ -8,15 +8,48 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
+import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.wire_errors import error_to_wire
 from raftlog.wire.common.v1 import common_pb2
 
-import grpc  # isort: skip
+
+def error_to_wire(error: ApiError) -> common_pb2.Error:
+    """The message of an exception; the leader travels in the envelope beside it."""
+    return common_pb2.Error(
+        error_code=int(error.code),
+        error_message=error.message,
+        field=error.field,
+        outcome_unknown=error.outcome_unknown,
+        throttle_time_ms=error.throttle_time_ms,
+    )
+
+
+def error_from_wire(
+    error: common_pb2.Error, *, leader_id: int = -1, leader_endpoint: str = ""
+) -> ApiError:
+    """The exception of a message.
+
+    A code that we do not know becomes UNKNOWN_SERVER_ERROR and is named in the text.
+    """
+    message = error.error_message
+    try:
+        code = ErrorCode(error.error_code)
+    except ValueError:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        message = f"error code {error.error_code}: {message}"
+    return ApiError(
+        code,
+        message,
+        field=error.field,
+        outcome_unknown=error.outcome_unknown,
+        leader_id=leader_id,
+        leader_endpoint=leader_endpoint,
+        throttle_time_ms=error.throttle_time_ms,
+    )
+
 
 ERROR_METADATA_KEY = "raftlog-error-bin"
 """Trailing metadata of a failed call: the serialised common.Error."""

@@ -1,24 +1,33 @@
-"""Mutual TLS for the links: both sides show a certificate of the same authority, but for clients
-that have a token instead.
+"""Mutual TLS of links, and how each listener is secured (KIP-103).
+
+Both sides show a certificate of the same authority; a client with a token needs none. A node dials
+each endpoint with the credentials of that endpoint's listener.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import grpc
+
+from raftlog.endpoint import parse_endpoints
 from raftlog.errors import ConfigError
 from raftlog.key_file import exposed
 from raftlog.logger import get_logger
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.key_kinds import missing_usages, unusable_authorities, unusable_chain
-from raftlog.transport.reread import Reread, Stamp, stamp
-from raftlog.transport.tls_look import TlsFiles, invalid_now
-
-import grpc  # isort: skip
+from raftlog.transport.certificates import (
+    Reread,
+    Stamp,
+    TlsFiles,
+    invalid_now,
+    missing_usages,
+    stamp,
+    unusable_authorities,
+    unusable_chain,
+)
 
 log = get_logger(__name__)
 
@@ -228,3 +237,63 @@ class TlsConfig:
 
 def _text(pem: bytes) -> str:
     return pem.decode(errors="replace")
+
+
+Credentials = Callable[[], Any]
+"""Gives the gRPC credentials of the next connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSecurity:
+    """What a listener is served with. ``tls`` None: PLAINTEXT.
+
+    ``client_auth``: ssl.client.auth, whether its clients have to show a certificate.
+    """
+
+    tls: TlsConfig | None = None
+    client_auth: str = "required"
+    reflection: bool = True
+    """Whether gRPC reflection tells its services to everybody who asks."""
+
+    def server_credentials(self, *, require_certificates: bool = True) -> Any | None:
+        """None: PLAINTEXT. Raises ConfigError naming unreadable files."""
+        if self.tls is None:
+            return None
+        return self.tls.server_credentials(require_certificates=require_certificates)
+
+
+class Routes:
+    """Where an address leads: host:port, and the credentials for it."""
+
+    def __init__(
+        self, tls: Mapping[str, ClientTls | None], preferred: tuple[str, ...] = ()
+    ) -> None:
+        """``tls``: by the name of the listener to dial; "" is for addresses without a name.
+
+        ``preferred``: of a node that has several listeners, the first that it has of these is
+        dialled. Raises ConfigError naming unreadable files.
+        """
+        made: dict[ClientTls, Credentials] = {}
+        self._by_name: dict[str, Credentials | None] = {}
+        for name, one in tls.items():
+            if one is not None and one not in made:
+                made[one] = one.rereading_channel_credentials()
+            self._by_name[name] = None if one is None else made[one]
+        self._preferred = preferred
+
+    def lead(self, address: str) -> tuple[str, Credentials | None]:
+        """Of host:port, ``NAME://host:port``, or several of these (``endpoints_text``).
+
+        Where none of the preferred listeners is there, the first one is taken for the kind that
+        addresses without a name are of: it cannot be told better.
+        """
+        if "://" not in address:
+            return address, self._by_name[""]
+        endpoints = parse_endpoints(address)
+        known = {one.name: one for one in endpoints}
+        for name in self._preferred:
+            if name in known:
+                return known[name].address, self._by_name[name]
+        only = endpoints[0]
+        named = len(endpoints) == 1 and only.name in self._by_name
+        return only.address, self._by_name[only.name if named else ""]

@@ -1,40 +1,97 @@
-"""The services' unary methods, for foreign clients, on top of the handler of the streams.
+"""Unary methods for foreign clients, served by the handlers of the streams.
 
-A unary method's request is the body of one stream request, and its response the body of the
-stream's response; an error becomes a gRPC status, with the whole common.Error in the trailing
+The request of a unary method is the body of one stream request, its response the body of the
+stream's response. An error becomes a gRPC status, with the whole common.Error in the trailing
 metadata.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from raftlog import tracing
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import ANONYMOUS, PeerIdentity
 from raftlog.logger import get_logger
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.admitted import complaining, remembered
+from raftlog.transport.admission import complaining, remembered
+from raftlog.transport.api import LinkHandler
 from raftlog.transport.statuses import (
     ERROR_METADATA_KEY,
     LEADER_METADATA_KEY,
     STATUS,
     abort,
+    error_from_wire,
     peer_address,
 )
-from raftlog.transport.unary_link import Caller
-from raftlog.transport.wire_errors import error_from_wire
-
-import grpc  # isort: skip
 
 __all__ = ["ERROR_METADATA_KEY", "LEADER_METADATA_KEY", "STATUS", "Answer", "unary_handler"]
 
 log = get_logger(__name__)
+
+
+class Caller(NamedTuple):
+    """Who makes a unary call."""
+
+    address: str
+    identity: PeerIdentity = ANONYMOUS
+    listener: str = ""
+    complain: Callable[[str], None] | None = None
+    """Counts what it does and may not do; None: nobody counts."""
+
+
+class UnaryLink:
+    """Takes the one response."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self.identity, self.listener = caller.identity, caller.listener
+        self.response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def peer(self) -> str:
+        """Who has called, for logs."""
+        return self._caller.address
+
+    def send(self, message: Any) -> None:
+        """The response. The caller may have gone."""
+        if not self.response.done():
+            self.response.set_result(message)
+
+    def close(self, reason: str = "") -> None:
+        """There is nothing to close."""
+
+    def unknown_kind(self, what: str) -> None:
+        """A unary call has one kind."""
+
+    def malformed(self, what: str) -> None:
+        """The caller is told."""
+
+    def throttled(self, what: str) -> None:
+        """Nothing more comes on this link."""
+
+    def forbidden(self, what: str) -> None:
+        """The caller is told, and it is counted."""
+        if self._caller.complain is not None:
+            self._caller.complain(what)
+
+
+async def answer(handler: LinkHandler, request: Any, caller: Caller) -> Any:
+    """Have a handler of streams answer one request. The response, whatever it says."""
+    link = UnaryLink(caller)
+    handler.received(link, [request])
+    try:
+        return await link.response
+    finally:
+        # The caller may have hung up: what waits goes with it.
+        handler.closed(link, "the call is over")
 
 
 Answer = Callable[[Any, Caller], Awaitable[Any]]

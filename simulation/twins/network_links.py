@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from raftlog.config_writes.messages import ConfigReplies
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import WATCHES, Conversation
-from raftlog.transport.base_link import PEER_ENDED, BaseLink
 from raftlog.transport.conversations import WIRES, Wire
+from raftlog.transport.links import PEER_ENDED, BaseLink
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.errors import ConfigError
 from raftlog.transport.api import Acceptor, Conversation, DialHandler, LinkClosedError, Probe
-from raftlog.transport.base_link import log
-from raftlog.transport.dialing import BaseDialer
+from raftlog.transport.links import BaseDialer, log
 from raftlog.transport.probe import split_address
 from simulation.twins.loop import host_context
 from simulation.twins.network_links import Connection, SimLink, Site

@@ -20,7 +20,7 @@ from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.entities import Process
 from raftlog.storage.api import NO_NODE_ID, NodeIdentity
 from raftlog.storage.directory import format_storage, read_identity
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 
 CLUSTER = "c-1"
 

@@ -18,7 +18,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.image import Image
 from raftlog.transport.api import Conversation, Link
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.unary import Caller
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from raftlog.identity import NodeRule
-from raftlog.transport.peer_identity import identity_of
+from raftlog.transport.certificates import identity_of
 from raftlog.transport.tls import TlsConfig
 
 import grpc  # isort: skip

@@ -9,7 +9,6 @@ from command_lines import Raftlog
 
 from raftlog.errors import ErrorCode
 from raftlog.local.cluster import LocalCluster
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.unary import ERROR_METADATA_KEY
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc

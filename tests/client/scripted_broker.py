@@ -15,7 +15,7 @@ from client_world import refuses
 
 from raftlog.errors import ErrorCode
 from raftlog.transport.api import Conversation, Link
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

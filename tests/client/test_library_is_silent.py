@@ -29,13 +29,13 @@ async def main():
         assert error.code.name in ("REQUEST_TIMED_OUT", "NETWORK_EXCEPTION"), error
     else:
         raise AssertionError("answered by nobody")
-    from raftlog.transport import base_link
-    base_link.log.info("planted info", peer="x")
-    base_link.log.warning("planted warning", peer="x")
+    from raftlog.transport import links
+    links.log.info("planted info", peer="x")
+    links.log.warning("planted warning", peer="x")
     try:
         raise ValueError("planted cause")
     except ValueError:
-        base_link.log.exception("planted exception")
+        links.log.exception("planted exception")
     client.close()
     await transport.close()
 

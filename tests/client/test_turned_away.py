@@ -22,7 +22,7 @@ from raftlog.errors import (
     ThrottlingQuotaExceededError,
 )
 from raftlog.transport.api import Conversation
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 

@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport import grpc_runtime  # noqa: F401  (before grpc)
 from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.controller.v1 import controller_pb2_grpc

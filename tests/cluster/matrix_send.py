@@ -17,7 +17,7 @@ from matrix_world import World
 
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
-from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
+from raftlog.transport.grpc_transport import LINK_METADATA_KEY
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum

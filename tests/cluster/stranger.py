@@ -14,7 +14,7 @@ from raftlog.local.cluster import HOST
 from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
-from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
+from raftlog.transport.grpc_transport import LINK_METADATA_KEY
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.common.v1 import common_pb2 as common

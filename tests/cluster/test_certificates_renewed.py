@@ -16,8 +16,8 @@ from cluster_kit import PATIENCE_S, raftlog
 
 from raftlog.client.controller_client import ControllerClient
 from raftlog.local.cluster import LocalCluster
+from raftlog.transport.certificates import LOOK_AGAIN_S
 from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.reread import LOOK_AGAIN_S
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

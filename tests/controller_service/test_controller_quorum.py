@@ -18,7 +18,7 @@ from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.storage.api import NodeIdentity
 from raftlog.transport.api import Conversation, Link
-from raftlog.transport.unary_link import Caller, answer
+from raftlog.transport.unary import Caller, answer
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 from simulation.twins.disk import SimDisk

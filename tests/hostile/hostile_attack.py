@@ -19,9 +19,7 @@ from typing import Any
 from hostile_messages import Stranger, Target, targets
 from raw_http2 import RawHttp2
 
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.lane import HEADER_BYTES
-from raftlog.transport.lane_offer import ASK_KEY, GREETING, TICKET_BYTES, offered
+from raftlog.transport.lanes import ASK_KEY, GREETING, HEADER_BYTES, TICKET_BYTES, offered
 from raftlog.transport.unary import ERROR_METADATA_KEY
 from raftlog.wire.common.v1 import common_pb2
 

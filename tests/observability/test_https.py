@@ -19,9 +19,9 @@ from raftlog.observability.http_rules import HttpRules
 from raftlog.observability.http_server import HttpServer
 from raftlog.observability.registry import MetricsRegistry
 from raftlog.resource_limits import HTTP_MAX_CONNECTIONS
-from raftlog.transport import reread
+from raftlog.transport import certificates
 from raftlog.transport.tls import TlsConfig
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.unary import Caller
 
 NEEDED = "a client certificate is needed\n"
 
@@ -143,7 +143,7 @@ async def test_plain_http_is_not_answered_there(tmp_path: Path) -> None:
 async def test_renewed_files_count_for_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reread, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
     old, new = trustme.CA(), trustme.CA()
     async with serving(put(tmp_path / "node", old, [old])) as address:
         assert (await get(address, "/metrics", client(old, old)))[0] == 200

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from raftlog.observability.logs import setup_logging
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport import grpc_runtime  # noqa: F401  (before grpc)
 
 import grpc.aio  # isort: skip
 from grpc._cython import cygrpc  # isort: skip

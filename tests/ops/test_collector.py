@@ -19,7 +19,7 @@ from raftlog.observability.journal import Kind
 from raftlog.ops.collector import GRACE, Collector, nodes_of
 from raftlog.ops.evidence import BrokersAnswer, BrokerState, QuorumAnswer, Reach, Survey
 from raftlog.ops.evidence import Timeline as Told
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
+from raftlog.transport import grpc_runtime  # noqa: F401  (before grpc)
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.node.v1 import node_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb

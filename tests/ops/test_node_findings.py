@@ -24,7 +24,7 @@ from raftlog.metadata.causes import Cause
 from raftlog.ops.doctor import Verdict, diagnose, verdict
 from raftlog.ops.evidence import AskedNode, BrokerState, NodeAnswer, NodeReport, Reach, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
-from raftlog.transport.tls_look import TlsSeen, TlsTrouble
+from raftlog.transport.probe import TlsSeen, TlsTrouble
 
 GIB = 1 << 30
 T = TlsTrouble

@@ -25,7 +25,7 @@ from raftlog.security.jwks import JWKS_MAX_BYTES, KeySet
 from raftlog.security.jwks_fetch import FetchError, fetch_keys
 from raftlog.security.key_sources import EndpointKeys, FileKeys
 from raftlog.security.refresh import RefreshPlan
-from raftlog.transport import reread
+from raftlog.transport import certificates
 
 US = Issuer()
 URL = "https://issuer.example/jwks"
@@ -287,7 +287,7 @@ def write(path: Path, content: bytes) -> None:
 async def test_a_file_is_read_again_when_it_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reread, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
     path, other = tmp_path / "jwks.json", Issuer("k2")
     write(path, US.jwks())
     keys = FileKeys(path)

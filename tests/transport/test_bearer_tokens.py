@@ -34,17 +34,20 @@ from raftlog.security.node_claims import refusal_of
 from raftlog.security.token_rules import TokenRules
 from raftlog.security.tokens import Tokens
 from raftlog.transport.api import Acceptors, Conversation, Link
-from raftlog.transport.complaints import Complaint
+from raftlog.transport.bounds import Complaint
 from raftlog.transport.conversations import WIRES
-from raftlog.transport.grpc_dialer import LINK_METADATA_KEY
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.grpc_transport import GrpcTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.grpc_transport import (
+    LINK_METADATA_KEY,
+    GrpcTransport,
+    NoTokenError,
+    TokenSource,
+    token_file,
+)
 from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.transport.tls import TlsConfig, TlsTrust
-from raftlog.transport.token_source import NoTokenError, TokenSource, token_file
-from raftlog.transport.unary import unary_handler
-from raftlog.transport.unary_link import Caller, answer
+from raftlog.transport.unary import Caller, answer, unary_handler
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as controller
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum

@@ -18,12 +18,11 @@ from test_grpc_transport import issue
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
 from raftlog.config_writes.messages import ConfigReplies, ConfigWrite, ConfigWrites
-from raftlog.transport import laned_link
+from raftlog.transport import lane_link
 from raftlog.transport.api import Acceptor, Conversation, Link, TransportLimits
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.lane import HEADER_BYTES, READ_AHEAD_BYTES, Lane
-from raftlog.transport.lane_offer import LOOKS_AFTER_REQUESTS
+from raftlog.transport.lanes import HEADER_BYTES, LOOKS_AFTER_REQUESTS, READ_AHEAD_BYTES, Lane
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -195,7 +194,7 @@ def test_a_request_that_waits_keeps_those_behind_it_on_the_stream_for_a_moment_o
                 caller.send()
                 await until(lambda wanted=FEW + count: len(caller.ids) == wanted)  # type: ignore[misc]
             assert not caller.moved()
-            assert getattr(link, "_hold_every") > laned_link.HOLD_AFTER_REQUESTS  # noqa: B009
+            assert getattr(link, "_hold_every") > lane_link.HOLD_AFTER_REQUESTS  # noqa: B009
             link_of, number = waiting[0]
             link_of.send(pb.ControllerResponse(correlation_id=number))
             await until(lambda: len(caller.ids) == caller.asked)
@@ -211,7 +210,7 @@ def test_a_request_that_waits_keeps_those_behind_it_on_the_stream_for_a_moment_o
 def test_who_always_has_a_request_under_way_moves_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(laned_link, "HOLD_MAX_S", 10.0)
+    monkeypatch.setattr(lane_link, "HOLD_MAX_S", 10.0)
 
     async def scenario() -> None:
         async with world() as at:
@@ -235,8 +234,8 @@ def test_who_always_has_a_request_under_way_moves_all_the_same(
 
 
 def test_what_is_held_when_the_link_ends_is_lost_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laned_link, "HOLD_MAX_S", 10.0)
-    monkeypatch.setattr(laned_link, "HOLD_AFTER_REQUESTS", 1)
+    monkeypatch.setattr(lane_link, "HOLD_MAX_S", 10.0)
+    monkeypatch.setattr(lane_link, "HOLD_AFTER_REQUESTS", 1)
 
     async def scenario() -> None:
         async with world() as at:

@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 
 from raftlog.identity import ANONYMOUS, PeerIdentity
-from raftlog.transport.connections import Connections
+from raftlog.transport.bounds import Connections
 
 ALICE = PeerIdentity("CN=alice", frozenset({"CN=alice"}), "ab")
 BOB = PeerIdentity("CN=alice", frozenset({"CN=alice"}), "ab", "User:bob")

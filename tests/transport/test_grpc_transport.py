@@ -21,9 +21,9 @@ from structlog.testing import capture_logs
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.transport import grpc_env, probe  # noqa: F401  (grpc_env before grpc)
+from raftlog.transport import probe
 from raftlog.transport.api import Conversation, LinkClosedError, Probe
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc
@@ -206,7 +206,7 @@ import asyncio, sys
 sys.path.insert(0, "tests/transport")
 from transport_worlds import Recorder, echo
 from raftlog.transport.api import Conversation
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 
 async def main():
     listener = await GrpcServerTransport().listen(sys.argv[1], {Conversation.CONTROLLER: Recorder(echo).accept})
@@ -399,8 +399,8 @@ def test_closing_leaves_no_thread_behind() -> None:
 PING_PONG = """
 import asyncio, sys, time
 {prelude}
-from raftlog.transport.grpc_env import event_engine_cpu_s, event_engine_state
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_runtime import event_engine_cpu_s, event_engine_state
+from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.api import Conversation
 from raftlog.transport.rpc_client import RpcClient
 sys.path.insert(0, "tests/transport")
@@ -471,7 +471,7 @@ import asyncio, subprocess, sys
 from pathlib import Path
 from raftlog.transport.api import Conversation
 from raftlog.transport.rpc_client import RpcClient
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 sys.path.insert(0, "tests/transport")
 from transport_worlds import Recorder, echo, request
 

@@ -19,12 +19,11 @@ from transport_worlds import LIMITS, Recorder, World, connect, echo, request, ru
 from raftlog.errors import ErrorCode
 from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS
 from raftlog.transport.api import Acceptor, Conversation, Link
-from raftlog.transport.complaints import LOGGED_A_PERIOD, Complaint
+from raftlog.transport.bounds import LOGGED_A_PERIOD, Complaint
 from raftlog.transport.grpc_link import FEW_BYTES, THROTTLED_RESTS
 from raftlog.transport.statuses import ERROR_METADATA_KEY, PUSHBACK_KEY, RICH_STATUS_KEY
 from raftlog.transport.turns import Turns
-from raftlog.transport.unary import unary_handler
-from raftlog.transport.unary_link import Caller
+from raftlog.transport.unary import Caller, unary_handler
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2

@@ -16,15 +16,17 @@ from test_lanes import Pair, fetch, pair
 from transport_worlds import LIMITS, until
 
 from raftlog.transport.api import Conversation, TransportLimits
-from raftlog.transport.complaints import Complaint
-from raftlog.transport.lane import HEADER_BYTES, LaneError
-from raftlog.transport.lane_listener import MAX_FOLLOWERS, MAX_STRANGERS
-from raftlog.transport.lane_offer import (
+from raftlog.transport.bounds import Complaint
+from raftlog.transport.lanes import (
     ASK_KEY,
     GREETING,
+    HEADER_BYTES,
+    MAX_FOLLOWERS,
+    MAX_STRANGERS,
     PORT_KEY,
     TICKET_BYTES,
     TICKET_KEY,
+    LaneError,
     Offer,
     asks_for_lane,
     connect,

@@ -19,13 +19,12 @@ from test_grpc_transport import issue
 from transport_worlds import LIMITS, Recorder, until
 
 from raftlog.errors import ConfigError
-from raftlog.transport import laned_link
+from raftlog.transport import lane_link
 from raftlog.transport.api import Acceptor, Conversation, Link, LinkClosedError, TransportLimits
-from raftlog.transport.complaints import Complaint
-from raftlog.transport.grpc_dialer import GrpcDialer
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.lane import HEADER_BYTES, Lane
-from raftlog.transport.lane_offer import OF_NODES
+from raftlog.transport.bounds import Complaint
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.grpc_transport import GrpcDialer
+from raftlog.transport.lanes import HEADER_BYTES, OF_NODES, Lane
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.quorum.v1 import quorum_pb2
 
@@ -276,8 +275,8 @@ def test_beside_tls_there_is_no_lane(tmp_path: Path) -> None:
 def test_a_port_that_cannot_be_reached_is_said_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(laned_link, "RETRY_MIN_S", 0.01)
-    monkeypatch.setattr(laned_link, "RETRY_MAX_S", 0.02)
+    monkeypatch.setattr(lane_link, "RETRY_MIN_S", 0.01)
+    monkeypatch.setattr(lane_link, "RETRY_MAX_S", 0.02)
 
     async def scenario() -> None:
         with capture_logs() as logs:

@@ -19,10 +19,10 @@ from transport_worlds import LIMITS, Recorder, until
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Acceptor, Conversation, Link, TransportLimits
-from raftlog.transport.complaints import Complaint
+from raftlog.transport.bounds import Complaint
 from raftlog.transport.conversations import WIRES
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.lane_offer import GREETING, TICKET_BYTES
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.lanes import GREETING, TICKET_BYTES
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2

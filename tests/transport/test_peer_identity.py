@@ -14,8 +14,7 @@ from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
 from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
-from raftlog.transport.peer_identity import identity_of, identity_of_der
+from raftlog.transport.certificates import identity_of, identity_of_der
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

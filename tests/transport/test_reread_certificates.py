@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from transport_worlds import Recorder, World, connect, echo, request, run_real, until
 
 from raftlog.errors import ConfigError
-from raftlog.transport import reread
+from raftlog.transport import certificates
 from raftlog.transport.api import Conversation
-from raftlog.transport.reread import LOOK_AGAIN_S, Reread
+from raftlog.transport.certificates import LOOK_AGAIN_S, Reread
 from raftlog.transport.tls import TlsConfig
 
 
@@ -152,7 +152,7 @@ def issue(authority: trustme.CA, directory: Path, name: str, trusted: bytes) -> 
 def test_a_renewed_certificate_and_another_authority_take_effect_at_the_next_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reread, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
     old, new = trustme.CA(), trustme.CA()
     before, both, after = (
         old.cert_pem.bytes(), old.cert_pem.bytes() + new.cert_pem.bytes(), new.cert_pem.bytes(),

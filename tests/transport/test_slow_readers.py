@@ -15,7 +15,7 @@ from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_link import FEW_BYTES, UNBUDGETED_BYTES, GrpcLink
-from raftlog.transport.laned_link import ServedLanedLink
+from raftlog.transport.lane_link import ServedLanedLink
 from raftlog.wire.controller.v1 import controller_pb2
 
 

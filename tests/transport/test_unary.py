@@ -8,13 +8,22 @@ from structlog.testing import capture_logs
 from transport_worlds import Recorder, World, echo, run_real
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.transport import grpc_env  # noqa: F401  (before grpc)
 from raftlog.transport.api import Conversation
-from raftlog.transport.complaints import Complaint
-from raftlog.transport.statuses import LEADER_ENDPOINT_METADATA_KEY, RICH_STATUS_KEY
-from raftlog.transport.unary import ERROR_METADATA_KEY, LEADER_METADATA_KEY, STATUS, unary_handler
-from raftlog.transport.unary_link import Caller, UnaryLink
-from raftlog.transport.wire_errors import error_from_wire, error_to_wire
+from raftlog.transport.bounds import Complaint
+from raftlog.transport.statuses import (
+    LEADER_ENDPOINT_METADATA_KEY,
+    RICH_STATUS_KEY,
+    error_from_wire,
+    error_to_wire,
+)
+from raftlog.transport.unary import (
+    ERROR_METADATA_KEY,
+    LEADER_METADATA_KEY,
+    STATUS,
+    Caller,
+    UnaryLink,
+    unary_handler,
+)
 from raftlog.wire.broker.v1 import broker_pb2, broker_pb2_grpc
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc

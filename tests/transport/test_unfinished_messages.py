@@ -20,17 +20,16 @@ from transport_worlds import LIMITS, Recorder, World, connect, echo, request, ru
 
 from raftlog.resource_limits import STREAM_WINDOW_BYTES
 from raftlog.transport.api import Conversation
-from raftlog.transport.complaints import Complaint
-from raftlog.transport.lane import HEADER_BYTES, Lane
-from raftlog.transport.lane_listener import UnfinishedFrame
-from raftlog.transport.socket_bytes import ReceivedBytes
-from raftlog.transport.unfinished import (
+from raftlog.transport.bounds import (
     FEW_BYTES,
     LOOK_S,
     OPENING_BYTES,
+    Complaint,
     OpenCall,
+    ReceivedBytes,
     UnfinishedMessages,
 )
+from raftlog.transport.lanes import HEADER_BYTES, Lane, UnfinishedFrame
 
 MIB = 1 << 20
 TOTAL, TIMEOUT_S = 16 * MIB, 10.0

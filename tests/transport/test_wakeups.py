@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
-from raftlog.transport.wakeups import FEW_BYTES, SKIPPED, _TakesAll, take_all_wakeups
+from raftlog.transport.grpc_runtime import FEW_BYTES, SKIPPED, _TakesAll, take_all_wakeups
+from raftlog.transport.grpc_server import GrpcServerTransport
 
 import grpc  # isort: skip
 import grpc.aio  # isort: skip

@@ -13,7 +13,7 @@ from typing import Any
 import uvloop
 
 from raftlog.transport.api import Conversation, Link, ServerTransport, Transport, TransportLimits
-from raftlog.transport.grpc_server_transport import GrpcServerTransport
+from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2
 from simulation.twins.loop import run as run_virtual

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from raftlog.resource_limits import RESERVED_DESCRIPTORS, TransportLimits
-from raftlog.transport.descriptors import connections_allowed, lanes_allowed
+from raftlog.transport.node_transport import connections_allowed, lanes_allowed
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,8 @@ import trustme
 
 from raftlog.client.admission import require_listener
 from raftlog.errors import ApiError
-from raftlog.transport.tls_look import (
-    TlsFiles,
-    TlsSeen,
-    TlsTrouble,
-    first_end,
-    speaks_tls,
-    tls_trouble,
-)
+from raftlog.transport.certificates import TlsFiles, first_end
+from raftlog.transport.probe import TlsSeen, TlsTrouble, speaks_tls, tls_trouble
 
 import grpc  # isort: skip
 

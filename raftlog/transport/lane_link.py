@@ -19,26 +19,27 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import grpc.aio
+
 from raftlog.config_writes.messages import Framed
 from raftlog.logger import get_logger
 from raftlog.transport.api import Conversation
-from raftlog.transport.base_link import BaseLink
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.conversations import MalformedMessageError, TooManyItemsError
 from raftlog.transport.grpc_link import FEW_BYTES, GrpcLink, Stream
-from raftlog.transport.lane import Lane, LaneError
-from raftlog.transport.lane_offer import (
+from raftlog.transport.lanes import (
     LANED,
     LOOKS_AFTER_REQUESTS,
     OF_NODES,
     RETRY_MAX_S,
     RETRY_MIN_S,
+    Lane,
+    LaneError,
     Offer,
     connect,
 )
+from raftlog.transport.links import BaseLink
 from raftlog.transport.probe import split_address
-
-import grpc.aio  # isort: skip
 
 log = get_logger(__name__)
 

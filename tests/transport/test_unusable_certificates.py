@@ -17,11 +17,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from structlog.testing import capture_logs
 
 from raftlog.errors import ConfigError
-from raftlog.transport import (
-    grpc_env,  # noqa: F401  (before grpc)
-    reread,
-)
-from raftlog.transport.key_kinds import unusable_chain
+from raftlog.transport import certificates
+from raftlog.transport.certificates import unusable_chain
 from raftlog.transport.tls import TlsConfig, TlsTrust
 
 import grpc  # isort: skip
@@ -171,7 +168,7 @@ def test_signature_is_refused_when_no_handshake_with_it_succeeds(tmp_path: Path)
 def test_renewal_with_an_unusable_key_keeps_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reread, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(certificates, "LOOK_AGAIN_S", 0.0)
     current = files(tmp_path).rereading_channel_credentials()
     before = current()
     files(tmp_path, "Ed25519")

@@ -1,0 +1,426 @@
+"""Certificates: the keys and signatures that gRPC's TLS library accepts, validity, the identity in
+a peer's certificate, and objects that are made again when their files have changed.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raftlog.identity import ANONYMOUS, PeerIdentity
+
+if TYPE_CHECKING:
+    from cryptography import x509
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from raftlog.errors import ConfigError
+from raftlog.logger import get_logger
+
+log = get_logger(__name__)
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_EC = "2a8648ce3d0201"
+_PSS = "2a864886f70d01010a"
+_OWN_KEYS = {
+    "2a864886f70d010101": "RSA",
+    f"{_EC}/2a8648ce3d030107": "P-256",
+    f"{_EC}/2b81040022": "P-384",
+}
+"""Object identifiers, as hexadecimal DER; of a key on a curve with that of the curve."""
+_AUTHORITY_KEYS = {
+    **_OWN_KEYS,
+    f"{_EC}/2b81040021": "P-224",
+    f"{_EC}/2b81040023": "P-521",
+    "2b6570": "Ed25519",
+}
+_OTHER_KEYS = {
+    "2b6571": "Ed448",
+    "2a8648ce380401": "DSA",
+    _PSS: "RSA-PSS",
+    f"{_EC}/2b8104000a": "secp256k1",
+}
+_NAMES = _AUTHORITY_KEYS | _OTHER_KEYS
+_PSS_PARAMETERS = (
+    "3034a00f300d06096086480165030402{hash:02x}0500a11c301a06092a864886f70d010108300d06096086480165"
+    "030402{hash:02x}0500a2030201{salt:02x}"
+)
+"""The hash is that of the mask, too, and the salt as long as the hash."""
+_SIGNATURES = frozenset(
+    {
+        *(f"2a864886f70d0101{hash_:02x}" for hash_ in (5, 11, 12, 13, 14)),  # RSA with SHA-1, -2
+        "2a8648ce3d0401",  # ECDSA with SHA-1
+        *(f"2a8648ce3d0403{hash_:02x}" for hash_ in (1, 2, 3, 4)),  # ECDSA with SHA-2
+        "2b6570",
+        *(_PSS + _PSS_PARAMETERS.format(hash=one, salt=16 + 16 * one) for one in (1, 2, 3)),
+    }
+)
+"""SHA-1: OpenSSL decides."""
+
+
+def unusable_chain(pem: str) -> str:
+    """Return what is wrong with a node's or client's own certificate and those below it; empty:
+    nothing.
+    """
+    for number, (key, signature) in enumerate(map(_kinds, _certificates(pem))):
+        usable = _AUTHORITY_KEYS if number else _OWN_KEYS
+        if key not in usable:
+            return _wrong(f"a certificate with {_key_name(key)}", usable)
+        if signature not in _SIGNATURES:
+            return _wrong("a certificate that is signed in another way", usable)
+    return ""
+
+
+def unusable_authorities(pem: str) -> str:
+    """Return what is wrong with a file of authorities; empty: nothing."""
+    for key, _ in map(_kinds, _certificates(pem)):
+        if key not in _AUTHORITY_KEYS:
+            return _wrong(f"an authority with {_key_name(key)}", _AUTHORITY_KEYS)
+    return ""
+
+
+def missing_usages(pem: str, *, dials: bool) -> list[str]:
+    """Return the extended key usages that a node's own certificate lacks; one without any such
+    extension has all. ``dials``: it is a client's, too.
+    """
+    _, found, behind = _certificates(pem)[0].partition(_EXTENDED_KEY_USAGE)
+    if not found:
+        return []
+    octets = next(content for tag, content in _elements(behind) if tag == _OCTETS)
+    ((_, purposes),) = _elements(octets)
+    there = {content.hex() for _, content in _elements(purposes)}
+    wanted = {"serverAuth": "2b06010505070301"} | (
+        {"clientAuth": "2b06010505070302"} if dials else {}
+    )
+    return [] if _ANY_USAGE in there else [name for name, id_ in wanted.items() if id_ not in there]
+
+
+def _wrong(what: str, usable: dict[str, str]) -> str:
+    *most, last = usable.values()
+    return (
+        f"{what}, with which no TLS connection comes about: keys are {', '.join(most)} or {last},"
+        " signatures RSA, ECDSA or Ed25519 with SHA-2"
+    )
+
+
+def _key_name(key: str) -> str:
+    name = _NAMES.get(key)
+    return f"a key of type {name}" if name else "a key of another kind"
+
+
+def _certificates(pem: str) -> list[bytes]:
+    return [ssl.PEM_cert_to_DER_cert(one) for one in _PEM.findall(pem)]
+
+
+def _kinds(certificate: bytes) -> tuple[str, str]:
+    """Return the kinds of a certificate's key and of its signature; empty: malformed."""
+    try:
+        ((_, body),) = _elements(certificate)
+        (_, signed), (_, signature), _ = _elements(body)
+        fields = [content for tag, content in _elements(signed) if tag != _VERSION]
+        _, _, _, _, _, key, *_ = fields
+        (_, algorithm), _ = _elements(key)
+        (_, scheme), *_ = _elements(signature)
+        parameters = signature[2 + len(scheme) :].hex() if scheme.hex() == _PSS else ""
+        return _identifiers(algorithm), scheme.hex() + parameters
+    except (IndexError, ValueError):
+        return "", ""
+
+
+_VERSION, _IDENTIFIER, _OCTETS = 0xA0, 0x06, 0x04
+_EXTENDED_KEY_USAGE = bytes.fromhex("0603551d25")
+_ANY_USAGE = "551d2500"
+
+
+def _identifiers(content: bytes) -> str:
+    """Return the object identifiers of an AlgorithmIdentifier."""
+    return "/".join(part.hex() for tag, part in _elements(content) if tag == _IDENTIFIER)
+
+
+def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the tag and content of each element. Raises IndexError."""
+    at = 0
+    while at < len(der):
+        tag, length, begin = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            begin, size = begin + (length & 0x7F), length & 0x7F
+            length = int.from_bytes(der[begin - size : begin])
+        yield tag, der[begin : begin + length]
+        at = begin + length
+
+
+_VALIDITY = re.compile(
+    rb"(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)"
+)
+"""Both times of a certificate, as DER has them: with two digits for the year, or with four."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of a client; without a certificate it has a token."""
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+def invalid_now(certificate: Path) -> str:
+    """Return why the first certificate of a PEM file is not valid at this time; empty: it is."""
+    began, ends = times_of(certificate)
+    now = datetime.now(UTC)
+    if ends is not None and ends < now:
+        return f"expired{at_text(ends)}"
+    return f"is not valid until{at_text(began)}" if began is not None and began > now else ""
+
+
+def times_of(certificate: Path) -> tuple[datetime | None, datetime | None]:
+    """From when to when the first certificate of a PEM file is valid; None: that cannot be read."""
+    try:
+        pem = _PEM.search(certificate.read_text())
+        return times_of_der(ssl.PEM_cert_to_DER_cert(pem[0]) if pem else b"")
+    except (OSError, ValueError):
+        return None, None
+
+
+def first_end(certificates: Iterable[Path]) -> datetime | None:
+    """When the first of these files' certificates ends; None: there is none that can be read."""
+    ends = [at for _, at in map(times_of, certificates) if at is not None]
+    return min(ends, default=None)
+
+
+def times_of_der(der: bytes) -> tuple[datetime | None, datetime | None]:
+    """From when to when it is valid."""
+    found = _VALIDITY.search(der)
+    if found is None:
+        return None, None
+    began, ends = (found[1] or found[2]), (found[3] or found[4])
+    return _time(began), _time(ends)
+
+
+def _time(digits: bytes) -> datetime | None:
+    text = digits.decode()
+    if len(text) == len("YYMMDDhhmmss"):
+        text = ("19" if text >= "5" else "20") + text
+    try:
+        return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def at_text(when: datetime | None) -> str:
+    """Return a time behind a blank; empty if it is not known."""
+    return "" if when is None else f" {when:%Y-%m-%dT%H:%M:%SZ}"
+
+
+REMEMBERED = 1024
+"""So many certificates are parsed once: each call of a peer shows its own again."""
+
+
+def identity_of(context: Any) -> PeerIdentity:
+    """Of a call's peer; ANONYMOUS if it has shown no certificate that was checked."""
+    shown = context.auth_context()
+    pem = next(iter(shown.get("x509_pem_cert", ())), b"") if shown else b""
+    if not pem:
+        return ANONYMOUS
+    subject = next(iter(shown.get("x509_subject", ())), b"")
+    return _identity(subject.decode("utf-8", "replace"), pem)
+
+
+@lru_cache(REMEMBERED)
+def identity_of_der(der: bytes) -> PeerIdentity:
+    """Return the identity of a certificate that TLS has checked, the same as gRPC's."""
+    from cryptography import x509
+
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            certificate = x509.load_der_x509_certificate(der)
+            return _of_certificate(_rfc2253(certificate.subject), lambda: certificate)
+        except Exception:
+            # Whoever issued it decides what is in it: who cannot be named is nobody.
+            return ANONYMOUS
+
+
+@lru_cache(REMEMBERED)
+def _identity(subject: str, pem: bytes) -> PeerIdentity:
+    # Here: a client that shows none needs no parser.
+    from cryptography import x509
+
+    with warnings.catch_warnings(action="ignore"):
+        return _of_certificate(subject, lambda: x509.load_pem_x509_certificate(pem))
+
+
+def _of_certificate(subject: str, load: Callable[[], x509.Certificate]) -> PeerIdentity:
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    names, fingerprint = frozenset[str](), ""
+    try:
+        certificate = load()
+        fingerprint = certificate.fingerprint(SHA256()).hex()
+        names = names_of(certificate)
+    except Exception:
+        # Whoever issued it decides what is in it.
+        names = frozenset()
+    return PeerIdentity(subject, names, fingerprint)
+
+
+_SHORT_NAMES = {
+    "2.5.4.3": "CN", "2.5.4.4": "SN", "2.5.4.5": "serialNumber", "2.5.4.6": "C", "2.5.4.7": "L",
+    "2.5.4.8": "ST", "2.5.4.9": "street", "2.5.4.10": "O", "2.5.4.11": "OU", "2.5.4.12": "title",
+    "2.5.4.42": "GN", "2.5.4.43": "initials", "2.5.4.44": "generationQualifier",
+    "2.5.4.46": "dnQualifier", "2.5.4.65": "pseudonym", "0.9.2342.19200300.100.1.1": "UID",
+    "0.9.2342.19200300.100.1.25": "DC", "1.2.840.113549.1.9.1": "emailAddress",
+}  # fmt: skip
+"""As gRPC's library has them, by object identifier."""
+_UNAMBIGUOUS_TAGS = frozenset((12, 28, 30))
+"""UTF8String, UniversalString, BMPString: of others, libraries read what is not ASCII in different
+ways.
+"""
+
+
+def _rfc2253(subject: x509.Name) -> str:
+    """Return a distinguished name as gRPC's library writes it. Raises ValueError for one that may
+    be written in another way there [an authority signs a name for its owner that here is somebody
+    else's].
+    """
+    return ",".join(
+        "+".join(
+            f"{_SHORT_NAMES[one.oid.dotted_string]}={_escaped(one)}" for one in reversed(list(set_))
+        )
+        for set_ in reversed(subject.rdns)
+    )
+
+
+def _escaped(attribute: x509.NameAttribute[Any]) -> str:
+    value = attribute.value
+    if not isinstance(value, str):
+        raise ValueError("no text")  # noqa: TRY004  (of a certificate, not of a caller)
+    if not value.isascii() and attribute._type.value not in _UNAMBIGUOUS_TAGS:
+        raise ValueError("text of an old kind")
+    text = "".join(
+        "\\" + one if one in ',+"\\<>;' else chr(byte) if 32 <= byte < 127 else f"\\{byte:02X}"
+        for one in value
+        for byte in one.encode()
+    )
+    if value[-1:] == " " and len(value) > 1:
+        text = text[:-1] + "\\ "
+    return "\\" + text if value[:1] in ("#", " ") else text
+
+
+def names_of(certificate: x509.Certificate) -> frozenset[str]:
+    r"""The names that a rule looks at; none if one of them is not what it seems.
+
+    Why not gRPC's own: it cuts a name at its first NUL [an authority signs ``node-4\0.example``
+    for its owner, who is node 4 then], and takes the first of several common names. Raises what the
+    parser does about other malformed certificates.
+    """
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    names = [f"CN={one.value!s}" for one in common]
+    try:
+        alternative = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
+    except x509.ExtensionNotFound:
+        pass
+    else:
+        names += [f"DNS:{name}" for name in alternative.get_values_for_type(x509.DNSName)]
+        names += [
+            f"URI:{name}"
+            for name in alternative.get_values_for_type(x509.UniformResourceIdentifier)
+        ]
+    if len(common) > 1 or not all(name.isprintable() for name in names):
+        return frozenset()
+    return frozenset(names)
+
+
+T = TypeVar("T")
+
+LOOK_AGAIN_S = 1.0
+"""How often the files are looked at, at most: a storm of handshakes must not become one of the
+disk.
+"""
+
+Stamp = tuple[int, int, int] | None
+"""What changes when a file is replaced or written; None: it is not there."""
+_Seen = tuple[Stamp, ...]
+
+
+class Reread(Generic[T]):
+    """The newest that could be made of the files. Any thread may ask.
+
+    Files of which ``make`` makes nothing, as when only some of them are replaced yet, or cannot be
+    read just now, are tried again at each look: meanwhile what was made before stays, and each
+    reason is logged once. Raises what ``make`` raises at the beginning: ConfigError. ``what`` the
+    files hold, for the log.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        make: Callable[[], T],
+        *,
+        what: str = "certificate",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._paths, self._make, self._what, self._clock = tuple(paths), make, what, clock
+        self._lock = threading.Lock()
+        self._seen = self._look()
+        self._made = make()
+        self._failure = ""
+        """Why nothing could be made of the files at the last look."""
+        self._looked_at = clock()
+        self.version = 0
+        """How often it was made again."""
+
+    def current(self) -> T:
+        """What is valid now."""
+        with self._lock:
+            now = self._clock()
+            if now - self._looked_at >= LOOK_AGAIN_S:
+                self._looked_at = now
+                self._look_again()
+            return self._made
+
+    def _look_again(self) -> None:
+        seen = self._look()
+        if seen == self._seen:
+            self._failure = ""
+            return
+        names = [str(path) for path in self._paths]
+        try:
+            self._made = self._make()
+        # Whatever it is: who asks wants what is valid, and has no part in it.
+        except Exception as error:
+            expected = isinstance(error, ConfigError)
+            why = str(error) if expected else f"{type(error).__name__}: {error}"
+            if why != self._failure:
+                self._failure = why
+                log.warning(f"changed {self._what} files are not used", files=names, error=why)
+            return
+        self._seen, self._failure = seen, ""
+        self.version += 1
+        log.info(f"changed {self._what} files are used from here on", files=names)
+
+    def _look(self) -> _Seen:
+        return tuple(stamp(path) for path in self._paths)
+
+
+def stamp(path: Path) -> Stamp:
+    """Of a file as it is now."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,0 +1,266 @@
+"""What the real and the simulated network share: a link without its medium, and a dialer that keeps
+one link alive.
+
+A link delivers messages, survives a handler that raises, and closes exactly once. A dialer pauses
+between two attempts for a bounded, random time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from raftlog.errors import ApiError
+from raftlog.identity import ANONYMOUS
+from raftlog.logger import get_logger
+from raftlog.transport.api import DialHandler, Link, LinkClosedError, TransportLimits
+from raftlog.transport.bounds import Complaint, Complaints
+
+log = get_logger(__name__)
+
+PEER_ENDED = "the peer ended the stream"
+"""The reason when the other side ended the stream in good order."""
+
+
+class BaseLink(ABC):
+    """A link without its medium. ``_reason`` is None while the link is open."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
+        self._loop = loop
+        self.peer = peer
+        """The other side's address, for logs, and to know which links are of one connection."""
+        self.identity = ANONYMOUS
+        """What the other side has proved about itself; the serving side sets it."""
+        self.listener = ""
+        """Which listener it has come to; the serving side sets it."""
+        self._complaints: Complaints | None = None
+        self._reason: str | None = None
+        self._received: Callable[[Link, Sequence[Any]], None] | None = None
+        self._closed: Callable[[Link, str], None] | None = None
+
+    @property
+    def close_reason(self) -> str | None:
+        """Why it is closed; None while it is open."""
+        return self._reason
+
+    @property
+    @abstractmethod
+    def unsent_bytes(self) -> int:
+        """Of what was sent here and has not left."""
+
+    def attach(
+        self, received: Callable[[Link, Sequence[Any]], None], closed: Callable[[Link, str], None]
+    ) -> None:
+        """Name what reacts.
+
+        ``closed`` is called once, from the loop, even if the link has ended before this call.
+        """
+        self._received = received
+        self._closed = closed
+
+    @abstractmethod
+    def send(self, message: Any) -> None:
+        """Queue a message."""
+
+    def close(self, reason: str = "") -> None:
+        """End the stream; what is queued may be lost.
+
+        ``closed`` follows on the handler. Idempotent.
+        """
+        if self._reason is not None:
+            return
+        self._reason = reason or "closed here"
+        # Later, not now: whoever closes is often in the middle of changing what the handler would
+        # touch.
+        self._schedule(self._report_closed)
+        self._shut()
+
+    def deliver(self, messages: Sequence[Any]) -> None:
+        """Hand over what arrived, unless the link is closed."""
+        if self._reason is None and self._received is not None:
+            # Not by ``guard``, which would be another call for every message.
+            try:
+                self._received(self, messages)
+            except Exception as error:
+                self._end_failed(error)
+
+    def unknown_kind(self, what: str) -> None:
+        """The peer sent what this side has no name for."""
+        if self._complaints is not None:
+            self._complaints.add(Complaint.UNKNOWN_KIND, self.peer, what)
+
+    def malformed(self, what: str) -> None:
+        """The peer sent what is beyond a limit."""
+        if self._complaints is not None:
+            self._complaints.add(Complaint.MALFORMED, self.peer, what)
+
+    def forbidden(self, what: str) -> None:
+        """The peer sent what it may not."""
+        if self._complaints is not None:
+            self._complaints.add(Complaint.FORBIDDEN, self.peer, what)
+
+    def throttled(self, what: str) -> None:
+        """The peer was told to wait."""
+        if self._complaints is not None:
+            self._complaints.add(Complaint.THROTTLED, self.peer, what)
+
+    def guard(self, callback: Callable[..., None], *args: Any) -> None:
+        """Call a handler.
+
+        One that raises has lost a message: say so loudly, and end the link so that its peer knows.
+        """
+        try:
+            callback(*args)
+        except Exception as error:
+            self._end_failed(error)
+
+    def _end_failed(self, error: Exception) -> None:
+        self._handler_failed(error)
+        self.close(f"the handler failed: {error!r}")
+
+    @abstractmethod
+    def _shut(self) -> None:
+        """Stop the medium. Called once."""
+
+    def _schedule(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def _handler_failed(self, error: Exception) -> None:
+        log.error("a link handler failed", peer=self.peer, exc_info=error)
+
+    def _report_closed(self) -> None:
+        if self._closed is None or self._reason is None:
+            return
+        try:
+            self._closed(self, self._reason)
+        except Exception as error:
+            self._handler_failed(error)
+
+    def _closed_error(self) -> LinkClosedError:
+        return LinkClosedError(f"the link to {self.peer} is closed: {self._reason}")
+
+
+class Backoff:
+    """Pauses that double from the minimum to the maximum, each drawn from the upper half of its
+    range.
+
+    The spread keeps the peers of a node that comes back from all knocking in the same millisecond.
+    The first attempt after :meth:`reset` has no pause before it.
+    """
+
+    def __init__(self, limits: TransportLimits, rng: random.Random) -> None:
+        self._min_s = limits.reconnect_backoff_min_ms / 1000
+        self._max_s = limits.reconnect_backoff_max_ms / 1000
+        self._rng = rng
+        self._ceiling_s = self._min_s
+
+    def next_s(self) -> float:
+        """Seconds to wait before the next attempt."""
+        ceiling = self._ceiling_s
+        self._ceiling_s = min(self._max_s, ceiling * 2)
+        return ceiling * self._rng.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """The last link was a good one: begin with short pauses again."""
+        self._ceiling_s = self._min_s
+
+
+class BaseDialer(ABC):
+    """Attempt, hold the link, pause, attempt again, until closed. Subclasses know how to connect.
+
+    A subclass begins an attempt in :meth:`_attempt` and ends it with exactly one of :meth:`_opened`
+    and :meth:`_failed`, neither of them from within :meth:`_attempt` itself.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        address: str,
+        handler: DialHandler,
+        limits: TransportLimits,
+        *,
+        rng: random.Random,
+    ) -> None:
+        self._loop = loop
+        self._address = address
+        self._handler = handler
+        self._backoff = Backoff(limits, rng)
+        self._good_after_s = limits.reconnect_backoff_max_ms / 1000
+        self._link: BaseLink | None = None
+        self._opened_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._last_failure = ""
+
+    @property
+    def link(self) -> Link | None:
+        """The live link, if there is one."""
+        return self._link
+
+    @property
+    def last_failure(self) -> str:
+        """Why the last attempt to connect failed; empty if none has since the last link."""
+        return self._last_failure
+
+    def close(self) -> None:
+        """Stop for good; a live link is closed. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._abort()
+        if self._link is not None:
+            self._link.close("the dialer was closed")
+
+    @abstractmethod
+    def _attempt(self) -> None:
+        """Begin to connect."""
+
+    @abstractmethod
+    def _abort(self) -> None:
+        """Give up the attempt under way, if there is one."""
+
+    def _start_attempt(self) -> None:
+        self._timer = None
+        self._attempt()
+
+    def _opened(self, link: BaseLink) -> None:
+        if self._closed:
+            link.close("the dialer was closed")
+            return
+        self._link = link
+        self._opened_at = self._loop.time()
+        self._last_failure = ""
+        link.attach(self._handler.received, self._link_closed)
+        link.guard(self._handler.opened, link)
+
+    def _failed(self, reason: str, error: ApiError | None = None) -> None:
+        """``error``: the server's own, if it has refused who connects."""
+        if reason != self._last_failure and not self._closed:
+            # Once for each new reason: a peer that stays down must not fill the log.
+            log.info("cannot connect", address=self._address, reason=reason)
+            self._last_failure = reason
+        self._pause()
+        tell = getattr(self._handler, "attempt_failed", None)
+        if tell is not None and not self._closed:
+            tell(reason, error)
+
+    def _link_closed(self, link: Link, reason: str) -> None:
+        self._link = None
+        # Not at once when it opened: a server that accepts and hangs up would be dialled as fast as
+        # it hangs up.
+        if self._loop.time() - self._opened_at >= self._good_after_s:
+            self._backoff.reset()
+        try:
+            self._handler.closed(link, reason)
+        finally:
+            self._pause()
+
+    def _pause(self) -> None:
+        if not self._closed:
+            self._timer = self._loop.call_later(self._backoff.next_s(), self._start_attempt)
