@@ -47,7 +47,7 @@ MAX_PREFERRED_CANDIDATES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a message is refused: Kafka's code, the offending field, and a sentence.
+    """The reason why a message is refused: Kafka's code, the offending field, and a sentence.
 
     ``contradiction``: no node that keeps the rules sends this, so either somebody forges messages
     or a promise was broken.
@@ -63,7 +63,7 @@ class Refusal:
 
 
 class EpochAllowance:
-    """How far unproven claims may still raise the epoch."""
+    """The number of epochs by which unproven claims may still raise the epoch."""
 
     def __init__(self, now: float) -> None:
         self._left = float(ALLOWANCE_EPOCHS)
@@ -80,7 +80,7 @@ class EpochAllowance:
 
 
 def epoch_refusal(epoch: int, field: str) -> Refusal | None:
-    """For an epoch that no node enters."""
+    """Return the refusal of an epoch that no node enters, or None."""
     if epoch <= MAX_EPOCH:
         return None
     return Refusal(
@@ -93,7 +93,7 @@ def epoch_refusal(epoch: int, field: str) -> Refusal | None:
 
 @lru_cache(maxsize=256)  # Each Fetch names one. None that is too long comes this far.
 def is_directory_id(directory_id: str) -> bool:
-    """Whether this may name a directory: it is kept, and printed where people read it.
+    """Whether this may name a directory; it is stored, and printed for people.
 
     Empty: not known.
     """
@@ -101,5 +101,5 @@ def is_directory_id(directory_id: str) -> bool:
 
 
 def is_endpoint(endpoint: str) -> bool:
-    """Whether this can be dialed."""
+    """Whether this endpoint can be dialed."""
     return not endpoints_error(endpoint)

@@ -17,15 +17,15 @@ from raftlog.quorum.node import MIN_BACKOFF_S, Node, Role
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 ROUND_TRIPS = 2
-"""Of the slowest peer that answered: as long as others are waited for."""
+"""Round trips of the slowest peer that answered, for which the others are awaited."""
 
 
 class Campaign(Role, ABC):
-    """Sends VoteRequests to all other voters and counts the answers.
+    """A role that sends VoteRequests to all other voters and counts the answers.
 
-    A round ends when it is won, when a majority can no longer say yes, or when the silent have had
-    their time. ``silent_id`` is the leader that fell silent: it counts as refusing, so that a round
-    without it is lost at once and not after a whole timeout.
+    A round ends when it is won, when a majority can no longer grant, or when its timer ends.
+    ``silent_id`` is the leader that fell silent: it counts as refusing, so that a round without it
+    is lost at once and not after a whole timeout.
     """
 
     pre_vote: ClassVar[bool]
@@ -44,14 +44,14 @@ class Campaign(Role, ABC):
 
     @abstractmethod
     def won(self) -> None:
-        """A majority said yes."""
+        """A majority has granted the request."""
 
     @abstractmethod
     def lost(self) -> None:
-        """A majority can no longer say yes."""
+        """A majority can no longer grant it."""
 
     def supporters(self) -> set[int]:
-        """Who says yes."""
+        """Return the voters that count as granting."""
         return self.granted
 
     @override
@@ -72,7 +72,7 @@ class Campaign(Role, ABC):
         return True
 
     def ask_all(self) -> None:
-        """Begin a round."""
+        """Begin a round: ask all other voters."""
         self.granted.clear()
         self._refused.clear()
         self._failed.clear()
@@ -96,28 +96,28 @@ class Campaign(Role, ABC):
             generation=node.bound_generation,
         )
         if self.pre_vote:
-            # What it heard of the leader that it would replace.
+            # How long the leader that it would replace had led when it was last heard.
             heard = node.heard
             request.heard_leading_ms = heard.leading_ms if heard.epoch == node.epoch else 0
         self._awaited[peer_id] = node.send(peer_id, request)
 
     def ask_again(self, peer_id: int) -> None:
-        """A peer that said no, or nothing, may say yes now."""
+        """Ask a peer that refused once more: it may grant now."""
         if peer_id in self._refused:
             self._refused.remove(peer_id)
             self._ask(peer_id)
 
     @override
     def on_voters_changed(self) -> None:
-        # What was granted was granted by another set's voters.
+        # The grants so far are those of another set's voters.
         self.node.become_unattached(self.epoch)
 
     def has_majority(self) -> bool:
-        """Whether enough have said yes."""
+        """Whether enough voters grant."""
         return len(self.supporters()) >= self.node.votes_needed
 
     def against(self) -> set[int]:
-        """Who said no, or can say nothing."""
+        """Return the voters that refused, or cannot answer."""
         node = self.node
         against = self._refused | self._failed
         if self._silent_id in node.peers and not node.fast_election and len(node.voters) > 2:
@@ -126,14 +126,14 @@ class Campaign(Role, ABC):
         return against - self.supporters()
 
     def count(self) -> None:
-        """Decide, if the answers so far do."""
+        """Win or lose the round, if the answers so far decide it."""
         if self.has_majority():
             self.won()
         elif len(self.node.voters) - len(self.against()) < self.node.votes_needed:
             self.lost()
 
     def retry_soon(self, pause_s: float) -> None:
-        """Ask again after a pause, if there is anybody to ask."""
+        """Ask again after a pause, if a majority is connected."""
         if self.retry_at == NEVER and self.node.majority_connected():
             self.retry_at = self.node.now + pause_s
 
@@ -162,10 +162,10 @@ class Campaign(Role, ABC):
         self.count()
 
     def on_granted(self, peer_id: int, response: pb.VoteResponse) -> None:
-        """A peer said yes."""
+        """A peer has granted the request."""
 
     def _bound_round(self) -> None:
-        """An answer came: whoever is to answer still does so within twice as long, or is silent.
+        """After an answer, wait for the others twice as long as for the slowest one so far.
 
         Half the election timeout at least: one that answers at once says nothing of another that is
         far away.
@@ -197,8 +197,8 @@ they are.
 
 
 class Prospective(Campaign):
-    """Keeps the leader and the vote of its epoch; a majority of pre-votes makes it a candidate of
-    the next one.
+    """A voter that asks for pre-votes. It keeps the leader and the vote of its epoch; a majority of
+    pre-votes makes it a candidate of the next one.
     """
 
     name = "prospective"
@@ -269,8 +269,8 @@ class Prospective(Campaign):
             self.timer, self.retry_at = max(self.timer, self._go_at), NEVER
 
     def _may_go_at(self) -> float:
-        """Of those that lose their leader in the same instant all would win the pre-vote, and then
-        split the vote.
+        """Return when this node may campaign. Voters that lose their leader in the same instant
+        would all win the pre-vote, and then split the vote.
 
         So one yields to those that go before it. With more than three voters some of these may not
         have been heard yet: then answers count at once, what was said before not.
@@ -343,7 +343,9 @@ class Prospective(Campaign):
 
 
 class Candidate(Campaign):
-    """Leads as soon as a majority has voted for it, its own vote counted when it is durable."""
+    """A voter that has begun an epoch with a vote for itself, and leads it as soon as a majority
+    has voted for it. Its own vote counts when it is durable.
+    """
 
     name = "candidate"
     pre_vote = False

@@ -47,7 +47,8 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica as the leader knows it. -1: unknown, or never. ``directory_id`` empty: not known.
+    """The state of one replica as the leader knows it. -1: unknown, or never. ``directory_id``
+    empty: not known.
 
     ``max_metadata_version`` 0: unknown, or a program that does not say.
     """
@@ -63,10 +64,10 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """One node.
+    """The quorum state of one node, for operators and metrics.
 
-    Offsets of ends are exclusive, -1 is unknown or none; replicas are known to a leader alone,
-    itself included.
+    Offsets of ends are exclusive, -1 is unknown or none; only a leader knows replicas, itself
+    included.
 
     ``voters`` and ``observers`` are their progress; ``voter_set`` is the set in force here, since
     ``voters_offset`` (as in VotersAt; -1: the configured set).
@@ -95,7 +96,7 @@ class QuorumDescription:
 
 
 def describe(node: Node, now: float) -> QuorumDescription:
-    """See :meth:`raftlog.quorum.core.QuorumCore.describe`."""
+    """Return the quorum state of a node, and if it leads, of all replicas."""
     role, log = node.role, node.log
     voters: tuple[ReplicaDescription, ...] = ()
     observers: tuple[ReplicaDescription, ...] = ()
@@ -233,7 +234,7 @@ class QuorumCore:
         return out
 
     def next_deadline(self) -> float:
-        """When to step Tick, at the latest; math.inf if never.
+        """Return the latest time of the next Tick; math.inf: none is needed.
 
         May be early: then the Tick does nothing.
         """
@@ -248,51 +249,51 @@ class QuorumCore:
             self._invariants.check()
 
     def describe(self, now: float) -> QuorumDescription:
-        """A picture of this node, and if it leads, of all replicas."""
+        """Return the quorum state of this node, and if it leads, of all replicas."""
         return describe(self._node, now)
 
     # --- what the shell may read -----------------------------------------------------------------
 
     @property
     def succession(self) -> Heard:
-        """While this node leads: when those that have elected it last heard a leader."""
+        """The last leader that this leader's voters had heard."""
         return self._node.succession
 
     @property
     def stepped_at(self) -> float:
-        """The ``now`` of the last step."""
+        """Time of the last step."""
         return self._node.now
 
     @property
     def halted(self) -> bool:
-        """Whether there was a Fatal effect: no step does anything any more."""
+        """Whether there was a Fatal effect: later steps do nothing."""
         return self._node.halted
 
     @property
     def role(self) -> str:
-        """unattached, prospective, candidate, leader, follower, resigned or observer."""
+        """Name of the role: unattached, prospective, candidate, leader, follower, resigned or
+        observer.
+        """
         return self._node.role.name
 
     @property
     def campaign_reason(self) -> str:
-        """Why this node asked for an election since it last followed a leader; empty: it did
-        not.
-        """
+        """Reason of the campaign since this node last followed a leader; empty: none."""
         return self._node.campaign_reason.value
 
     @property
     def epoch(self) -> int:
-        """The epoch this node is in."""
+        """The present epoch."""
         return self._node.epoch
 
     @property
     def leader_id(self) -> int:
-        """Who leads this epoch, -1 if not known."""
+        """Id of this epoch's leader; -1 if unknown."""
         return self._node.leader_id
 
     @property
     def voted_id(self) -> int:
-        """Who got this node's vote in this epoch, -1 for nobody."""
+        """Id of the candidate that has this node's vote in this epoch; -1: none."""
         return self._node.vote.voted_id
 
     @property
@@ -307,12 +308,12 @@ class QuorumCore:
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed; -1 if not known since the start."""
+        """High watermark, exclusive; -1 if unknown since the start."""
         return self._node.high_watermark
 
     @property
     def generation(self) -> int:
-        """The generation of what is committed; NO_GENERATION: nothing is known to be."""
+        """Generation of the committed log; NO_GENERATION: unknown."""
         return self._node.generation
 
     @property
@@ -322,7 +323,7 @@ class QuorumCore:
 
     @property
     def lineage(self) -> Lineage:
-        """The generations of this node's log, committed or not."""
+        """Generations of the log, committed or not."""
         return self._node.log.lineage
 
     def divergence(self, end_offset: int, last_epoch: int) -> tuple[int, int] | None:
@@ -331,48 +332,48 @@ class QuorumCore:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last record, in the log or below its start; 0: there never was one."""
+        """Epoch of the last record, in the log or below its start; 0: there never was one."""
         return self._node.log.last_epoch
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset of the log."""
+        """First offset of the log."""
         return self._node.log.start
 
     @property
     def log_end_offset(self) -> int:
-        """The end of the log, exclusive, what is not flushed included."""
+        """End of the log, exclusive, unflushed records included."""
         return self._node.log.end
 
     @property
     def flushed_end_offset(self) -> int:
-        """The end of what is durable here, exclusive."""
+        """End of the durable log, exclusive."""
         return self._node.log.flushed_end
 
     @property
     def epoch_start_offset(self) -> int:
-        """Where the epoch of this leader begins in the log; -1 if this node does not lead."""
+        """First offset of this leader's epoch; -1 if this node does not lead."""
         return self._node.role.start_offset
 
     @property
     def voters(self) -> tuple[Voter, ...]:
-        """The voter set in force here, committed or not, by id."""
+        """The voter set in force, committed or not, by id."""
         return self._node.voters.all
 
     @property
     def voters_offset(self) -> int:
-        """Of the VotersRecord in force, or the end of the snapshot it came in; -1: the configured
-        set.
+        """Offset of the VotersRecord in force, or the end of the snapshot with the set; -1: the
+        configured set.
         """
         return self._node.history.offset
 
     @property
     def is_voter(self) -> bool:
-        """Whether this replica is of the set in force."""
+        """Whether this replica is in the set in force."""
         return self._node.is_voter
 
     def membership_obstacle(self) -> str:
-        """Why this node may not propose another voter set now; empty if it may."""
+        """Return why this node may not propose another voter set now; empty if it may."""
         return self._node.membership_obstacle()
 
     # --- events ----------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ the same part would never come within the timeout, and the leader would seem sil
 
 
 class SnapshotFetcher:
-    """What came is stored at once; a request that failed is repeated for the same position."""
+    """The fetch of one snapshot from the leader, part after part by position (KIP-630). A failed
+    request is repeated for the same position.
+    """
 
     def __init__(self, node: Node, snapshot_id: SnapshotId) -> None:
         self.snapshot_id = snapshot_id
@@ -39,11 +41,11 @@ class SnapshotFetcher:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it has come and was handed over."""
+        """Whether all parts have been stored."""
         return self._position == self._size
 
     def request(self, epoch: int, correlation_id: int) -> pb.FetchSnapshotRequest:
-        """For the next part."""
+        """Return the request for the next part."""
         config = self._node.config
         return pb.FetchSnapshotRequest(
             cluster_id=config.cluster_id,
@@ -59,7 +61,7 @@ class SnapshotFetcher:
         )
 
     def ask_for_less(self) -> None:
-        """The last part did not come in time."""
+        """Halve the size of the parts: the last one did not arrive in time."""
         self._part_bytes = min(self._part_bytes, max(MIN_PART_BYTES, self._part_bytes // 2))
 
     def store(self, response: pb.FetchSnapshotResponse) -> bool:
@@ -82,21 +84,21 @@ class SnapshotFetcher:
         return True
 
     def drop(self) -> None:
-        """Give up."""
+        """Give up the snapshot."""
         if self._position:
             self._node.out.append(DropSnapshot(self.snapshot_id))
 
 
 RETRY_BACKOFF_S = 0.020
-"""The pause after a Fetch that failed."""
+"""Pause after a failed Fetch."""
 
 
 FETCHED = (pb.FetchResponse, pb.FetchSnapshotResponse)
-"""The answers that a Fetcher takes."""
+"""The responses that a fetcher processes."""
 
 
 class Verdict(Enum):
-    """What an answer was worth."""
+    """What an answer to a Fetch means."""
 
     ACCEPTED = "from the leader of this epoch, and used"
     NOT_LEADER = "the peer says that it does not lead"
@@ -104,8 +106,8 @@ class Verdict(Enum):
 
 
 class Fetcher:
-    """Sends the next Fetch when, and only when, all of the log is flushed: then its offset
-    acknowledges what is durable.
+    """The fetch of the log from one peer. The next Fetch leaves when all of the log is flushed:
+    then its offset acknowledges what is durable.
 
     Where the leader's log begins too late it names a snapshot instead: then that is fetched, and
     the log goes on behind it.
@@ -137,13 +139,13 @@ class Fetcher:
         )
 
     def deadline(self) -> float:
-        """When on_tick has something to do."""
+        """Return the time of the next tick that the fetcher needs."""
         if self._awaited is not None:
             return self._request_deadline
         return NEVER if self._blocked() else self._not_before
 
     def _blocked(self) -> bool:
-        """Whether the disk has to come first."""
+        """Whether the disk must finish first."""
         node = self.node
         return (
             node.log.flushed_end < node.log.end
@@ -154,7 +156,7 @@ class Fetcher:
         )
 
     def awaits(self, peer_id: int, correlation_id: int) -> bool:
-        """Whether this is the one answer awaited. Late, duplicate and foreign ones are not."""
+        """Whether this is the awaited answer, not a late, duplicate or foreign one."""
         return correlation_id == self._awaited and peer_id == self.peer_id
 
     def pump(self) -> None:
@@ -189,11 +191,11 @@ class Fetcher:
 
     @property
     def overdue(self) -> bool:
-        """Whether the answer should have come by now."""
+        """Whether the answer is late."""
         return self.node.now >= self._request_deadline
 
     def on_tick(self) -> None:
-        """Give up an answer that is overdue; send if it is time."""
+        """Give up a late answer, and send if it is time."""
         if self.overdue:
             self._awaited, self._request_deadline = None, NEVER
             if self._snapshot is not None:
@@ -201,25 +203,25 @@ class Fetcher:
         self.pump()
 
     def on_snapshot_stored(self, *, sound: bool) -> None:
-        """The disk has the snapshot that was fetched, or refused it: go on."""
+        """Continue: the disk has the fetched snapshot, or has rejected it."""
         if not sound:
             self._not_before = self.node.now + RETRY_BACKOFF_S
         self.pump()
 
     def back_off(self, peer_id: int | None = None) -> None:
-        """The outstanding Fetch failed: ask again after a pause, ``peer_id`` if given."""
+        """Fetch again after a pause, from ``peer_id`` if given: the outstanding Fetch failed."""
         self._awaited, self._request_deadline = None, NEVER
         self._not_before = self.node.now + RETRY_BACKOFF_S
         if peer_id is not None:
             self.peer_id = peer_id
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Send no more Fetches."""
         self._awaited, self._request_deadline, self._not_before = None, NEVER, NEVER
         self.drop_snapshot()
 
     def drop_snapshot(self) -> None:
-        """Give up a snapshot half fetched."""
+        """Give up the snapshot that is being fetched."""
         if self._snapshot is not None:
             self._snapshot.drop()
             self._snapshot = None
@@ -287,7 +289,7 @@ class Fetcher:
         return Verdict.ACCEPTED
 
     def _append(self, response: pb.FetchResponse, span: LogSpan | None) -> bool:
-        """Append what came and move the high watermark.
+        """Append the records of a response, and move the high watermark.
 
         False if the data is not what continues this log.
         """
@@ -313,7 +315,7 @@ class Fetcher:
         return True
 
     def _begin_snapshot(self, snapshot_id: SnapshotId) -> bool:
-        """The leader's log begins too late for this one.
+        """Fetch a snapshot: the leader's log begins too late for this one.
 
         False for a snapshot that would take back what is committed here.
         """
@@ -348,7 +350,7 @@ class Fetcher:
         return Verdict.ACCEPTED
 
     def _truncate(self, epoch: int, end_offset: int) -> bool:
-        """Drop what the leader does not have.
+        """Drop the records that the leader does not have.
 
         False if that would drop nothing, or what is committed: no leader asks for it.
         """
@@ -367,12 +369,12 @@ class Fetcher:
         return True
 
     def _refuse_log(self, field: str, reason: str) -> None:
-        """The leader's log contradicts this one: nothing here is given up for it."""
+        """Do not follow the leader's log, which contradicts this one."""
         self.node.log_conflict = reason
         self._refuse(field, reason)
 
     def _refuse(self, field: str, reason: str) -> None:
-        """Do not follow this far: the leader says what no leader says."""
+        """Report a response that no leader sends."""
         refusal = Refusal(ErrorCode.INVALID_REQUEST, field, reason, contradiction=True)
         self.node.refuse(pb.FetchResponse.__name__, refusal)
 

@@ -1,5 +1,5 @@
-"""The leader role: appends proposals, serves fetches, moves the high watermark, and confirms
-rounds.
+"""The leader role: it appends proposals, serves Fetches, moves the high watermark, and confirms
+read-index rounds.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ MAX_OBSERVERS = 1000
 
 
 class ReplicaProgress:
-    """One replica.
+    """The progress of one replica, as its Fetches tell.
 
     ``end_offset``: durable there, exclusive; -1 unknown. Times are monotonic seconds; None: never.
     """
@@ -105,7 +105,7 @@ class ReplicaProgress:
         self.low_on_space = False
 
     def acknowledge(self, end_offset: int, leader_end: int, now: float) -> None:
-        """A valid Fetch says: everything below ``end_offset`` is durable here.
+        """Note a valid Fetch: everything below ``end_offset`` is durable at the replica.
 
         Caught up means: has all that the leader had now, or had at the Fetch before.
         """
@@ -119,7 +119,7 @@ class ReplicaProgress:
 
 
 class Progress:
-    """All replicas of one leader in one epoch.
+    """The progress of all replicas of one leader in one epoch.
 
     A voter is matched by id and directory id. Where the set does not know the directory, the first
     one that fetches in this epoch is it, and the same id on another disk is just an observer: it
@@ -135,7 +135,7 @@ class Progress:
         self.set_voters(voters, now, counts_leader=counts_leader)
 
     def set_voters(self, voters: VoterSet, now: float, *, counts_leader: bool) -> None:
-        """``voters`` count from now on.
+        """Count these voters from now on.
 
         What is known of a replica stays, whether it was a voter or an observer before.
         """
@@ -169,7 +169,7 @@ class Progress:
         return replica
 
     def heard_from(self, node_id: int, directory_id: str) -> ReplicaProgress:
-        """The replica that sent this Fetch."""
+        """Return the replica that sent this Fetch."""
         voter = self.voters.get(node_id)
         if voter is not None:
             if voter.directory_id is None:
@@ -195,8 +195,8 @@ class Progress:
                 del self.observers[key]
 
     def majority_offset(self, own_flushed_end: int) -> int:
-        """The highest offset that a majority has durable, the leader counted at its flushed end. -1
-        if unknown.
+        """Return the highest offset that a majority has durable, the leader counted at its flushed
+        end; -1 if unknown.
         """
         offsets = [own_flushed_end] if self.counts_leader else []
         # No comprehension, which would be a call: each fetch and each flush asks.
@@ -206,7 +206,7 @@ class Progress:
         return offsets[-self._majority]
 
     def majority_round(self, own_round: int) -> int:
-        """The highest read-index round that a majority has echoed, the leader included."""
+        """Return the highest read-index round that a majority has echoed, the leader included."""
         rounds = [replica.echoed_round for replica in self._voter_list]
         if self.counts_leader:
             rounds.append(own_round)
@@ -214,9 +214,7 @@ class Progress:
         return rounds[-self._majority]
 
     def majority_heard_at(self, now: float) -> float:
-        """Since when a majority, the leader included, has fetched: the latest time t such that a
-        majority did so at t or later.
-        """
+        """Return the latest time at or after which a majority, the leader included, has fetched."""
         times = [
             self._since if replica.fetched_at is None else replica.fetched_at
             for replica in self._voter_list
@@ -227,11 +225,11 @@ class Progress:
         return times[-self._majority]
 
     def silent_voters(self, since: float) -> list[int]:
-        """Voters that have not fetched since then, by id."""
+        """Return the voters that have not fetched since then, by id."""
         return [r.node_id for r in self._voter_list if r.fetched_at is None or r.fetched_at < since]
 
     def preferred_candidates(self) -> tuple[int, ...]:
-        """The other voters, the most complete first."""
+        """Return the other voters, the most complete first."""
         return tuple(
             sorted(self.voters, key=lambda node_id: (-self.voters[node_id].end_offset, node_id))
         )
@@ -243,9 +241,9 @@ resigns (KAFKA-15489).
 """
 
 MORE_WITHIN_S = 0.002
-"""How long what was proposed waits for what is to go with it."""
+"""Time for which a proposal waits for the one that follows it."""
 MAX_PARKED = 1024
-"""Fetches parked at once; more are answered empty."""
+"""Highest number of parked Fetches; more are answered empty."""
 
 
 class ParkedFetch(msgspec.Struct, eq=False):
@@ -260,7 +258,9 @@ class ParkedFetch(msgspec.Struct, eq=False):
 
 
 class Leader(Role):
-    """Takes proposals, serves Fetches, and commits what a majority has flushed."""
+    """The leader of an epoch: it appends proposals, serves Fetches, and commits what a majority has
+    flushed.
+    """
 
     name = "leader"
 
@@ -270,7 +270,7 @@ class Leader(Role):
         granting_voters: tuple[int, ...],
         early: Sequence[tuple[pb.FetchRequest, Any]] = (),
     ) -> None:
-        """``early``: Fetches that came while it campaigned, and where to answer them."""
+        """``early``: the Fetches that arrived during the campaign, with their reply_to."""
         super().__init__(node)
         self.start_offset = node.log.end
         self._since = node.now
@@ -325,7 +325,7 @@ class Leader(Role):
 
     @property
     def parked_fetches(self) -> int:
-        """How many wait for news; at most MAX_PARKED."""
+        """Number of Fetches that wait for news; at most MAX_PARKED."""
         return len(self._parked)
 
     # --- time: tell silent voters, check for a majority, let parked fetches go -------------------
@@ -361,8 +361,7 @@ class Leader(Role):
             self.progress.forget_silent_observers(now)
 
     def _disk_hangs(self) -> bool:
-        """Whether an append has waited too long for this node's disk: a leader with a working disk
-        could commit.
+        """Whether an append has waited too long for this node's disk: another leader could commit.
 
         An append that waits because the process is busy does not count: then no single disk call
         takes that long.
@@ -484,8 +483,8 @@ class Leader(Role):
         self._answer(request, reply_to, replica)
 
     def _answer(self, request: pb.FetchRequest, reply_to: Any, replica: ReplicaProgress) -> None:
-        """Answer at once if there is data or a round, after a short time if there is only a new
-        high watermark (KIP-1166), else park.
+        """Answer at once if there is data or a round, soon if only the high watermark is new
+        (KIP-1166), else park the Fetch.
         """
         node = self.node
         wait_ms = min(request.max_wait_ms, node.config.fetch_max_wait_ms)
@@ -547,7 +546,7 @@ class Leader(Role):
             self._release(fetch)
 
     def _release_within(self, seconds: float) -> None:
-        """Send what is new with the next data or round, or after so short a time."""
+        """Answer the parked Fetches with the next data or round, or after this time."""
         if not seconds:
             self._release_all()
             return
@@ -559,7 +558,7 @@ class Leader(Role):
                     self._parked_until, self.nearer = until, True
 
     def _release_expired(self) -> None:
-        """Answer the fetches whose wait is over.
+        """Answer the parked Fetches that have waited long enough.
 
         ``_parked_until`` may be too early, never too late: other releases do not change it.
         """

@@ -15,7 +15,7 @@ from raftlog.storage.api import RecoveredLog, SnapshotId
 
 
 class EpochIndex:
-    """(epoch, first offset) of each run of equal epochs in a log, both strictly ascending."""
+    """The (epoch, first offset) of each run of equal epochs in a log, both strictly ascending."""
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
@@ -41,7 +41,7 @@ class EpochIndex:
         return self._epochs[0] if self._epochs else -1
 
     def append(self, epoch: int, start: int) -> None:
-        """Records of ``epoch`` follow from ``start`` on.
+        """Note that records of ``epoch`` follow from ``start`` on.
 
         Raises ValueError if an epoch or an offset would go back.
         """
@@ -64,7 +64,7 @@ class EpochIndex:
         self._cut()
 
     def drop_before(self, offset: int, log_end: int) -> None:
-        """The log below ``offset`` was dropped."""
+        """Forget the epochs of the log below ``offset``, which was dropped."""
         keep_from = (
             max(0, bisect_right(self._starts, offset) - 1)
             if offset < log_end
@@ -82,7 +82,7 @@ class EpochIndex:
     def end_offset_for_epoch(
         self, epoch: int, *, log_start: int, log_end: int, start_epoch: int = 0
     ) -> tuple[int, int]:
-        """The highest epoch here that is not above ``epoch``, and where it ends (exclusive).
+        """Return the highest epoch here that is not above ``epoch``, and its end (exclusive).
 
         ``start_epoch`` is that of the record before the log start. (0, ``log_start``) if every
         epoch here is above ``epoch``: the two logs have nothing in common.
@@ -96,7 +96,9 @@ class EpochIndex:
 
 
 class LogEnds:
-    """start <= flushed end <= end; everything below the flushed end is durable here."""
+    """The ends and epochs of a log: start <= flushed end <= end; what lies below the flushed end is
+    durable.
+    """
 
     first_epoch = 1
     """The lowest epoch that writes records: 0 is primordial in the quorum."""
@@ -119,19 +121,19 @@ class LogEnds:
         return self.epochs.last_epoch or self.start_epoch
 
     def append(self, span: LogSpan) -> None:
-        """A sound span was written at the end."""
+        """Note a valid span that was written at the end."""
         for epoch, start in span.epochs:
             self.epochs.append(epoch, start)
         self.end = span.end_offset
 
     def truncate(self, end_offset: int) -> None:
-        """Everything at or above ``end_offset`` was dropped."""
+        """Note that everything at or above ``end_offset`` was dropped."""
         self.epochs.truncate(end_offset)
         self.end = end_offset
         self.flushed_end = min(self.flushed_end, end_offset)
 
     def flushed(self, end_offset: int) -> None:
-        """Everything below ``end_offset`` is durable."""
+        """Note that everything below ``end_offset`` is durable."""
         end_offset = min(end_offset, self.end)
         self.flushed_end = max(self.flushed_end, end_offset)
 
@@ -142,11 +144,11 @@ class LogEnds:
         )
 
     def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
-        """None if a log that ends at ``offset`` in ``last_epoch`` is a prefix of this one; else
-        where to look next.
+        """Return None if a log that ends at ``offset`` in ``last_epoch`` is a prefix of this one;
+        else the next place to compare.
 
-        The answer is (epoch, end offset) as of :meth:`end_offset_for_epoch`: the other side
-        truncates to it and asks again.
+        That is (epoch, end offset) as of :meth:`end_offset_for_epoch`: the other side truncates to
+        it and compares again.
         """
         if (
             last_epoch == self.epochs.last_epoch and self.epochs.last_start < offset <= self.end
@@ -156,8 +158,8 @@ class LogEnds:
         return None if epoch == last_epoch and offset <= end else (epoch, end)
 
     def truncation_point(self, epoch: int, end_offset: int) -> int | None:
-        """Where to cut this log when the leader's has ``epoch`` last, of those not above this
-        one's, and that ends at ``end_offset``.
+        """Return where to cut this log when ``epoch`` is the leader's last one that is not above
+        this log's, and ends at ``end_offset``.
 
         None if that would drop nothing: no leader asks for it. The leader's end of an epoch that
         this log does not have may lie inside a batch of an older one: that one's end is what the
@@ -192,7 +194,7 @@ class LogEnds:
 
 
 class LogState(LogEnds):
-    """The metadata log: it may begin with a snapshot."""
+    """The ends and epochs of the metadata log, which may begin with a snapshot."""
 
     def __init__(self, recovered: RecoveredLog) -> None:
         super().__init__(
@@ -217,11 +219,13 @@ class LogState(LogEnds):
         self.lineage.truncate(end_offset)
 
     def add_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """It is complete and durable."""
+        """Note a complete and durable snapshot."""
         self.snapshots = sorted({*self.snapshots, snapshot_id})
 
     def advance_start(self, snapshot_id: SnapshotId) -> None:
-        """The log below the end of the snapshot was dropped, and the snapshots before that one."""
+        """Note that the log below the end of the snapshot was dropped, with the snapshots before
+        it.
+        """
         self.start, self.start_epoch = snapshot_id.end_offset, snapshot_id.epoch
         # The snapshot is durable, and so is what it holds.
         self.flushed_end = max(self.flushed_end, self.start)
@@ -229,7 +233,7 @@ class LogState(LogEnds):
         self.snapshots = [known for known in self.snapshots if known >= snapshot_id]
 
     def reset(self, snapshot_id: SnapshotId, generations: Sequence[int]) -> None:
-        """The log was replaced by a snapshot: it is empty and begins at its end."""
+        """Begin anew at the end of a snapshot that has replaced the log."""
         self.lineage.reset(generations)
         self.start = self.end = self.flushed_end = snapshot_id.end_offset
         self.start_epoch = snapshot_id.epoch
@@ -237,8 +241,8 @@ class LogState(LogEnds):
         self.snapshots = [snapshot_id]
 
     def snapshot_for(self, offset: int, last_epoch: int) -> SnapshotId | None:
-        """The newest snapshot, if a log that ends at ``offset`` in ``last_epoch`` can go on only
-        from one; else None.
+        """Return the newest snapshot, if a log that ends at ``offset`` in ``last_epoch`` needs one
+        to continue; else None.
 
         That is: from nothing, from below the log start, or from a history that parted before the
         log start.

@@ -27,7 +27,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 
 def handle(node: Node, request: Any, reply_to: Any) -> None:
-    """Answer one request. Anything that is no request of the quorum gets no answer."""
+    """Answer one request; a message that is no request of the quorum gets no answer."""
     if isinstance(request, pb.FetchRequest):
         handle_fetch(node, request, reply_to)
     elif isinstance(request, pb.FetchSnapshotRequest):
@@ -41,7 +41,7 @@ def handle(node: Node, request: Any, reply_to: Any) -> None:
 
 
 def handle_fetch(node: Node, request: pb.FetchRequest, reply_to: Any) -> None:
-    """Check, then let the role answer: only a leader serves."""
+    """Check a Fetch, then let the role answer: only a leader serves."""
     epoch = request.current_leader_epoch
     error = ErrorCode.NONE
     if request.cluster_id != node.config.cluster_id:
@@ -116,7 +116,7 @@ def _fetch_snapshot_error(node: Node, request: pb.FetchSnapshotRequest) -> Error
 
 
 def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
-    """Vote and pre-vote (KIP-595, KIP-996)."""
+    """Answer a request for a vote or a pre-vote (KIP-595, KIP-996)."""
     refusal = _vote_refusal(node, request)
     if refusal is None and request.replica_epoch > node.epoch:
         refusal = admit(node, request.replica_epoch, "replica_epoch", proven=False)
@@ -145,7 +145,7 @@ def handle_vote(node: Node, request: pb.VoteRequest, reply_to: Any) -> None:
 
 
 def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
-    """Who asks hears no leader: it would support this node, or is to go before it."""
+    """Note a voter that asks for a vote, and so hears no leader, as a supporter or a rival."""
     log, peer_id = node.log, request.replica_id
     if not node.voters.includes(peer_id, request.replica_directory_id):
         return
@@ -162,7 +162,8 @@ def _note_asker(node: Node, request: pb.VoteRequest, *, granted: bool) -> None:
 
 
 def _may_hear_leader_again(node: Node, request: pb.VoteRequest) -> bool:
-    """Whether who asks lost a leader that went on to answer this node for a fetch timeout.
+    """Whether the voter that asks lost a leader that went on to answer this node for a fetch
+    timeout.
 
     Then it asked while the leader led. Its question may be late, so only its answer counts.
 
@@ -178,7 +179,8 @@ def _may_hear_leader_again(node: Node, request: pb.VoteRequest) -> bool:
 
 
 def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
-    """Why a request for a vote is not looked at, in Kafka's order; None if it is.
+    """Return why a request for a vote is refused, checked in Kafka's order; None if it is
+    considered.
 
     Changes nothing.
     """
@@ -221,8 +223,8 @@ def _vote_refusal(node: Node, request: pb.VoteRequest) -> Refusal | None:
 
 
 def _may_lead(node: Node, node_id: int, my_directory_id: str, *, newer: bool) -> bool:
-    """Whether this node may be one that opens epochs: a voter of a set that is known here and not
-    certainly over, or of one that may be newer.
+    """Whether a node may open epochs: a voter of a set that is known here and not certainly over,
+    or of one that may be newer.
 
     KIP-853: this log may lag behind the record that made the other a voter. Then the other's log is
     as complete as this one, its set names this replica by id and directory, and nobody leads here
@@ -264,7 +266,8 @@ def _stranger(field: str, node_id: int) -> Refusal:
 
 
 def _note(node: Node, request: Any, refusal: Refusal | None) -> bool:
-    """Tell the shell of what is not believed.
+    """Report a refused request to the shell, if it contradicts a rule; return whether it is of
+    another cluster.
 
     Whether the request is from another cluster, which is told nothing.
     """
@@ -309,7 +312,7 @@ def _grants(node: Node, request: pb.VoteRequest) -> bool:
 def handle_begin_quorum_epoch(
     node: Node, request: pb.BeginQuorumEpochRequest, reply_to: Any
 ) -> None:
-    """Somebody was elected."""
+    """Follow a leader that was elected."""
     present = node.epoch, node.leader_id
     refusal = _begin_refusal(node, request) or learn(
         node, request.leader_epoch, request.leader_id, request.leader_endpoint
@@ -348,7 +351,7 @@ def _begin_refusal(node: Node, request: pb.BeginQuorumEpochRequest) -> Refusal |
 
 
 def handle_end_quorum_epoch(node: Node, request: pb.EndQuorumEpochRequest, reply_to: Any) -> None:
-    """A leader resigned; its preferred candidates go first."""
+    """Elect another leader after one has resigned, its preferred candidates first."""
     refusal = _end_refusal(node, request) or learn(node, request.leader_epoch, request.leader_id)
     foreign = _note(node, request, refusal)
     response = pb.EndQuorumEpochResponse(
@@ -382,7 +385,7 @@ def _end_refusal(node: Node, request: pb.EndQuorumEpochRequest) -> Refusal | Non
 def _leader_refusal(
     node: Node, request: pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest
 ) -> Refusal | None:
-    """What a leader's requests have in common."""
+    """Return why a leader's request is refused, by the checks that all of them share."""
     leader_id, epoch = request.leader_id, request.leader_epoch
     if request.cluster_id != node.config.cluster_id:
         return _foreign(node)
@@ -413,7 +416,7 @@ class LeaderHint(Protocol):
 
 
 def admit(node: Node, epoch: int, field: str, *, proven: bool) -> Refusal | None:
-    """Why this node refuses to enter ``epoch``, a higher one; None if it may.
+    """Return why this node refuses to enter ``epoch``, a higher one; None if it may.
 
     An unproven epoch uses up part of the allowance.
     """
@@ -427,8 +430,8 @@ def admit(node: Node, epoch: int, field: str, *, proven: bool) -> Refusal | None
 def learn(
     node: Node, epoch: int, leader_id: int, endpoint: str = "", *, proven: bool = False
 ) -> Refusal | None:
-    """Take the claim of another node that ``leader_id`` (-1: it knows none) leads ``epoch`` and
-    listens at ``endpoint``, if not empty.
+    """Process the claim that ``leader_id`` (-1: none is known) leads ``epoch`` at ``endpoint``, if
+    not empty.
 
     The leader may be outside of this node's voter set: this log may lag behind. ``proven``: as
     in ``admission``. A refused claim changes nothing.
@@ -469,7 +472,7 @@ def _leader_is_claimed(node: Node) -> bool:
 
 
 def process_response(node: Node, response: LeaderHint, peer_id: int) -> bool:
-    """Learn from a response who leads.
+    """Process the epoch and the leader that a response names.
 
     False if that caused a transition: the caller then ignores the rest of the response.
     """

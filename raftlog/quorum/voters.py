@@ -44,7 +44,7 @@ class VoterSet:
 
     @staticmethod
     def flaw(voters: tuple[Voter, ...]) -> str:
-        """Why these voters make no set; empty if they do."""
+        """Return why these voters make no set; empty if they do."""
         try:
             VoterSet(voters)
         except ConfigError as error:
@@ -60,19 +60,19 @@ class VoterSet:
         return voter is not None and voter.directory_id in ("", directory_id)
 
     def directory_of(self, node_id: int) -> str:
-        """The voter's directory id, empty if not known."""
+        """Return the voter's directory id; empty if not known."""
         return self._by_id[node_id].directory_id
 
     def endpoint_of(self, node_id: int) -> str:
-        """Where the voter listens."""
+        """Return the voter's endpoint."""
         return self._by_id[node_id].endpoint
 
     def rank(self, node_id: int) -> int:
-        """The voter's place in the order of ids, from 0."""
+        """Return the voter's place in the order of ids, from 0."""
         return self.ids.index(node_id)
 
     def replicas_changed(self, other: VoterSet) -> int:
-        """How many replicas joined or left between this set and ``other``.
+        """Return the number of replicas that joined or left between this set and ``other``.
 
         At most one keeps every majority of the one in touch with every majority of the other. A
         directory that becomes known changes nothing; another directory is another replica, so it is
@@ -88,7 +88,8 @@ class VoterSet:
 
 
 class VoterHistory:
-    """A base, which no truncation reaches, and the VotersRecords above it.
+    """The voter sets of the log: a base, which no truncation reaches, and the VotersRecords above
+    it.
 
     The base is the set of the newest snapshot or of the log that was dropped, else the configured
     one. A set without voters stands for the configured one. Raises ConfigError for a set that names
@@ -133,8 +134,8 @@ class VoterHistory:
 
     @property
     def offset(self) -> int:
-        """Of the VotersRecord in force, or the end of the snapshot it came in; -1: the configured
-        set.
+        """Offset of the VotersRecord in force, or the end of the snapshot with the set; -1: the
+        configured set.
         """
         entry = self._records[-1] if self._records else self._base
         return entry.offset if entry.voters else -1
@@ -145,8 +146,8 @@ class VoterHistory:
         return bool(self._before().voters)
 
     def may_lead(self, node_id: int, high_watermark: int) -> bool:
-        """Whether a set that may be in force somewhere has this voter: the newest that is certainly
-        committed, or one behind it.
+        """Whether a set that may be in force somewhere has this voter: the newest one that is
+        certainly committed, or a later one.
 
         Not one before it: who was removed then is of no majority, and its requests would end the
         leadership of others.
@@ -159,7 +160,7 @@ class VoterHistory:
         )
 
     def append(self, entry: VotersAt) -> None:
-        """A VotersRecord was appended."""
+        """Add a VotersRecord that was appended."""
         self._records.append(entry)
         try:
             self._refresh()
@@ -168,7 +169,9 @@ class VoterHistory:
             raise
 
     def truncate(self, end_offset: int) -> bool:
-        """The log was truncated to ``end_offset``. Whether that changed the set in force."""
+        """Drop the records at or above the new log end; return whether the set in force has
+        changed.
+        """
         length = len(self._records)
         while self._records and self._records[-1].offset >= end_offset:
             self._records.pop()
@@ -178,7 +181,7 @@ class VoterHistory:
         return True
 
     def advance(self, end_offset: int) -> None:
-        """The log below ``end_offset`` was dropped: the set in force there is the base.
+        """Make the set in force at ``end_offset`` the base: the log below was dropped.
 
         Changes no set in force.
         """
@@ -188,7 +191,7 @@ class VoterHistory:
         self._note_newest()
 
     def reset(self, end_offset: int, voters: tuple[Voter, ...]) -> None:
-        """The log was replaced by a snapshot with this set."""
+        """Begin anew with the set of a snapshot that has replaced the log."""
         self._base = VotersAt(end_offset, voters)
         self._records.clear()
         self._refresh()
