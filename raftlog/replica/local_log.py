@@ -43,7 +43,7 @@ class TailCache:
 
     @property
     def bytes_kept(self) -> int:
-        """Size of all chunks, in bytes; one chunk alone may be above the bound."""
+        """Size of all chunks in bytes; a single chunk may exceed the bound."""
         return self._bytes
 
     def append(self, chunk: bytes, base_offset: int, end_offset: int) -> None:
@@ -143,7 +143,7 @@ PROOF_MAX_BYTES = 16 << 20
 
 
 class LocalLog:
-    """Offsets: start inclusive, end exclusive.
+    """The log of one node. Offsets: start inclusive, end exclusive.
 
     The log is not to be used after an error of the store.
     """
@@ -179,12 +179,12 @@ class LocalLog:
 
     @property
     def end_offset(self) -> int:
-        """What is appended next gets this offset."""
+        """End of the log: the offset of the next append."""
         return self._tail.end_offset
 
     @property
     def cached_bytes(self) -> int:
-        """Of the newest chunks that are kept in memory."""
+        """Size of the newest chunks in memory, in bytes."""
         return self._tail.bytes_kept
 
     def check(self, chunk: bytes) -> ev.LogSpan:
@@ -213,7 +213,8 @@ class LocalLog:
         self.last_timestamp_ms = span.last_timestamp_ms
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
-        """(base offset, CRC-32C) of the batch that ends at ``end_offset``; None: there is none.
+        """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``; None: there is
+        none.
 
         Raises CorruptLogError.
         """
@@ -271,8 +272,8 @@ class LocalLog:
         self._tail.forget_below(snapshot_id.end_offset)
 
     def read(self, offset: int, max_bytes: int, *, until: int | None = None) -> bytes:
-        """Whole batches from ``offset`` to ``until`` (boundaries; None: to the end), at least one,
-        as many as fit; empty if there is none.
+        """Return whole batches from ``offset`` to ``until`` (boundaries; None: to the end), at
+        least one, as many as fit; empty if there is none.
 
         Raises CorruptLogError.
         """
@@ -297,8 +298,8 @@ class LocalLog:
     # --- the disk --------------------------------------------------------------------------------
 
     def flush_soon(self, *, inline: bool, within_s: float = 0.0) -> None:
-        """Flush in the next turn of the loop, or ``within_s``: then the next call comes before. Of
-        several calls until then the last one says which, and whether ``inline``.
+        """Flush in the next turn of the loop, or ``within_s``, or with the next call. The last of
+        several calls decides when, and whether ``inline``.
         """
         self._inline = inline
         if self._disk_turn is not None and self._is_put_off:
@@ -321,7 +322,7 @@ class LocalLog:
         self._store.flush(self._flushed, inline=inline)
 
     def cancel_flush(self) -> None:
-        """Do not do what was to be done soon."""
+        """Cancel the flush that was to come soon."""
         if self._disk_turn is not None:
             self._disk_turn.cancel()
             self._disk_turn = None

@@ -81,7 +81,7 @@ class Replica(PeerListener):
         wall_clock_ms: Callable[[], int],
         tracer: StepTracer[ev.Event, ev.Effect] | None = None,
     ) -> None:
-        """``tracer``: of every step of the quorum's state machine."""
+        """``tracer``: traces every step of the quorum's state machine."""
         self._config = config
         self._store = store
         self._listener = listener
@@ -125,13 +125,13 @@ class Replica(PeerListener):
 
     @property
     def disk_busy_s(self) -> float:
-        """How long the disk has been at the sync or the vote under way; 0: at none."""
+        """Duration of the sync or the vote under way; 0: none is."""
         return self._store.busy_s
 
     # --- life ------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """Recover the log: requests may come from here on, but nothing is sent yet.
+        """Recover the log: requests may arrive from here on, but nothing is sent yet.
 
         Raises StorageError, CorruptLogError.
         """
@@ -180,12 +180,12 @@ class Replica(PeerListener):
 
     @property
     def log_end_offset(self) -> int:
-        """Exclusive; what is proposed next gets this offset."""
+        """End of the log, exclusive: the offset of the next proposal."""
         return self._log.end_offset
 
     @property
     def last_epoch(self) -> int:
-        """Of the last record, in the log or below its start; 0: there never was one."""
+        """Epoch of the last record, in the log or below its start; 0: there never was one."""
         return self.core.last_epoch
 
     @property
@@ -199,8 +199,8 @@ class Replica(PeerListener):
         return self.core.generation
 
     def divergence(self, end_offset: int, last_epoch: int) -> tuple[int, int] | None:
-        """None if a log that ends at ``end_offset`` in ``last_epoch`` is a part of this one; else
-        (epoch, end offset) up to which it may be.
+        """Return None if a log that ends at ``end_offset`` in ``last_epoch`` is a part of this one;
+        else (epoch, end offset) up to which it may be.
         """
         return self.core.divergence(end_offset, last_epoch)
 
@@ -212,7 +212,7 @@ class Replica(PeerListener):
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive; -1: unknown."""
+        """High watermark, exclusive; -1: unknown."""
         return self.core.high_watermark
 
     @property
@@ -221,7 +221,7 @@ class Replica(PeerListener):
         return self.core.role == "candidate"
 
     def describe(self, now: float) -> QuorumDescription:
-        """What this node knows of the quorum."""
+        """Return this node's view of the quorum."""
         return self.core.describe(now)
 
     def peer_reach(self) -> tuple[PeerReach, ...]:
@@ -229,11 +229,11 @@ class Replica(PeerListener):
         return self._peers.reach()
 
     def fetch_address(self, replica_id: int, directory_id: str) -> str:
-        """Where the fetches of this replica come from; empty: it has no link."""
+        """Return the address from which this replica fetches; empty: it has no link."""
         return self._fetch_addresses.address(replica_id, directory_id)
 
     def backlog(self) -> ReplicaBacklog:
-        """What waits here."""
+        """Return the work that waits here."""
         return ReplicaBacklog(len(self._inbox), len(self._held), self._log.cached_bytes)
 
     def propose(
@@ -304,8 +304,8 @@ class Replica(PeerListener):
         return self._log.newest(count)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Whole batches from ``offset`` to ``until`` (boundaries; exclusive), at least one, as many
-        as fit.
+        """Return whole batches from ``offset`` to ``until`` (boundaries; exclusive), at least one,
+        as many as fit.
 
         Raises CorruptLogError, after which the replica has failed.
         """
@@ -341,7 +341,9 @@ class Replica(PeerListener):
     # --- time ------------------------------------------------------------------------------------
 
     def next_timestamp_ms(self) -> int:
-        """Of the next batch: never before the last batch's, unless log time has to go back."""
+        """Return the timestamp of the next batch: never before the last batch's, unless log time
+        has to go back.
+        """
         last_ms = self._log.last_timestamp_ms
         stamp_ms = self._time.next_stamp_ms(last_ms, self._asked_for_time())
         if stamp_ms < last_ms:
@@ -349,19 +351,17 @@ class Replica(PeerListener):
         return stamp_ms
 
     def time_ms(self) -> int:
-        """This node's wall clock, kept to what a majority of the voters' clocks says."""
+        """Return this node's wall clock, bounded by the clocks of a majority of the voters."""
         return self._time.now_ms(self._asked_for_time())
 
     @property
     def quorum_time_ms(self) -> int | None:
-        """What a majority of the voters' clocks says, for those that ask this node; None: that is
-        not known.
-        """
+        """The time by a majority of the voters' clocks; None: unknown."""
         return self._time.quorum_ms(self._asked_for_time())
 
     @property
     def clock_ahead_ms(self) -> int | None:
-        """How far this node's wall clock is ahead of the majority's; None: that is not known."""
+        """How far this node's wall clock is ahead of the majority's; None: unknown."""
         return self._time.ahead_ms(self._asked_for_time())
 
     def _asked_for_time(self) -> tuple[int, ...]:
@@ -411,7 +411,7 @@ class Replica(PeerListener):
         self._step(ev.ResponseReceived(peer_id, correlation_id, response, span))
 
     def unanswered(self, peer_id: int, correlation_id: int) -> None:
-        """No answer comes."""
+        """Step the failure of a request that gets no answer."""
         self._step(ev.RequestFailed(peer_id, correlation_id))
 
     def connected(self, peer_id: int) -> None:
@@ -462,7 +462,9 @@ class Replica(PeerListener):
     # --- effects ---------------------------------------------------------------------------------
 
     def _carry_out(self, effect: ev.Effect) -> None:
-        """As the table does, but that what is sent waits for votes before it to be durable."""
+        """Carry out an effect as the table says, but hold messages until the votes before them are
+        durable.
+        """
         kind: type[ev.Effect] = type(effect)
         if type(effect) is ev.ReplyFetch:
             # The bytes are read now: later they might be another epoch's.

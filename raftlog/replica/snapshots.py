@@ -93,8 +93,8 @@ asked for again; behind the last piece it fetches the log that follows."""
 
 
 class ReplicaSnapshots:
-    """What becomes of a snapshot is stepped as an event; an error of the disk ends the replica, by
-    ``fail``.
+    """The snapshots of one replica. Their fate is stepped as an event; an error of the disk ends
+    the replica, by ``fail``.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class ReplicaSnapshots:
         return self.ids[-1] if self.ids else None
 
     def close(self) -> None:
-        """Nothing is stored or stepped after this."""
+        """Stop: nothing is stored or stepped after this."""
         self._closed = True
         if self._writer is not None:
             # The store may be broken already: what it holds of the snapshot goes when it is opened
@@ -132,18 +132,18 @@ class ReplicaSnapshots:
     # --- reading ---------------------------------------------------------------------------------
 
     def size(self, snapshot_id: SnapshotId) -> int:
-        """Bytes. Raises LookupError."""
+        """Return the size of a snapshot in bytes. Raises LookupError."""
         return self._store.snapshot_size(snapshot_id)
 
     def header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        """What it says of itself.
+        """Return the header of a snapshot.
 
         Raises LookupError; CorruptLogError, after which the replica has failed.
         """
         return self._from_store(lambda: self._store.snapshot_header(snapshot_id))
 
     def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of a complete one, empty at its end.
+        """Return bytes of a complete snapshot; empty at its end.
 
         Raises LookupError; StorageError, after which the replica has failed.
         """
@@ -177,7 +177,7 @@ class ReplicaSnapshots:
         return ev.Reply(effect.reply_to, response)
 
     def fetched(self) -> list[SnapshotId]:
-        """Those that somebody has asked a piece of within FETCHED_WITHIN_S."""
+        """Return the snapshots of which a peer has fetched a part within FETCHED_WITHIN_S."""
         since, ids = self._now() - FETCHED_WITHIN_S, set(self.ids)
         for snapshot_id in [
             one for one, at in self._asked_at.items() if at < since or one not in ids
@@ -215,7 +215,7 @@ class ReplicaSnapshots:
         writer = self._writer = SnapshotWriter(self._store, header, pieces, finished)
 
     def forget_before(self, snapshot_id: SnapshotId) -> None:
-        """Those before it went when the log start advanced to its end."""
+        """Forget the snapshots before this one, which went with the log below it."""
         self.ids = tuple(one for one in self.ids if one >= snapshot_id)
 
     # --- fetching and installing -----------------------------------------------------------------

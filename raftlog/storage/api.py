@@ -40,7 +40,7 @@ Version 2 begins when the log start first moves: until then an older program can
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who a data directory belongs to.
+    """The cluster, node and directory id of a data directory.
 
     ``directory_id`` is a UUID: a new disk is a new replica.
     """
@@ -55,7 +55,7 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class VoteState:
-    """What an election needs to survive a crash (KIP-595 quorum-state).
+    """The epoch and the vote that must survive a crash (KIP-595 quorum-state).
 
     ``voted_id`` and ``leader_id``: -1 for none.
     """
@@ -75,7 +75,7 @@ Runs in the disk's thread.
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """What the store found when it was opened; every byte of it durable and checked.
+    """The log as the store found it when it was opened: every byte durable and checked.
 
     Offsets: start inclusive, end exclusive.
     """
@@ -104,21 +104,21 @@ class RecoveredLog:
 
 
 class LogStore(Protocol):
-    """One node's log, vote and identity. All methods are called from the event loop's thread."""
+    """The log, vote and identity of one node. All calls come from the event loop's thread."""
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this directory belongs to."""
+        """Identity of the directory."""
 
     @property
     def busy_s(self) -> float:
-        """How long the disk has been at the sync or the vote under way, 0 if none is: measured at
-        the disk, however late the loop is.
+        """Duration of the sync or the vote under way, 0 if none is: measured at the disk, however
+        late the loop is.
         """
 
     @property
     def last_sync_s(self) -> float:
-        """What the disk took for the sync that was done last."""
+        """Duration of the last sync."""
 
     def bind_generation(self, generation: int) -> None:
         """Note durably which generation of the log the directory belongs to.
@@ -148,16 +148,16 @@ class LogStore(Protocol):
         """
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that begins at ``offset`` up to ``until`` (exclusive; a batch
-        boundary), verified.
+        """Return whole batches from the one that begins at ``offset`` up to ``until`` (exclusive; a
+        batch boundary), verified.
 
         At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``.
         Raises CorruptLogError, and ValueError if ``offset`` is no batch boundary within the log.
         """
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
-        """(base offset, CRC-32C) of the batch that ends at ``end_offset``; None if the log has none
-        that does. Raises CorruptLogError.
+        """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``; None if none
+        does. Raises CorruptLogError.
         """
 
     def write_vote(
@@ -208,13 +208,13 @@ class LogStore(Protocol):
         """Give up a snapshot in the making. No error if there is none."""
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
-        """Bytes of a complete snapshot. Raises LookupError."""
+        """Return the size of a complete snapshot in bytes. Raises LookupError."""
 
     def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        """What a complete snapshot says of itself. Raises LookupError, CorruptLogError."""
+        """Return the header of a complete snapshot. Raises LookupError, CorruptLogError."""
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of a complete snapshot from ``position`` on, as stored; empty at its end.
+        """Return bytes of a complete snapshot from ``position`` on, as stored; empty at its end.
 
         Raises LookupError, ValueError, StorageError.
         """
@@ -237,13 +237,13 @@ class LogStore(Protocol):
         """
 
     def free_bytes(self) -> int:
-        """What the file system of the store still takes."""
+        """Return the free space of the store's file system, in bytes."""
 
     def used_bytes(self) -> int:
         """Log and snapshots on disk, about."""
 
     def close(self) -> None:
-        """Give the directory back.
+        """Release the directory.
 
         What was not flushed may or may not stay: it was not acknowledged.
         """

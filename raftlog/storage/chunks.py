@@ -25,8 +25,8 @@ base offset, epoch.
 def walk(
     chunk: bytes, expected: int, *, verify_from: int = 0
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """(base offset, end offset, epoch, position, end position) of each batch, checked:
-    ``batch.headers`` without its price.
+    """Yield (base offset, end offset, epoch, position, end position) of each batch, checked, at a
+    lower price than ``batch.headers``.
 
     Contiguity from ``expected`` is checked always, CRC32C for batches at or above ``verify_from``.
     Raises CorruptLogError.
@@ -53,7 +53,7 @@ def walk(
 
 
 def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
-    """Let batch.headers find the words; it checks what walk checks."""
+    """Return the error that ``batch.headers`` finds: it checks what ``walk`` checks."""
     try:
         for _ in batch.headers(chunk[position:], expect_offset=expected):
             pass
@@ -126,7 +126,8 @@ def _gap(offset: int, key: int) -> CorruptLogError:
 
 
 def batch_before(chunks: Iterable[tuple[int, bytes]], end_offset: int) -> tuple[int, int] | None:
-    """(base offset, CRC-32C) of the batch that ends at ``end_offset``; None if there is none.
+    """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``; None if there is
+    none.
 
     ``chunks`` begins with the one that should contain it.
     """
@@ -191,7 +192,7 @@ def read_span(
     *,
     inside: bool = False,
 ) -> bytes:
-    """Whole batches of [offset, until), at least one, then as many as fit ``max_bytes``.
+    """Return whole batches of [offset, until): at least one, then as many as fit ``max_bytes``.
 
     ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the
     chunks begin above ``offset``: what lies between is lost, and a reader that went on behind it

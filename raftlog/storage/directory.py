@@ -64,7 +64,8 @@ _LOG_STATE_KIND = "log-state"
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """How the log was left. ``clean``: closed in order, so nothing on disk can be torn.
+    """The state in which the log was left. ``clean``: closed in order, so nothing on disk can be
+    torn.
 
     ``end_offset_at_least``: the log was durable up to here, and was not truncated below since. It
     finds what no checksum inside the log can: a tail that is missing altogether.
@@ -93,7 +94,7 @@ def write_log_state(directory: Path, state: LogState) -> None:
 
 
 def read_log_state(directory: Path) -> LogState:
-    """How the log was left. Raises CorruptLogError, StorageError."""
+    """Return the state in which the log was left. Raises CorruptLogError, StorageError."""
     path = directory / LOG_STATE_FILE
     try:
         content = read_content(path, _LOG_STATE_KIND)
@@ -118,7 +119,9 @@ class DirectoryLock:
 
     @classmethod
     def exclusive(cls, directory: Path) -> DirectoryLock:
-        """Take the directory for this process. Raises ConfigError naming the pid that has it."""
+        """Lock the directory for this process. Raises ConfigError naming the pid that holds the
+        lock.
+        """
         try:
             fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as error:
@@ -146,7 +149,7 @@ class DirectoryLock:
         return cls(fd, exclusive=False)
 
     def release(self) -> None:
-        """Give the directory back.
+        """Release the directory.
 
         Idempotent, and never an error: the lock goes with the descriptor, the pid in it is for
         people.
@@ -189,7 +192,7 @@ _PARTITIONS_STATE_KIND = "partitions-state"
 
 @dataclass(frozen=True, slots=True)
 class PartitionsState:
-    """How the replicas were left.
+    """The state in which the partition replicas were left.
 
     ``clean``: closed in order, so nothing on disk can be torn, and these sums are exact.
     """
@@ -218,7 +221,9 @@ def write_partitions_state(directory: Path, state: PartitionsState) -> None:
 
 
 def read_partitions_state(directory: Path) -> PartitionsState:
-    """How the replicas were left. Raises FileNotFoundError, CorruptLogError, StorageError."""
+    """Return the state in which the replicas were left. Raises FileNotFoundError, CorruptLogError,
+    StorageError.
+    """
     return read_checked(directory / PARTITIONS_STATE_FILE, _PARTITIONS_STATE_KIND, PartitionsState)
 
 
@@ -238,7 +243,7 @@ def _leave_empty(_: Path) -> tuple[VoteState, LogState]:
 
 
 def read_identity(directory: Path) -> NodeIdentity:
-    """Who ``directory`` belongs to.
+    """Return the identity of ``directory``.
 
     Raises ConfigError: not formatted, corrupt, or of a newer version; StorageError.
     """
@@ -347,7 +352,7 @@ def _whose(identity: NodeIdentity) -> str:
 
 
 def _require_empty(directory: Path) -> None:
-    """Refuse a directory with files of somebody else, or with data of which the identity is lost.
+    """Refuse a directory with foreign files, or with data whose identity is lost.
 
     What an interrupted formatting left, known by its staged identity, is nobody's. Nothing is
     touched: not the mode of a directory like /var, either.
@@ -387,7 +392,8 @@ FILE = "sync-probe.tmp"
 
 
 def probe_sync_us(directory: Path) -> tuple[list[int], str]:
-    """Microseconds of each write and sync, ascending, and why there are not more; blocks.
+    """Return the microseconds of each write and sync, ascending, and why there are not more;
+    blocks.
 
     Leaves nothing behind.
     """

@@ -37,7 +37,7 @@ _OTHERS = 0o077
 
 
 def close_to_others(directory: Path) -> None:
-    """Take the access of group and others from a data directory. Raises StorageError."""
+    """Revoke the access of group and others to a data directory. Raises StorageError."""
     try:
         mode = stat.S_IMODE(directory.stat().st_mode)
     except OSError as error:
@@ -65,7 +65,9 @@ def close_to_others(directory: Path) -> None:
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """What this process creates meanwhile is its user's alone: RocksDB asks nobody for a mode."""
+    """Create all files of this process for its user alone meanwhile: RocksDB has no option for a
+    mode.
+    """
     before = os.umask(UMASK)
     try:
         yield
@@ -74,7 +76,7 @@ def private_files() -> Iterator[None]:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For ``open``: a file that is created is its owner's alone."""
+    """Open a file for ``open``; a new one is for its owner alone."""
     return os.open(path, flags, FILE_MODE)
 
 
@@ -145,7 +147,7 @@ def read_raw(path: Path) -> bytes:
 
 
 def not_intact(path: Path) -> CorruptLogError:
-    """What to raise if ``path`` is not what a writer wrote."""
+    """Return the error for a file that is not as a writer wrote it."""
     return CorruptLogError(f"{path} is corrupt: its content does not match its checksum")
 
 
@@ -160,12 +162,12 @@ def decode_checked(raw: bytes, kind: str) -> dict[str, Any] | None:
 
 
 def read_checked(path: Path, kind: str, type_: type[T]) -> T:
-    """``read_content`` as the dataclass ``type_``; a wrong shape is CorruptLogError too."""
+    """Return ``read_content`` as the dataclass ``type_``; a wrong shape is CorruptLogError too."""
     return convert(path, read_content(path, kind), type_)
 
 
 def convert(path: Path, content: dict[str, Any], type_: type[T]) -> T:
-    """``content`` of ``path`` as the dataclass ``type_``, every field present and no other.
+    """Return ``content`` of ``path`` as the dataclass ``type_``, every field present and no other.
 
     Raises CorruptLogError.
     """
@@ -200,10 +202,10 @@ _BOOTSTRAP_KIND = "bootstrap"
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """``voters``: the set to begin with, directory ids included; empty: of a node that joins; None:
-    the configured one.
+    """The beginning of a quorum as formatting decided it; read at every start, never changed.
 
-    ``metadata_version``: the level a new cluster starts with; 0: the latest that the program knows.
+    ``voters``: the set to begin with, directory ids included; empty: this node joins; None: the
+    configured set. ``metadata_version``: the level of a new cluster; 0: the latest known one.
     ``super_users``: principals that may do everything, by access control entries that the new
     cluster begins with.
     """
@@ -214,7 +216,7 @@ class Bootstrap:
 
 
 NO_BOOTSTRAP = Bootstrap()
-"""Nothing was said."""
+"""The beginning that a plain format decides."""
 
 
 def write_bootstrap(directory: Path, bootstrap: Bootstrap) -> None:
@@ -223,7 +225,7 @@ def write_bootstrap(directory: Path, bootstrap: Bootstrap) -> None:
 
 
 def read_bootstrap(directory: Path) -> Bootstrap:
-    """What the directory was formatted with; the default if by an older program.
+    """Return how the directory was formatted; the default if by an older program.
 
     Raises CorruptLogError, StorageError.
     """
@@ -264,7 +266,7 @@ def read_vote_file(directory: Path) -> VoteState:
 
 
 def damaged_copies(directory: Path) -> tuple[str, ...]:
-    """What is wrong with the file of a vote that counts all the same, for people.
+    """Return what is wrong with a vote file that is valid all the same, for people.
 
     Raises CorruptLogError, StorageError.
     """
@@ -366,7 +368,7 @@ class VoteFile:
             self._give_back()
 
     def close(self, *, in_order: bool) -> None:
-        """Give the file back; ``in_order``: in the plain form, with the vote written last.
+        """Close the file; ``in_order``: in the plain form, with the last vote.
 
         Raises StorageError.
         """

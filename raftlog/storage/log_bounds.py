@@ -91,8 +91,8 @@ def recovered(
     newest: tuple[SnapshotId, SnapshotHeader] | None,
     bound_generation: int,
 ) -> RecoveredLog:
-    """What a store reports of a log that was scanned from its start on, and of the snapshots beside
-    it. ``bound_generation``: of the directory's identity.
+    """Return the report of a log that was scanned from its start on, and of the snapshots beside
+    it. ``bound_generation``: the directory's.
     """
     ends_with_snapshot = newest is not None and newest[0].end_offset >= found.end_offset
     return RecoveredLog(
@@ -134,7 +134,8 @@ def known_voters(
 
 
 class PartitionEnds:
-    """End offsets (exclusive) by replica, and start offsets of those that do not begin at 0.
+    """The end offsets (exclusive) of partition replicas, and the start offsets of those that do not
+    begin at 0.
 
     One that ends at 0 is not in it: it is as good as new.
     """
@@ -150,17 +151,17 @@ class PartitionEnds:
         return key in self._ends
 
     def recovered(self, found: Iterable[RecoveredPartition]) -> None:
-        """What the store began with."""
+        """Begin with the replicas that the store has found."""
         for one in found:
             self.reset(one.key, one.start_offset)
             self._ends[one.key] = one.end_offset
 
     def records(self) -> int:
-        """How many all replicas hold."""
+        """Return the number of records in all replicas."""
         return sum(self._ends.values()) - sum(self._starts.values())
 
     def start(self, key: PartitionKey) -> int:
-        """Where a replica begins."""
+        """Return the first offset of a replica."""
         return self._starts.get(key, 0)
 
     def appended(self, key: PartitionKey, end_offset: int) -> None:

@@ -78,12 +78,12 @@ class RocksLogStore(RocksStore):
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this directory belongs to."""
+        """Identity of the directory."""
         return self._identity
 
     @property
     def last_sync_s(self) -> float:
-        """What the disk took for the sync that was done last."""
+        """Duration of the last sync."""
         return self._last_sync_s
 
     def bind_generation(self, generation: int) -> None:
@@ -221,7 +221,7 @@ class RocksLogStore(RocksStore):
             )
 
     def read(self, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole verified batches; see the protocol.
+        """Return whole verified batches; see the protocol.
 
         Raises CorruptLogError, StorageError, ValueError.
         """
@@ -297,16 +297,16 @@ class RocksLogStore(RocksStore):
         self._guarded(lambda: self._snapshots.drop(snapshot_id))
 
     def snapshot_size(self, snapshot_id: SnapshotId) -> int:
-        """Bytes of a complete snapshot. Raises LookupError."""
+        """Return the size of a complete snapshot in bytes. Raises LookupError."""
         return self._snapshots.size(snapshot_id)
 
     def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        """What a complete snapshot says of itself. Raises LookupError, CorruptLogError."""
+        """Return the header of a complete snapshot. Raises LookupError, CorruptLogError."""
         self._check()
         return self._guarded(lambda: self._snapshots.header(snapshot_id))
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of a complete snapshot; the reader verifies them.
+        """Return bytes of a complete snapshot; the reader verifies them.
 
         Raises LookupError, ValueError, StorageError.
         """
@@ -314,7 +314,7 @@ class RocksLogStore(RocksStore):
         return self._guarded(lambda: self._snapshots.read(snapshot_id, position, max_bytes))
 
     def install_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Empty the log: it begins at the end of ``snapshot_id`` now.
+        """Empty the log, which then begins at the end of ``snapshot_id``.
 
         Raises LookupError, ValueError, StorageError.
         """
@@ -435,7 +435,7 @@ def require_end(end_offset: int, state: LogState) -> None:
 def read_between(
     rocks: RocksLog, offset: int, *, until: int, max_bytes: int, start: int, end: int
 ) -> bytes:
-    """``LogStore.read`` on a log of [``start``, ``end``)."""
+    """Read from a log of [``start``, ``end``) as ``LogStore.read`` does."""
     if not start <= offset <= until <= end:
         raise ValueError(f"read of [{offset}, {until}): the log is [{start}, {end})")
     if offset == until:

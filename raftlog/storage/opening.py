@@ -132,7 +132,9 @@ def open_rocks(path: Path, *, read_only: bool = False) -> RocksLog:
 
 
 def repair_tail(rocks: Path, *, clean: bool) -> None:
-    """Cut off what power loss tore, if the log was not closed in order. Raises StorageError."""
+    """Cut off the writes that power loss tore, if the log was not closed in order. Raises
+    StorageError.
+    """
     for tail in () if clean else find_torn_tails(rocks):
         log.warning("the log's tail was torn by power loss", found=str(tail))
         cut_off(tail)
@@ -199,8 +201,8 @@ def _open(path: Path) -> RocksPartitions:
 
 
 def _state_of(directory: Path) -> PartitionsState:
-    """How the replicas were left; they are made if they never were, or if a crash cut that
-    short.
+    """Return the state in which the replicas were left, and make them if they never were, or if a
+    crash interrupted that.
     """
     rocks, new = directory / PARTITIONS_DIRECTORY, directory / _NEW_DIRECTORY
     try:

@@ -21,7 +21,7 @@ RUNS_MAX = 128
 
 
 class Run(NamedTuple):
-    """Some batches in a row. A run begins where the one before ends."""
+    """A run of consecutive batches, which begins where the previous run ends."""
 
     end_offset: int
     """Exclusive."""
@@ -34,7 +34,9 @@ class Run(NamedTuple):
 
 
 class LogRuns:
-    """The runs of one log, oldest first."""
+    """The age and size of the parts of one partition's log, oldest first: retention needs no look
+    at the disk.
+    """
 
     __slots__ = ("_grain", "_runs", "last_base", "size")
 
@@ -57,16 +59,16 @@ class LogRuns:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """All of them."""
+        """All runs, oldest first."""
         return tuple(self._runs)
 
     @property
     def last_timestamp_ms(self) -> int:
-        """Of the newest batch in the last of them; 0: there is none."""
+        """Timestamp of the newest batch in the last run; 0: there is none."""
         return self._runs[-1].last_timestamp_ms if self._runs else 0
 
     def append(self, base: int, end: int, timestamp_ms: int, size: int) -> None:
-        """Whole batches from ``base`` on were written at the end."""
+        """Add whole batches that were written from ``base`` on."""
         runs = self._runs
         self.last_base, self.size = base, self.size + size
         if runs and runs[-1].size < self._grain:
@@ -88,7 +90,7 @@ class LogRuns:
         self._grain = self.size // (RUNS_MAX // 2)
 
     def truncate(self, end_offset: int) -> None:
-        """Everything at or above ``end_offset`` was dropped."""
+        """Drop everything at or above ``end_offset``."""
         runs = self._runs
         cut = None
         begin = runs[-2].end_offset if len(runs) > 1 else -1
@@ -123,7 +125,7 @@ PartitionKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """One replica as it was found: every byte durable and checked.
+    """One replica as the store found it: every byte durable and checked.
 
     Offsets: start inclusive, end exclusive.
     """
@@ -179,18 +181,18 @@ class PartitionStore(Protocol):
         """
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole batches, from the one that holds ``offset`` up to ``until`` (exclusive; a batch
-        boundary), verified.
+        """Return whole batches, from the one that holds ``offset`` up to ``until`` (exclusive; a
+        batch boundary), verified.
 
         At least one batch, then as many as fit ``max_bytes``. Empty when ``offset == until``.
         Raises CorruptLogError.
         """
 
     def delete(self, key: PartitionKey) -> None:
-        """Forget a replica whole; no error if there is none. As durable as an append."""
+        """Delete a replica; no error if there is none. As durable as an append."""
 
     def free_bytes(self) -> int:
-        """What the file system of the store still takes."""
+        """Return the free space of the store's file system, in bytes."""
 
     def close(self) -> None:
-        """Give the store back. What was not flushed may or may not stay."""
+        """Close the store. Unflushed writes may or may not stay."""

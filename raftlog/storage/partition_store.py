@@ -164,7 +164,7 @@ class RocksPartitionStore(RocksStore):
             self._compact_next()
 
     def reset(self, key: PartitionKey, start_offset: int) -> None:
-        """Empty a replica, and let it begin at ``start_offset``. Raises StorageError."""
+        """Empty a replica, which then begins at ``start_offset``. Raises StorageError."""
         self._check()
         try:
             self._rocks.reset(_name(key), start_offset)
@@ -173,7 +173,7 @@ class RocksPartitionStore(RocksStore):
         self._ends.reset(key, start_offset)
 
     def read(self, key: PartitionKey, offset: int, *, until: int, max_bytes: int) -> bytes:
-        """Whole verified batches; see the protocol.
+        """Return whole verified batches; see the protocol.
 
         Raises CorruptLogError, StorageError, ValueError.
         """
@@ -189,7 +189,7 @@ class RocksPartitionStore(RocksStore):
             raise self._commit.fail(error) from None
 
     def delete(self, key: PartitionKey) -> None:
-        """Forget a replica whole; its space comes back in the background. Raises StorageError."""
+        """Delete a replica; its space is freed in the background. Raises StorageError."""
         self._check()
         if key not in self._ends:
             return
@@ -206,7 +206,7 @@ class RocksPartitionStore(RocksStore):
         self._compact_next()
 
     def _compact_next(self) -> None:
-        """One topic after the other: what is deleted meanwhile waits, and is done together."""
+        """Compact one topic after the other; what is deleted meanwhile is compacted together."""
         if self._compacting or not (self._to_compact or self._compact_below):
             return
         self._compacting = True
@@ -226,13 +226,14 @@ class RocksPartitionStore(RocksStore):
 
     @override
     def free_bytes(self) -> int:
-        """As of the base; raises StorageError also for what failed in the background."""
+        """Return the free space; raises StorageError also for a failure in the background."""
         if self._commit.failure is not None:
             raise self._commit.failure
         return super().free_bytes()
 
     def used_bytes(self) -> int:
-        """What the replicas' files take, deleted data included until its space is given back.
+        """Return the size of the replicas' files in bytes, deleted data included until it is
+        compacted.
 
         Raises StorageError.
         """

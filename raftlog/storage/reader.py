@@ -123,18 +123,16 @@ class LogReader:
 
     @property
     def snapshots(self) -> tuple[SnapshotId, ...]:
-        """Complete and sound ones, ascending."""
+        """The complete and valid snapshots, ascending."""
         return self._snapshots.complete
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What would count, and is damaged: snapshots, and what they prove and hold is missing from
-        all answers; and torn ends.
-        """
+        """Descriptions of damaged snapshots and torn ends, which no answer includes."""
         return (*self.torn, *map(str, self._snapshots.unsound))
 
     def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes of a snapshot from ``position`` on, empty at its end.
+        """Return bytes of a snapshot from ``position`` on; empty at its end.
 
         Raises LookupError, ValueError, StorageError.
         """
@@ -149,8 +147,8 @@ class LogReader:
         return read_vote_file(self._directory)
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Whole verified batches from ``offset`` up to ``until`` (exclusive): at least one, then as
-        many as fit ``max_bytes``.
+        """Return whole verified batches from ``offset`` up to ``until`` (exclusive): at least one,
+        then as many as fit ``max_bytes``.
 
         Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is no batch
         boundary of the log.
@@ -165,7 +163,7 @@ class LogReader:
         )
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory."""
         try:
             self._snapshots.close()
             self._rocks.close()
@@ -217,9 +215,7 @@ def _of_the_original(
 
 
 def _leave_torn_tails_out(mirror: Path) -> None:
-    """Put copies of the files that power loss tore, without their torn tails, in place of the links
-    to them.
-    """
+    """Replace the links to files that power loss tore by copies without their torn tails."""
     for tail in find_torn_tails(mirror):
         try:
             content = tail.path.read_bytes()[: tail.cut_at]

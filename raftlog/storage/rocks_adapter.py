@@ -78,7 +78,7 @@ def _options(*, create: bool) -> Options:
 
 
 class _RocksMap:
-    """One RocksDB.
+    """A map of one RocksDB.
 
     All methods raise StorageError, or CorruptLogError where RocksDB finds damage.
     """
@@ -102,14 +102,14 @@ class _RocksMap:
             raise _translated("sync of the log failed", error, self._path) from error
 
     def size_bytes(self) -> int:
-        """What the files take on disk."""
+        """Return the size of the files on disk, in bytes."""
         try:
             return sum(entry.stat().st_size for entry in os.scandir(self._path) if entry.is_file())
         except OSError as error:
             raise StorageError(f"can't look at {self._path}: {error}") from error
 
     def close(self) -> None:
-        """Give the files back. RocksDB writes what it holds in memory to disk, durably, first."""
+        """Close the files. RocksDB first writes what it holds in memory to disk, durably."""
         try:
             self._db.close()
         except Exception as error:
@@ -144,8 +144,8 @@ class _RocksMap:
             raise _translated("compaction failed", error, self._path) from error
 
     def _entries(self, key: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
-        """Keys and values in order, from the last key at or before ``key``; from ``first`` on if
-        that one lies before ``first``.
+        """Yield keys and values in order, from the last key at or before ``key``; from ``first`` on
+        if that one lies before ``first``.
         """
         iterator = self._db.iter()
         try:
@@ -164,7 +164,7 @@ class _RocksMap:
 
 
 class RocksLog(_RocksMap):
-    """Chunks of one log by base offset."""
+    """The chunks of one log by base offset."""
 
     def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
         super().__init__(path, create=create, read_only=read_only)
@@ -201,14 +201,15 @@ class RocksLog(_RocksMap):
         self._drop(_KEY.pack(0), _KEY.pack(base_offset), None, "advance of the log start")
 
     def compact_below(self, base_offset: int) -> None:
-        """Give back the space of what was deleted below ``base_offset``.
+        """Free the space of the chunks that were deleted below ``base_offset``.
 
         Takes its time; for a thread.
         """
         self._compact(_KEY.pack(0), _KEY.pack(base_offset))
 
     def scan(self, offset: int) -> Generator[tuple[int, bytes], None, None]:
-        """Chunks in order, from the one that contains ``offset`` (the first of all if none does).
+        """Yield chunks in order, from the one that contains ``offset`` (the first of all if none
+        does).
 
         Close it or drop it before ``close``.
         """
@@ -237,7 +238,7 @@ class RocksLog(_RocksMap):
 
 
 class RocksPartitions(_RocksMap):
-    """Chunks of many logs, each by the log's name, of ``NAME_BYTES``, and its base offset.
+    """The chunks of many logs, by the log's name of ``NAME_BYTES`` and the base offset.
 
     A log that does not begin at 0 has its start offset under its name alone, before its chunks.
     """
@@ -271,7 +272,7 @@ class RocksPartitions(_RocksMap):
         self._drop(name, name + _BEHIND_ALL, start, "reset of the log")
 
     def scan(self, name: bytes, offset: int) -> Generator[tuple[int, bytes], None, None]:
-        """Chunks of one log in order, from the one that contains ``offset``.
+        """Yield the chunks of one log in order, from the one that contains ``offset``.
 
         Close it or drop it before ``close``.
         """
@@ -284,8 +285,8 @@ class RocksPartitions(_RocksMap):
                 yield unpack(key, size)[0], chunk
 
     def scan_all(self) -> Generator[tuple[bytes, int, bytes], None, None]:
-        """(name, base offset, chunk) of everything, ordered by name and offset. A log that does not
-        begin at 0 comes with START first, and its start offset in place of a chunk.
+        """Yield (name, base offset, chunk) of everything, ordered by name and offset. A log that
+        does not begin at 0 comes with START first, and its start offset in place of a chunk.
 
         Close it or drop it before ``close``.
         """
@@ -300,14 +301,14 @@ class RocksPartitions(_RocksMap):
                 yield key[:size], unpack(key, size)[0], chunk
 
     def compact_below(self, name: bytes, offset: int) -> None:
-        """Give back the space of what was deleted of one log below ``offset``.
+        """Free the space of the chunks of one log that were deleted below ``offset``.
 
         Takes its time; for a thread.
         """
         self._compact(name + _KEY.pack(0), name + _KEY.pack(offset))
 
     def compact(self, first: bytes, last: bytes) -> None:
-        """Give back the space of what was deleted in the logs from ``first`` to ``last``.
+        """Free the space of deleted chunks in the logs from ``first`` to ``last``.
 
         Takes its time; for a thread.
         """

@@ -76,7 +76,7 @@ class DiskThread:
 
     @property
     def busy_s(self) -> float:
-        """How long the job under way has taken by now; 0: none is.
+        """Duration of the job under way; 0: none is.
 
         What waits, for the thread or for the loop, is no time of the disk.
         """
@@ -84,7 +84,7 @@ class DiskThread:
         return 0.0 if began_s is None else self._clock() - began_s
 
     def close(self) -> None:
-        """Wait for what was queued; report nothing more."""
+        """Wait for the queued jobs; report nothing more."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -128,7 +128,7 @@ FlushDone = Callable[[int | StorageError], None]
 
 
 class GroupCommit:
-    """Which flushes wait, how far the log is durable, and whether the store is broken. No I/O.
+    """The flushes that wait, the durable end of the log, and the failure of a broken store. No I/O.
 
     One sync runs at a time. It covers the log end as it was when it began, lowered by every
     truncation since: what was appended behind a truncation is not covered, although its offsets may
@@ -172,7 +172,7 @@ class GroupCommit:
         return self.failure
 
     def outcome(self) -> StorageError | None:
-        """What to tell a callback: the failure, as a StorageError."""
+        """Return the failure as the StorageError for a callback; None: the store works."""
         if self.failure is None or isinstance(self.failure, StorageError):
             return self.failure
         return StorageError(str(self.failure))
@@ -251,7 +251,7 @@ class RocksStore(ABC):
         return found.f_bavail * found.f_frsize
 
     def close(self) -> None:
-        """Give the files back, marked clean if nothing failed.
+        """Close the files, marked clean if nothing failed.
 
         Idempotent. Raises StorageError if that goes wrong.
 
@@ -283,7 +283,7 @@ class RocksStore(ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Give back what ends with the store, whatever happened."""
+        """Release what ends with the store, whatever happened."""
 
     def _check(self, *, recovered: bool = True) -> None:
         if self._commit.failure is not None:

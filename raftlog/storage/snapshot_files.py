@@ -32,12 +32,12 @@ _HEADER_BYTES_MAX = 1 << 20
 
 
 def file_name(snapshot_id: SnapshotId) -> str:
-    """As Kafka names it."""
+    """Return the name of a snapshot's file, as Kafka has it."""
     return f"{snapshot_id.end_offset:020d}-{snapshot_id.epoch:010d}.checkpoint"
 
 
 class SnapshotFiles:
-    """All snapshots of one node. Raises StorageError for whatever the file system refuses."""
+    """The snapshot files of one node. Raises StorageError for whatever the file system refuses."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / SNAPSHOT_DIRECTORY
@@ -52,11 +52,11 @@ class SnapshotFiles:
 
     @property
     def complete(self) -> tuple[SnapshotId, ...]:
-        """Ascending."""
+        """Ids of the complete snapshots, ascending."""
         return tuple(sorted(self._sizes))
 
     def find(self, *, clean: bool) -> None:
-        """Look what is there; ``clean``: remove what a crash left half done."""
+        """Find the files; ``clean``: remove those that a crash left incomplete."""
         if not self._directory.exists():
             return
         try:
@@ -82,7 +82,7 @@ class SnapshotFiles:
         return None
 
     def set_aside_unsound(self) -> None:
-        """Rename the files that ``newest_sound`` found not to be what they say."""
+        """Rename the files that ``newest_sound`` found damaged."""
         try:
             for path in sorted(self._directory.glob("*.checkpoint")):
                 if self._id_of(path) not in self._sizes:
@@ -104,19 +104,19 @@ class SnapshotFiles:
         return _verify(self._directory / file_name(snapshot_id), snapshot_id)
 
     def size(self, snapshot_id: SnapshotId) -> int:
-        """Bytes. Raises LookupError."""
+        """Return the size of a snapshot in bytes. Raises LookupError."""
         return self._sizes[snapshot_id]
 
     def total_bytes(self) -> int:
-        """Of all complete ones."""
+        """Return the size of all complete snapshots in bytes."""
         return sum(self._sizes.values())
 
     def header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        """What it says of itself. Raises LookupError, CorruptLogError, StorageError."""
+        """Return the header of a snapshot. Raises LookupError, CorruptLogError, StorageError."""
         return snapshot_file.read_header(self.read(snapshot_id, 0, _HEADER_BYTES_MAX))
 
     def read(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
-        """Bytes from ``position`` on. Raises LookupError, ValueError, StorageError."""
+        """Return bytes from ``position`` on. Raises LookupError, ValueError, StorageError."""
         size = self._sizes[snapshot_id]
         if not 0 <= position <= size:
             raise ValueError(f"position {position} of a snapshot of {size} bytes")
@@ -169,8 +169,7 @@ class SnapshotFiles:
     def freezer(
         self, snapshot_id: SnapshotId, accept: AcceptHeader | None = None
     ) -> Callable[[], None]:
-        """What verifies, syncs and renames: a call that may run in a thread beside everything else,
-        once.
+        """Return a call that verifies, syncs and renames a snapshot, once, in any thread.
 
         It raises CorruptLogError (the snapshot is gone then) and StorageError. The part is taken at
         once: what is dropped or begun anew meanwhile is another one. Raises StorageError.
@@ -227,9 +226,7 @@ class SnapshotFiles:
                 ) from error
 
     def close(self) -> None:
-        """Give the files back; what is in the making stays behind, and is removed by the next
-        ``find``.
-        """
+        """Close the files; an incomplete snapshot stays, and the next ``find`` removes it."""
         self._close_open()
         for file in self._parts.values():
             file.close()

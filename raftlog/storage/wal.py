@@ -120,8 +120,8 @@ def length_changed(data: bytes, position: int) -> bool:
 
 
 def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(position, type, end) of each physical record of a file; at the first that is none, its end
-    is -1 and nothing follows.
+    """Yield (position, type, end) of each physical record of a file; the end of an invalid one is
+    -1, and nothing follows.
     """
     for start in range(0, len(data), BLOCK):
         position, end = start, min(start + BLOCK, len(data))
@@ -134,8 +134,8 @@ def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def end_of_piece(data: bytes, position: int) -> int:
-    """Where the physical record at ``position`` of a file ends; -1: its checksum is wrong, or it
-    overruns its block.
+    """Return the end of the physical record at ``position`` of a file; -1: its checksum is wrong,
+    or it overruns its block.
     """
     crc, length, _ = HEADER.unpack_from(data, position)
     behind = position + HEADER.size + length
@@ -176,7 +176,7 @@ class WalAhead:
         """An estimate: RocksDB may have begun another WAL, which is longer by its records then."""
 
     def before(self, size: int) -> None:
-        """So many bytes are about to be written. Raises StorageError."""
+        """Put zeros ahead of a write of this many bytes. Raises StorageError."""
         self._room_bytes -= size
         if self._room_bytes < LOW_BYTES:
             self._extend(size)
@@ -259,8 +259,8 @@ def _mismatch(position: int, path: Path) -> str:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
-    """(position, type, payload, None if damaged) of each physical record, up to the first damaged
-    one.
+    """Yield (position, type, payload, None if damaged) of each physical record, up to the first
+    damaged one.
     """
     for start in range(0, len(data), BLOCK):
         position, end = start, min(start + BLOCK, len(data))
@@ -295,7 +295,7 @@ def _end_of(batch: bytes, end: int) -> int:
 
 
 def _prefixed(data: bytes, position: int) -> tuple[bytes, int]:
-    """Bytes behind their length, a varint; and where the next thing begins."""
+    """Return the bytes behind their length, a varint, and where the next field begins."""
     length = shift = 0
     while True:
         byte = data[position]

@@ -113,7 +113,7 @@ class Marked(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Where a WAL is to end, and where it is broken. Bytes from the file's beginning."""
+    """Where a WAL is to end, and where it is broken, in bytes from the file's beginning."""
 
     wal: int
     cut_at: int
@@ -138,7 +138,7 @@ class WalStream:
                 return
 
     def _read(self, wal: int, data: bytes) -> Cut | None:
-        """Where this one breaks; None: only zeros follow its last write."""
+        """Return where this WAL breaks; None: only zeros follow its last write."""
         whole_to, begin, within, head = 0, 0, False, b""
         for position, type_, behind in pieces(data):
             if behind < 0:
@@ -300,7 +300,9 @@ _MANIFEST = re.compile(r"MANIFEST-\d+")
 
 
 class TornTail(NamedTuple):
-    """Where a file is to end, and where its zeros begin. Bytes from the file's beginning."""
+    """The place where a file is to end, and where its zeros begin, in bytes from the file's
+    beginning.
+    """
 
     path: Path
     cut_at: int
@@ -413,8 +415,8 @@ def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int)
 
 
 def _whole(data: bytes) -> tuple[int, int]:
-    """Where the last whole record ends (its last fragment), and where the first broken fragment
-    begins (-1: none is).
+    """Return the end of the last whole record, and the position of the first broken fragment (-1:
+    none).
     """
     whole_to = 0
     for position, type_, behind in pieces(data):

@@ -250,7 +250,7 @@ _LEFT_OPEN: list[RocksLog] = []
 
 def backup_not_synced() -> None:
     """Linked before it is durable."""
-    from raftlog.client import backup
+    from raftlog.ops import backup
 
     backup.os = type(
         "_", (), {"fsync": staticmethod(_nothing), "getpid": os.getpid, "link": os.link}
@@ -259,7 +259,7 @@ def backup_not_synced() -> None:
 
 def backup_name_not_synced() -> None:
     """Reported before its name is durable."""
-    from raftlog.client import backup
+    from raftlog.ops import backup
 
     backup.fsync_directory = _nothing
 
