@@ -18,29 +18,43 @@ if TYPE_CHECKING:
     from typing import Any
 
     from raftlog import errors, recipes, tracing
-    from raftlog.client.acls import AclListing, AclResult
     from raftlog.client.async_client import AsyncClient
     from raftlog.client.client import Client, connect
-    from raftlog.client.conditions import ABSENT, UNCONDITIONAL, Unconditional
+    from raftlog.client.cluster import (
+        AbsentId,
+        AclListing,
+        AclResult,
+        CursorListing,
+        ExportCursor,
+        Hostname,
+        HostnameListing,
+        WaitingBroker,
+    )
     from raftlog.client.consumer import Record
-    from raftlog.client.enums import BrokerState, ConfigSource, ReadMode
-    from raftlog.client.export_cursors import CursorListing, ExportCursor
-    from raftlog.client.hostnames import AbsentId, Hostname, HostnameListing, WaitingBroker
     from raftlog.client.key_values import Delete, Expect, KeyValue, Put
     from raftlog.client.leases import LeaseInfo
     from raftlog.client.options import ClientOptions
-    from raftlog.client.partitions import Election, PartitionResult, PartitionState, Reassignment
     from raftlog.client.producer import RecordMetadata
-    from raftlog.client.topics import TopicListing
+    from raftlog.client.topics import (
+        Election,
+        PartitionResult,
+        PartitionState,
+        Reassignment,
+        TopicListing,
+    )
     from raftlog.client.values import (
+        ABSENT,
+        UNCONDITIONAL,
         Acl,
         AclFilter,
         Api,
         ApiVersions,
         Broker,
+        BrokerState,
         BrokerStatus,
         Cluster,
         ConfigEntry,
+        ConfigSource,
         Feature,
         FeatureUpdate,
         ItemResult,
@@ -51,9 +65,11 @@ if TYPE_CHECKING:
         PartitionCounts,
         QuorumInfo,
         QuorumNode,
+        ReadMode,
         Topic,
         TopicResult,
         TopicsPage,
+        Unconditional,
         Visibility,
         Voter,
     )
@@ -65,80 +81,31 @@ if TYPE_CHECKING:
     __version__: str
 
 _FROM = {
-    "raftlog.outcome": (
-        "Acks",
-        "LogOffset",
-        "Token",
-        "WriteResult",
+    "raftlog.client.async_client": "AsyncClient",
+    "raftlog.client.client": "Client connect",
+    "raftlog.client.cluster": (
+        "AbsentId AclListing AclResult CursorListing ExportCursor Hostname HostnameListing "
+        "WaitingBroker"
     ),
-    "raftlog.client.topics": ("TopicListing",),
-    "raftlog.client.partitions": (
-        "Election",
-        "PartitionResult",
-        "PartitionState",
-        "Reassignment",
-    ),
-    "raftlog.client.hostnames": (
-        "AbsentId",
-        "Hostname",
-        "HostnameListing",
-        "WaitingBroker",
-    ),
-    "raftlog.client.export_cursors": (
-        "CursorListing",
-        "ExportCursor",
-    ),
-    "raftlog.client.acls": (
-        "AclListing",
-        "AclResult",
-    ),
-    "raftlog.client.async_client": ("AsyncClient",),
-    "raftlog.client.watch": ("Change", "CompactedError"),
-    "raftlog.client.client": ("Client", "connect"),
-    "raftlog.client.enums": (
-        "AclOperation",
-        "AclPermission",
-        "AclResourceType",
-        "BrokerState",
-        "ConfigSource",
-        "PatternType",
-        "ReadMode",
-        "ResourceType",
-    ),
-    "raftlog.client.conditions": ("ABSENT", "UNCONDITIONAL", "Unconditional"),
-    "raftlog.client.key_values": ("Delete", "Expect", "KeyValue", "Put"),
-    "raftlog.client.leases": ("LeaseInfo",),
-    "raftlog.client.options": ("ClientOptions",),
-    "raftlog.client.producer": ("RecordMetadata",),
-    "raftlog.client.consumer": ("Record",),
+    "raftlog.client.consumer": "Record",
+    "raftlog.client.key_values": "Delete Expect KeyValue Put",
+    "raftlog.client.leases": "LeaseInfo",
+    "raftlog.client.options": "ClientOptions",
+    "raftlog.client.producer": "RecordMetadata",
+    "raftlog.client.topics": "Election PartitionResult PartitionState Reassignment TopicListing",
     "raftlog.client.values": (
-        "Acl",
-        "AclFilter",
-        "ApiVersions",
-        "Api",
-        "Broker",
-        "BrokerStatus",
-        "Cluster",
-        "ConfigEntry",
-        "Feature",
-        "FeatureUpdate",
-        "NewTopic",
-        "TopicResult",
-        "PartitionCounts",
-        "OffsetResult",
-        "ItemResult",
-        "Listing",
-        "Partition",
-        "QuorumInfo",
-        "QuorumNode",
-        "Topic",
-        "TopicsPage",
-        "Visibility",
-        "Voter",
+        "ABSENT Acl AclFilter Api ApiVersions Broker BrokerState BrokerStatus Cluster "
+        "ConfigEntry ConfigSource Feature FeatureUpdate ItemResult Listing NewTopic "
+        "OffsetResult Partition PartitionCounts QuorumInfo QuorumNode ReadMode Topic "
+        "TopicResult TopicsPage UNCONDITIONAL Unconditional Visibility Voter"
     ),
+    "raftlog.client.watch": "Change CompactedError",
+    "raftlog.metadata.acls": "AclOperation AclPermission AclResourceType PatternType",
+    "raftlog.metadata.config_keys": "ResourceType",
+    "raftlog.outcome": "Acks LogOffset Token WriteResult",
 }
 _MODULES = frozenset({"errors", "recipes", "tracing"})
-_HOME = {name: module for module, names in _FROM.items() for name in names}
+_HOME = {name: module for module, names in _FROM.items() for name in names.split()}
 
 __all__ = [
     "ABSENT",

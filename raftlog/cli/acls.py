@@ -25,8 +25,8 @@ from raftlog.metadata.acls import (
 from raftlog.outcome import Acks
 
 if TYPE_CHECKING:
-    from raftlog.client.acls import AclListing, AclResult
     from raftlog.client.async_client import AsyncClient
+    from raftlog.client.cluster import AclListing, AclResult
     from raftlog.client.values import Acl, AclFilter
     from raftlog.outcome import WriteResult
     from raftlog.security.authorizer import Why

@@ -56,7 +56,7 @@ async def describe(
       raftlog cluster describe --bootstrap-server 127.0.0.1:9092
       raftlog cluster describe --include-fenced-brokers --json
     """
-    from raftlog.client.security import security_of_environment
+    from raftlog.client.options import security_of_environment
     from raftlog.ops.collector import Collector
 
     cluster = await client.cluster.describe()

@@ -274,7 +274,7 @@ def expected_offset(what: str, column: str) -> Any:
 
 def condition(expected: int | None) -> Any:
     """The value of --expected-offset as the client takes it."""
-    from raftlog.client.conditions import ABSENT, UNCONDITIONAL
+    from raftlog.client.values import ABSENT, UNCONDITIONAL
 
     return UNCONDITIONAL if expected is None else ABSENT if expected < 0 else expected
 

@@ -200,7 +200,7 @@ def _node_names(prefix: str = "") -> list[str]:
     """Of those that begin so, without that beginning. Asks without a leader, too."""
     import asyncio
 
-    from raftlog.client.security import security_of_environment
+    from raftlog.client.options import security_of_environment
     from raftlog.ops.collector import Collector, nodes_of
 
     addresses, brokers = (

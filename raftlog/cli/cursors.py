@@ -25,7 +25,7 @@ from raftlog.cli.render import time_text
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
-    from raftlog.client.export_cursors import CursorListing
+    from raftlog.client.cluster import CursorListing
     from raftlog.client.values import OffsetResult
     from raftlog.outcome import WriteResult
 

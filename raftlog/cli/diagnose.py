@@ -136,7 +136,7 @@ class _Looking:
     """Looks at a cluster, once or repeatedly, on one event loop. Returns exit codes."""
 
     def __init__(self, addresses: list[str], *, as_json: bool) -> None:
-        from raftlog.client.security import security_of_environment
+        from raftlog.client.options import security_of_environment
         from raftlog.ops.collector import Collector
 
         self._addresses, self._as_json = addresses, as_json
@@ -536,7 +536,7 @@ async def _log_levels(
     for_ms: int,
     names: Sequence[str],
 ) -> list[LogLevelAnswer]:
-    from raftlog.client.security import security_of_environment
+    from raftlog.client.options import security_of_environment
     from raftlog.ops.collector import Collector, nodes_of
 
     collector = Collector(security_of_environment())

@@ -66,8 +66,8 @@ def describe(
     Examples:
       raftlog cluster features describe --bootstrap-controller 127.0.0.1:9093
     """
+    from raftlog.client.options import security_of_environment
     from raftlog.client.quorum_queries import ask_quorum
-    from raftlog.client.security import security_of_environment
 
     addresses = controllers(bootstrap_controller)
     quorum = asyncio.run(ask_quorum(addresses, timeout, security_of_environment()))

@@ -26,7 +26,7 @@ from raftlog.cli.output import print_line, print_table
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
-    from raftlog.client.hostnames import HostnameListing
+    from raftlog.client.cluster import HostnameListing
     from raftlog.client.values import OffsetResult
     from raftlog.outcome import WriteResult
 

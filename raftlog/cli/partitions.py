@@ -38,7 +38,7 @@ from raftlog.plural import counted
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
-    from raftlog.client.partitions import Election, PartitionResult, Reassignment
+    from raftlog.client.topics import Election, PartitionResult, Reassignment
     from raftlog.client.values import ItemResult, Listing
     from raftlog.ops.isr_compare import (
         AskedBroker,

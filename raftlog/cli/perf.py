@@ -145,7 +145,7 @@ async def _majority_sync_ms(addresses: Sequence[str], timeout_s: float) -> float
 
     None: the nodes do not say.
     """
-    from raftlog.client.security import security_of_environment
+    from raftlog.client.options import security_of_environment
     from raftlog.ops.collector import Collector, nodes_of
 
     collector = Collector(security_of_environment())

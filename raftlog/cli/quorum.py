@@ -145,7 +145,7 @@ def describe(
 
 
 def _survey(bootstrap_controller: str, timeout_s: float) -> Survey:
-    from raftlog.client.security import security_of_environment
+    from raftlog.client.options import security_of_environment
     from raftlog.ops.collector import Collector
 
     addresses = controllers(bootstrap_controller)
@@ -441,7 +441,7 @@ def _of_configuration(config: Any, flags: list[str] | None) -> tuple[int, str, s
 
 def _joins_by_itself(address: str, timeout_s: float) -> bool | None:
     """Whether the node at an address becomes a voter by itself; None: it does not say."""
-    from raftlog.client.security import security_of_environment
+    from raftlog.client.options import security_of_environment
     from raftlog.ops.collector import Collector
 
     collector = Collector(security_of_environment())

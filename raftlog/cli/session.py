@@ -136,7 +136,7 @@ def open_session(timeout_s: float) -> Session:
 
     Raises ConfigError for certificates and tokens that cannot be read.
     """
-    from raftlog.client.security import security_of_environment
+    from raftlog.client.options import security_of_environment
     from raftlog.transport.grpc_transport import GrpcTransport
 
     security = security_of_environment()

@@ -14,8 +14,7 @@ from dataclasses import fields, is_dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, cast
 
-from raftlog.client.conditions import Unconditional
-from raftlog.client.values import ConfigValue
+from raftlog.client.values import ConfigValue, Unconditional
 
 F = TypeVar("F", bound=Callable[..., Any])
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]

@@ -13,21 +13,25 @@ from typing import Literal, Protocol, Self
 
 from typing_extensions import Unpack
 
-from raftlog.client.acls import AsyncAcls
 from raftlog.client.admission import require_tls
 from raftlog.client.arguments import Headers, bytes_of, checked, headers_of
-from raftlog.client.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
+from raftlog.client.cluster import (
+    AsyncAcls,
+    AsyncBrokers,
+    AsyncCluster,
+    AsyncExportCursors,
+    AsyncFeatures,
+    AsyncHostnames,
+    AsyncQuorum,
+)
 from raftlog.client.configs import AsyncConfigs
 from raftlog.client.consumer import AsyncRecords
 from raftlog.client.core import Core
-from raftlog.client.export_cursors import AsyncExportCursors
-from raftlog.client.hostnames import AsyncHostnames
 from raftlog.client.key_values import AsyncKeyValues
 from raftlog.client.leases import AsyncLeases
 from raftlog.client.options import Addresses, ClientOptions, Options
-from raftlog.client.partitions import AsyncPartitions
 from raftlog.client.producer import RecordMetadata
-from raftlog.client.topics import AsyncTopics
+from raftlog.client.topics import AsyncPartitions, AsyncTopics
 from raftlog.client.watch import AsyncChanges
 from raftlog.client.wire import token_from_wire, token_to_wire
 from raftlog.errors import ApiError, ClientClosedError, RaftlogError, SaslAuthenticationFailedError

@@ -8,7 +8,6 @@ from typing import Literal, Self
 
 from typing_extensions import Unpack
 
-from raftlog.client.acls import AsyncAcls
 from raftlog.client.async_client import SURROUNDINGS, AsyncClient
 from raftlog.client.blocking import (
     Attribute,
@@ -20,17 +19,22 @@ from raftlog.client.blocking import (
     on_loop,
     waiting,
 )
-from raftlog.client.cluster import AsyncBrokers, AsyncCluster, AsyncFeatures, AsyncQuorum
+from raftlog.client.cluster import (
+    AsyncAcls,
+    AsyncBrokers,
+    AsyncCluster,
+    AsyncExportCursors,
+    AsyncFeatures,
+    AsyncHostnames,
+    AsyncQuorum,
+)
 from raftlog.client.configs import AsyncConfigs
 from raftlog.client.consumer import POLL_TIMEOUT_S, AsyncRecords, Record
-from raftlog.client.enums import AcksLike
-from raftlog.client.export_cursors import AsyncExportCursors
-from raftlog.client.hostnames import AsyncHostnames
 from raftlog.client.key_values import AsyncKeyValues
 from raftlog.client.leases import AsyncLease, AsyncLeases
 from raftlog.client.options import Addresses, ClientOptions
-from raftlog.client.partitions import AsyncPartitions
-from raftlog.client.topics import AsyncTopics
+from raftlog.client.topics import AsyncPartitions, AsyncTopics
+from raftlog.client.values import AcksLike
 from raftlog.client.watch import AsyncChanges, Change
 from raftlog.errors import RaftlogError
 from raftlog.outcome import LogOffset, Token

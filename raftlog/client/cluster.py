@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
 
-from raftlog.client.enums import AcksLike, ReadModeLike
-from raftlog.client.namespace import Namespace
+from raftlog.client.core import Namespace
 from raftlog.client.values import (
+    UNCONDITIONAL,
+    AcksLike,
+    Acl,
+    AclFilter,
     Api,
     ApiVersions,
     Broker,
     Cluster,
+    Expected,
     Feature,
     FeatureUpdate,
     ItemResult,
     Listing,
+    OffsetResult,
     QuorumInfo,
     QuorumNode,
+    ReadModeLike,
     Visibility,
     Voter,
 )
-from raftlog.client.wire import broker_from_wire, known, visibility_from_wire
+from raftlog.client.values import expected_offset as condition
+from raftlog.client.wire import (
+    acl_to_wire,
+    acls_from_wire,
+    broker_from_wire,
+    filter_to_wire,
+    known,
+    refusal,
+    visibility_from_wire,
+)
 from raftlog.errors import ApiError, ConfigError, ErrorCode
+from raftlog.metadata.causes import HostnameCause, cause_name
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -177,8 +194,8 @@ class AsyncQuorum(Namespace):
 
         Raises ConfigError without ``controllers``, and NetworkError if none of them answers.
         """
+        from raftlog.client.options import ClientSecurity
         from raftlog.client.quorum_queries import ask_quorum
-        from raftlog.client.security import ClientSecurity
 
         options = self._core.options
         if not options.controllers:
@@ -240,3 +257,382 @@ def _node(answer: Any) -> QuorumNode:
         one.log_end_offset,
         known(one.high_watermark),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCursor:
+    """How far one export has come. ``lag``: the committed records from there on."""
+
+    name: str
+    end_offset: int
+    """Exclusive: the export has all below, and nodes keep their logs from here on."""
+    lag: int
+    passed: bool
+    """The controller that answers has dropped records which the export needs next."""
+    target: str
+    """Where the export is, as its owner said."""
+    offset: int
+    """Of its record: what ``expected_offset`` is compared with."""
+    timestamp_ms: int
+
+
+class CursorListing(Listing[ExportCursor]):
+    """The export cursors."""
+
+    log_start_offset: int
+    """Where the log of the controller that answers begins."""
+
+
+class AsyncExportCursors(Namespace):
+    """``client.export_cursors``."""
+
+    async def list(self, *, timeout_s: float | None = None) -> CursorListing:
+        """All of them by name: asked of the controller."""
+        body = controller_pb2.ListExportCursorsRequest()
+        response = await self._core.ask_controller(body, timeout_s)
+        answer = response.list_export_cursors
+        return CursorListing(
+            (
+                ExportCursor(
+                    one.name,
+                    one.end_offset,
+                    max(0, answer.high_watermark - one.end_offset),
+                    one.end_offset < answer.log_start_offset,
+                    one.target,
+                    one.offset,
+                    one.timestamp_ms,
+                )
+                for one in answer.cursors
+            ),
+            answer.high_watermark - 1,
+            log_start_offset=answer.log_start_offset,
+        )
+
+    async def set(
+        self,
+        name: str,
+        end_offset: int,
+        *,
+        target: str = "",
+        expected_offset: Expected = UNCONDITIONAL,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[OffsetResult]:
+        """Keep the log from this offset on. ``expected_offset``: only if the cursor was set there;
+        ABSENT: if there is none. Else InvalidUpdateVersionError.
+
+        A cursor of another ``target`` is moved only with ``expected_offset``.
+        """
+        change = controller_pb2.ExportCursorAlteration(
+            name=name,
+            end_offset=end_offset,
+            target=target,
+            expected_offset=condition(expected_offset, "expected_offset"),
+        )
+        return await self._alter([change], validate_only, acks, timeout_s)
+
+    async def delete(
+        self,
+        name: str,
+        *,
+        expected_offset: Expected = UNCONDITIONAL,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[OffsetResult]:
+        """Keep nothing for this export any more. The export itself is not touched."""
+        expected = {name: expected_offset}
+        return await self.delete_all(
+            expected, validate_only=validate_only, acks=acks, timeout_s=timeout_s
+        )
+
+    async def delete_all(
+        self,
+        expected: Mapping[str, Expected],
+        *,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[OffsetResult]:
+        """Delete several cursors at once, each on its condition: all, or none."""
+        changes = [
+            controller_pb2.ExportCursorAlteration(
+                name=name, expected_offset=condition(one, "expected")
+            )
+            for name, one in expected.items()
+        ]
+        return await self._alter(changes, validate_only, acks, timeout_s)
+
+    async def _alter(
+        self,
+        changes: Sequence[controller_pb2.ExportCursorAlteration],
+        validate_only: bool,
+        acks: AcksLike | None,
+        timeout_s: float | None,
+    ) -> WriteResult[OffsetResult]:
+        body = controller_pb2.AlterExportCursorsRequest(
+            alterations=changes, validate_only=validate_only
+        )
+        return await self._core.write(
+            body,
+            acks,
+            timeout_s,
+            lambda answer: (
+                OffsetResult(one.name, refusal(one), known(one.offset))
+                for one in answer.alter_export_cursors.results
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Hostname:
+    """A host, and the id of the broker that runs there."""
+
+    hostname: str
+    broker_id: int
+    address: str | None
+    """Where that broker is registered; None: it is not."""
+    reason: str
+    """Why the id is this one, for people."""
+    cause: str | None
+    """The same, for programs."""
+    offset: int
+    """Of its record: what ``expected_offset`` is compared with."""
+    version: int = 0
+    """Of the form of the mapping (KIP-426)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentId:
+    """An id that holds replicas, and whose broker is absent."""
+
+    broker_id: int
+    address: str | None
+    """Where the broker is registered; None: it is not."""
+    replica_count: int
+    absent_for_ms: int
+    missing: bool
+    """A broker without an id may get it."""
+    missing_in_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingBroker:
+    """A broker without an id that waits for one."""
+
+    address: str
+    waiting_for_ms: int
+    awaited_broker_id: int
+    remaining_ms: int
+
+
+class HostnameListing(Listing[Hostname]):
+    """The mappings by host, and the ids and brokers that lack one."""
+
+    absent_ids: tuple[AbsentId, ...]
+    waiting_brokers: tuple[WaitingBroker, ...]
+
+
+class AsyncHostnames(Namespace):
+    """``client.hostnames``."""
+
+    async def list(self, *, timeout_s: float | None = None) -> HostnameListing:
+        """All mappings by host: asked of the controller."""
+        body = controller_pb2.ListHostnamesRequest()
+        response = await self._core.ask_controller(body, timeout_s)
+        answer = response.list_hostnames
+        return HostnameListing(
+            (
+                Hostname(
+                    one.hostname,
+                    one.broker_id,
+                    one.endpoint or None,
+                    one.reason,
+                    cause_name(HostnameCause, one.cause),
+                    one.offset,
+                    one.version,
+                )
+                for one in answer.hostnames
+            ),
+            answer.offset,
+            absent_ids=tuple(
+                AbsentId(
+                    one.broker_id,
+                    one.endpoint or None,
+                    one.replica_count,
+                    one.absent_for_ms,
+                    one.missing,
+                    one.missing_in_ms,
+                )
+                for one in answer.absent_ids
+            ),
+            waiting_brokers=tuple(
+                WaitingBroker(
+                    one.endpoint,
+                    one.waiting_for_ms,
+                    one.awaited_id.broker_id,
+                    one.awaited_id.remaining_ms,
+                )
+                for one in answer.waiting_brokers
+            ),
+        )
+
+    async def set(
+        self,
+        hostname: str,
+        broker_id: int,
+        *,
+        expected_offset: Expected = UNCONDITIONAL,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[OffsetResult]:
+        """Reserve an id for a host: a broker that starts there without an id gets it.
+
+        ``expected_offset``: only if the mapping was made there; ABSENT: if there is none.
+        """
+        change = controller_pb2.HostnameAlteration(
+            hostname=hostname,
+            broker_id=broker_id,
+            expected_offset=condition(expected_offset, "expected_offset"),
+        )
+        return await self._alter([change], validate_only, acks, timeout_s)
+
+    async def delete(
+        self,
+        hostname: str,
+        *,
+        expected_offset: Expected = UNCONDITIONAL,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[OffsetResult]:
+        """Forget a mapping. The broker is not affected, and is mapped again when it registers."""
+        expected = {hostname: expected_offset}
+        return await self.delete_all(
+            expected, validate_only=validate_only, acks=acks, timeout_s=timeout_s
+        )
+
+    async def delete_all(
+        self,
+        expected: Mapping[str, Expected],
+        *,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[OffsetResult]:
+        """Delete several mappings at once, each on its condition: all, or none."""
+        changes = [
+            controller_pb2.HostnameAlteration(
+                hostname=name, expected_offset=condition(one, "expected")
+            )
+            for name, one in expected.items()
+        ]
+        return await self._alter(changes, validate_only, acks, timeout_s)
+
+    async def _alter(
+        self,
+        changes: Sequence[controller_pb2.HostnameAlteration],
+        validate_only: bool,
+        acks: AcksLike | None,
+        timeout_s: float | None,
+    ) -> WriteResult[OffsetResult]:
+        body = controller_pb2.AlterHostnamesRequest(
+            alterations=changes, validate_only=validate_only
+        )
+        return await self._core.write(
+            body,
+            acks,
+            timeout_s,
+            lambda answer: (
+                OffsetResult(one.hostname, refusal(one), known(one.offset))
+                for one in answer.alter_hostnames.results
+            ),
+        )
+
+
+_EVERYTHING = AclFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class AclResult(ItemResult):
+    """What became of an entry that was to be created, or an entry that was deleted."""
+
+    acl: Acl | None = None
+    existed: bool = False
+    """The entry was there already."""
+
+
+class AclListing(Listing[Acl]):
+    """The entries that a filter chooses, and what else the active controller decides by."""
+
+    authorizer_enabled: bool
+    super_users: tuple[str, ...]
+    allow_everyone_if_no_acl_found: bool
+
+
+class AsyncAcls(Namespace):
+    """``client.acls``."""
+
+    async def list(
+        self, chosen: AclFilter = _EVERYTHING, *, timeout_s: float | None = None
+    ) -> AclListing:
+        """The entries that a filter chooses; without one, all."""
+        body = controller_pb2.DescribeAclsRequest(filter=filter_to_wire(chosen))
+        response = await self._core.ask_controller(body, timeout_s)
+        answer = response.describe_acls
+        return AclListing(
+            acls_from_wire(answer.entries),
+            answer.offset,
+            authorizer_enabled=answer.authorizer_enabled,
+            super_users=tuple(answer.super_users),
+            allow_everyone_if_no_acl_found=answer.allow_everyone_if_no_acl_found,
+        )
+
+    async def create(
+        self,
+        *acls: Acl,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[AclResult]:
+        """Add entries. One that is there already changes nothing."""
+        body = controller_pb2.CreateAclsRequest(
+            creations=map(acl_to_wire, acls), validate_only=validate_only
+        )
+        return await self._core.write(
+            body,
+            acks,
+            timeout_s,
+            lambda answer: (
+                AclResult(str(acl), refusal(one), acl, one.existed)
+                for acl, one in zip(acls, answer.create_acls.results, strict=False)
+            ),
+        )
+
+    async def delete(
+        self,
+        *filters: AclFilter,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[AclResult]:
+        """Remove the entries that any of the filters chooses. ``AclFilter()`` chooses all.
+
+        With acks "acknowledged", every unfenced broker refuses from then on what only these
+        entries allowed.
+        """
+        body = controller_pb2.DeleteAclsRequest(
+            filters=map(filter_to_wire, filters), validate_only=validate_only
+        )
+        return await self._core.write(
+            body,
+            acks,
+            timeout_s,
+            lambda answer: (
+                AclResult(str(acl), refusal(one), acl, True)
+                for one in answer.delete_acls.results
+                for acl in acls_from_wire(one.matching_acls)
+            ),
+        )

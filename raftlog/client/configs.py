@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from raftlog.client.arguments import config_text
-from raftlog.client.conditions import UNCONDITIONAL, Unconditional, expected_values
-from raftlog.client.enums import AcksLike, ReadModeLike, ResourceLike, ResourceType, resource_of
-from raftlog.client.namespace import Namespace
-from raftlog.client.values import ConfigEntry, ConfigValue, ItemResult
+from raftlog.client.core import Namespace
+from raftlog.client.values import (
+    UNCONDITIONAL,
+    AcksLike,
+    ConfigEntry,
+    ConfigValue,
+    ItemResult,
+    ReadModeLike,
+    ResourceLike,
+    Unconditional,
+    expected_values,
+    resource_of,
+)
 from raftlog.client.wire import config_from_wire, item_error, refusal
+from raftlog.metadata.config_keys import ResourceType
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

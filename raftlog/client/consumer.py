@@ -21,11 +21,11 @@ from typing_extensions import override
 
 from raftlog import batch
 from raftlog.client.arguments import checked
-from raftlog.client.conditions import OFFSET_MAX
 from raftlog.client.endpoints import Endpoints, with_reasons
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, TopicView, no_partition
 from raftlog.client.requests import item_error, pause_after, require_success
 from raftlog.client.streams import AsyncStream
+from raftlog.client.values import OFFSET_MAX
 from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, RaftlogError
 from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS

@@ -9,10 +9,12 @@ import contextlib
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
+from raftlog.client.arguments import checked
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
@@ -347,3 +349,20 @@ def _refusal(errors: Sequence[ApiError], written: WriteResult) -> ApiError:
         error = several
     error.write = written
     return error
+
+
+class Namespace:
+    """A group of calls of one client, whose arguments are checked."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, call in [*vars(cls).items()]:
+            if iscoroutinefunction(call) and not name.startswith("_"):
+                setattr(cls, name, checked(call))
+
+    def __init__(self, opened: Callable[[], Core]) -> None:
+        self._opened = opened
+
+    @property
+    def _core(self) -> Core:
+        return self._opened()

@@ -7,10 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raftlog.client.arguments import bytes_of
-from raftlog.client.conditions import ABSENT, UNCONDITIONAL, Expected, expected_offset
-from raftlog.client.enums import AcksLike, ReadModeLike
-from raftlog.client.namespace import Namespace
-from raftlog.client.values import Listing, OffsetResult
+from raftlog.client.core import Namespace
+from raftlog.client.values import (
+    ABSENT,
+    UNCONDITIONAL,
+    AcksLike,
+    Expected,
+    Listing,
+    OffsetResult,
+    ReadModeLike,
+    expected_offset,
+)
 from raftlog.client.wire import known
 from raftlog.errors import ApiError, ErrorCode, UnknownOutcomeError
 from raftlog.outcome import LogOffset, WriteResult, generation_of

@@ -9,10 +9,8 @@ from types import TracebackType
 from typing import Self
 
 from raftlog.client.arguments import checked
-from raftlog.client.core import Core
-from raftlog.client.enums import AcksLike
-from raftlog.client.namespace import Namespace
-from raftlog.client.values import ItemResult, Listing
+from raftlog.client.core import Core, Namespace
+from raftlog.client.values import AcksLike, ItemResult, Listing
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.outcome import LogOffset, WriteResult, generation_of

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from raftlog.client.security import ClientSecurity
+from raftlog.client.options import ClientSecurity
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.grpc_link import failure_text
 from raftlog.transport.grpc_transport import NoTokenError, authorization, channel_options

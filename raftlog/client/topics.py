@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from raftlog.client.enums import AcksLike, ReadModeLike
-from raftlog.client.namespace import Namespace
+from raftlog.client.core import Namespace
 from raftlog.client.values import (
+    AcksLike,
     ConfigValue,
+    ItemResult,
     Listing,
     NewTopic,
+    ReadModeLike,
     Topic,
     TopicResult,
     TopicsPage,
 )
-from raftlog.client.wire import named_items, new_topic, refusal, topic_from_wire
+from raftlog.client.wire import item_error, known, named_items, new_topic, refusal, topic_from_wire
+from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.records.v1 import records_pb2
 
 
 class TopicListing(Listing[Topic]):
@@ -170,3 +175,296 @@ class AsyncTopics(Namespace):
 def _results(results: Iterable[Any]) -> Iterator[TopicResult]:
     for one in results:
         yield TopicResult(one.name, refusal(one), one.topic_id.hex())
+
+
+ROUNDS_MAX = 1_000
+"""Of an election of all partitions: a request holds as many as one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A move of replicas that is under way. It is done when all that are added are in sync."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    """Those that it is to have, the preferred leader first, and then those that go."""
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    waiting_for: tuple[int, ...]
+    """The added replicas that are not in sync yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult(ItemResult):
+    """What became of a partition that was to be moved."""
+
+    topic: str = ""
+    partition: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Election(PartitionResult):
+    """What became of a partition that was to have another leader."""
+
+    leader: int | None = None
+    needed: bool = True
+    """False: the partition had the right leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition as its leader knows it, who is the first to know (KIP-24).
+
+    Without a leader ``leader`` is None, and nothing is known.
+    """
+
+    index: int
+    leader: int | None
+    leader_epoch: int
+    partition_epoch: int | None
+    in_sync: tuple[int, ...]
+    high_watermark: int | None
+    """Exclusive: what is below is on all in-sync replicas."""
+    log_end_offset: int | None
+
+
+class AsyncPartitions(Namespace):
+    """``client.partitions``. More partitions for a topic: ``client.topics.create_partitions``."""
+
+    async def reassign(
+        self,
+        topic: str,
+        replicas: Mapping[int, Sequence[int]],
+        *,
+        keep_replication_factor: bool = False,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[PartitionResult]:
+        """Move partitions to other brokers: the first of each is to lead. Returns when the moves
+        have begun; ``reassignments`` lists them until they are done.
+
+        ``keep_replication_factor``: refuse more or fewer replicas than there are (KIP-860).
+        """
+        return await self.reassign_all(
+            {topic: replicas},
+            keep_replication_factor=keep_replication_factor,
+            validate_only=validate_only,
+            acks=acks,
+            timeout_s=timeout_s,
+        )
+
+    async def reassign_all(
+        self,
+        replicas: Mapping[str, Mapping[int, Sequence[int] | None]],
+        *,
+        keep_replication_factor: bool = False,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[PartitionResult]:
+        """Move partitions of several topics, or cancel their moves (None). Each partition succeeds
+        or fails by itself; see ItemsRefusedError.
+        """
+        body = controller_pb2.AlterPartitionReassignmentsRequest(
+            topics=[
+                controller_pb2.ReassignableTopic(
+                    name=topic,
+                    partitions=[
+                        controller_pb2.ReassignablePartition(
+                            partition_index=index,
+                            replicas=None if ids is None else records_pb2.IdList(ids=ids),
+                        )
+                        for index, ids in partitions.items()
+                    ],
+                )
+                for topic, partitions in replicas.items()
+            ],
+            validate_only=validate_only,
+        )
+        if keep_replication_factor:
+            body.allow_replication_factor_change = False
+        return await self._core.write(
+            body,
+            acks,
+            timeout_s,
+            lambda answer: (
+                PartitionResult(*_named(topic.name, one))
+                for topic in answer.alter_partition_reassignments.topics
+                for one in topic.partitions
+            ),
+        )
+
+    async def cancel_reassignment(
+        self,
+        topic: str,
+        *partitions: int,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[PartitionResult]:
+        """Drop the replicas that are being added, and keep the old ones.
+
+        Raises NoReassignmentInProgressError.
+        """
+        cancelled: Mapping[int, Sequence[int] | None] = dict.fromkeys(partitions)
+        return await self.reassign_all(
+            {topic: cancelled}, validate_only=validate_only, acks=acks, timeout_s=timeout_s
+        )
+
+    async def reassignments(
+        self, *topics: str, timeout_s: float | None = None
+    ) -> Listing[Reassignment]:
+        """The moves under way, of these topics or of all: asked of the controller."""
+        asked = [controller_pb2.ListReassignmentsTopic(name=name) for name in topics]
+        body = controller_pb2.ListPartitionReassignmentsRequest(topics=asked)
+        response = await self._core.ask_controller(body, timeout_s)
+        answer = response.list_partition_reassignments
+        return Listing(
+            (
+                Reassignment(
+                    topic.name,
+                    one.partition_index,
+                    tuple(one.replicas),
+                    tuple(one.adding_replicas),
+                    tuple(one.removing_replicas),
+                    tuple(one.isr),
+                    tuple(added for added in one.adding_replicas if added not in one.isr),
+                )
+                for topic in answer.topics
+                for one in topic.partitions
+            ),
+            answer.offset,
+        )
+
+    async def elect_leaders(
+        self,
+        topic: str | None = None,
+        *partitions: int,
+        unclean: bool = False,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[Election]:
+        """Let the preferred replicas lead: of these partitions, of the whole topic, or, without
+        one, of all that need it.
+
+        ``unclean``: where there is no leader, any live replica. Acknowledged records that it lacks
+        are lost. A partition that needs no election is no error.
+        """
+        if topic is None and partitions:
+            raise ValueError("partitions of which topic?")
+        return await self.elect_all(
+            {} if topic is None else {topic: partitions},
+            unclean=unclean,
+            validate_only=validate_only,
+            acks=acks,
+            timeout_s=timeout_s,
+        )
+
+    async def elect_all(
+        self,
+        partitions: Mapping[str, Iterable[int]],
+        *,
+        unclean: bool = False,
+        validate_only: bool = False,
+        acks: AcksLike | None = None,
+        timeout_s: float | None = None,
+    ) -> WriteResult[Election]:
+        """Let the preferred replicas of several topics lead: of a topic without partitions, all;
+        without topics, of all that need it. See ``elect_leaders``. The result is that of the last
+        request, if it took several, with the elections of all.
+        """
+        body = controller_pb2.ElectLeadersRequest(
+            election_type=controller_pb2.UNCLEAN if unclean else controller_pb2.PREFERRED,
+            topics=[
+                controller_pb2.ElectableTopic(name=name, partition_indexes=indexes)
+                for name, indexes in partitions.items()
+            ],
+            validate_only=validate_only,
+        )
+        found: list[Election] = []
+
+        def elections(answer: controller_pb2.ControllerResponse) -> Iterable[Election]:
+            found.extend(
+                _election(topic.name, one)
+                for topic in answer.elect_leaders.topics
+                for one in topic.partitions
+            )
+            return found
+
+        for _ in range(ROUNDS_MAX):
+            result, response = await self._core.write_and_answer(body, acks, timeout_s, elections)
+            if validate_only or not response.elect_leaders.remaining:
+                break
+        return result
+
+    async def describe(self, topic: str, *, timeout_s: float | None = None) -> list[PartitionState]:
+        """The partitions of a topic, each as its own leader knows it: who is in sync, and how far
+        it is written.
+
+        Raises UnknownTopicOrPartitionError, and the error of a leader that does not answer.
+        """
+        from raftlog.client.leaders import ask_leaders
+
+        core = self._core
+        response = await core.read(broker_pb2.MetadataRequest(topics=[topic]), "latest", timeout_s)
+        (found,) = response.metadata.topics
+        error = item_error(found.error_code, f"there is no topic {topic!r}", "topics[0]")
+        if error is not None:
+            raise error
+        led_by: dict[int, list[int]] = {}
+        for one in found.partitions:
+            led_by.setdefault(one.leader_id, []).append(one.partition_index)
+        endpoints = {
+            one.node_id: address_of(one.host, one.port)
+            for one in response.metadata.brokers
+            if one.node_id in led_by
+        }
+        answers = await ask_leaders(
+            core.transport,
+            endpoints,
+            timeout_s=core.timeout_s(timeout_s),
+            keys=[(found.topic_id, one.partition_index) for one in found.partitions],
+            cluster_id=core.options.cluster_id,
+        )
+        for answer in answers.values():
+            if answer.failure:
+                message = f"broker {answer.broker_id} does not say: {answer.failure}"
+                raise ApiError(ErrorCode.NETWORK_EXCEPTION, message)
+        told = {
+            one.partition_index: PartitionState(
+                one.partition_index,
+                answer.broker_id,
+                one.leader_epoch,
+                one.partition_epoch,
+                tuple(each.broker_id for each in one.isr),
+                known(one.high_watermark),
+                one.log_end_offset,
+            )
+            for answer in answers.values()
+            for one in answer.led
+        }
+        return [
+            told.get(
+                one.partition_index,
+                PartitionState(one.partition_index, None, one.leader_epoch, None, (), None, None),
+            )
+            for one in found.partitions
+        ]
+
+
+def _named(topic: str, one: Any) -> tuple[str, ApiError | None, str, int]:
+    """The name, the refusal, and what the name is made of. The message begins with the name."""
+    name, error = f"{topic}:{one.partition_index}", refusal(one)
+    if error is not None:
+        error = error.saying(f"{name}: {error.message}")
+    return name, error, topic, one.partition_index
+
+
+def _election(topic: str, one: Any) -> Election:
+    name, error, _, index = _named(topic, one)
+    needed = one.error.error_code != ErrorCode.ELECTION_NOT_NEEDED
+    return Election(name, error if needed else None, topic, index, known(one.leader_id), needed)

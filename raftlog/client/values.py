@@ -4,25 +4,142 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from enum import Enum, IntEnum, StrEnum
+from typing import Any, Final, Literal, TypeVar
 
-from raftlog.client.enums import (
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    BrokerState,
-    ConfigSource,
-    PatternType,
-)
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError
-from raftlog.outcome import WriteResult
+from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
+from raftlog.metadata.config_keys import ResourceType
+from raftlog.outcome import Acks, WriteResult
+
+T = TypeVar("T")
+OFFSET_MAX = (1 << 63) - 1
+
+
+class Absent(int):
+    """Type of ABSENT: an int, so that it goes wherever an offset does, but no other -1 is one."""
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+    def __repr__(self) -> str:
+        return "raftlog.ABSENT"
+
+
+ABSENT: Final[int] = Absent(-1)
+"""Expected offset of an entity that must not exist."""
+
+
+class Unconditional(Enum):
+    """Type of UNCONDITIONAL."""
+
+    UNCONDITIONAL = "unconditional"
+
+
+UNCONDITIONAL: Final = Unconditional.UNCONDITIONAL
+"""Default of every ``expected`` argument: the write has no condition.
+
+A type of its own: None is often the result of a read or write without an offset, and a write on it
+is refused.
+"""
+Expected = int | Unconditional
+"""An offset, ABSENT or UNCONDITIONAL."""
+
+
+def expected_offset(expected: Expected, argument: str) -> int | None:
+    """Return the condition as the wire has it, None for UNCONDITIONAL.
+
+    Raises TypeError for anything else than an integer, ValueError for a negative one. Both name the
+    argument.
+    """
+    if expected is UNCONDITIONAL:
+        return None
+    if not isinstance(expected, int) or isinstance(expected, bool):
+        raise TypeError(
+            f"{argument} is an offset, raftlog.ABSENT or raftlog.UNCONDITIONAL, not"
+            f" {type(expected).__name__}: {expected!r:.80}"
+        )
+    if not isinstance(expected, Absent) and not 0 <= expected <= OFFSET_MAX:
+        raise ValueError(
+            f"{argument}={expected}: an offset from 0 on; raftlog.ABSENT for what must not be there"
+        )
+    return expected
+
+
+def expected_values(expected: Mapping[str, T] | Unconditional) -> Mapping[str, T]:
+    """Return the expected values by key, none for UNCONDITIONAL. Raises TypeError for None."""
+    if expected is UNCONDITIONAL:
+        return {}
+    if not isinstance(expected, Mapping):
+        raise TypeError(
+            "expected is a mapping of keys to values or raftlog.UNCONDITIONAL, not"
+            f" {type(expected).__name__}: {expected!r:.80}"
+        )
+    return expected
+
+
+class ReadMode(StrEnum):
+    """What a read shows: never less than what this client has read or written before."""
+
+    REPEATABLE = "repeatable"
+    """The state that every unfenced broker can show."""
+    LATEST = "latest"
+    """The newest state that the broker which answers has applied."""
+    STRICT = "strict"
+    """Every write that was acknowledged before the read began: linearizable."""
+
+
+class ConfigSource(IntEnum):
+    """Where the value of a config comes from (Kafka's ``ConfigSource``)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        """A newer server may know more."""
+        return cls.UNKNOWN
+
+
+class BrokerState(IntEnum):
+    """What the controller has decided a broker is (KIP-343)."""
+
+    INITIAL = 0
+    INACTIVE = 1
+    ACTIVE = 2
+    STOPPING = 3
+
+
+AcksLike = Acks | Literal["committed", "acknowledged", "visible"]
+"""A level, or its name."""
+ReadModeLike = ReadMode | Literal["repeatable", "latest", "strict"]
+"""A mode, or its name."""
+ResourceLike = ResourceType | Literal["topic", "broker", "cluster", "client-metrics", "group"]
+"""A kind of resource, or its name; ``cluster``: the defaults of all brokers."""
+
+
+def resource_of(kind: ResourceLike) -> ResourceType:
+    """The kind that a name stands for. Raises ValueError, which names the argument."""
+    if isinstance(kind, ResourceType):
+        return kind
+    if kind == "cluster":
+        return ResourceType.BROKER
+    name = str(kind).upper().replace("-", "_")
+    if name not in ResourceType.__members__:
+        known = "topic, broker, cluster, client-metrics, group"
+        raise ValueError(f"kind={kind!r:.80}: it is one of {known}")
+    return ResourceType[name]
+
 
 ConfigValue = str | int | float | bool | Sequence[str]
 """Configs are text on the wire: numbers, truth values and lists are written as Kafka does."""
-
-
-T = TypeVar("T")
 
 
 class Listing(list[T]):

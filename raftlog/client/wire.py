@@ -6,29 +6,24 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from raftlog.client.arguments import config_text
-from raftlog.client.enums import (
-    AclOperation,
-    AclPermission,
-    AclResourceType,
-    BrokerState,
-    ConfigSource,
-    PatternType,
-    ReadMode,
-)
 from raftlog.client.values import (
     Acl,
     AclFilter,
     Broker,
+    BrokerState,
     BrokerStatus,
     ConfigEntry,
+    ConfigSource,
     ItemResult,
     NewTopic,
     Partition,
     PartitionCounts,
+    ReadMode,
     Topic,
     Visibility,
 )
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.metadata.causes import Cause, cause_name
 from raftlog.metadata.config_keys import without_effect
 from raftlog.outcome import Acks, Token, WriteResult

@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from raftlog.build import build_text
-from raftlog.client.security import security_of_environment
+from raftlog.client.options import security_of_environment
 from raftlog.errors import ConfigError
 from raftlog.observability.journal import NodeEvent
 from raftlog.ops import doctor, story

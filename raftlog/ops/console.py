@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from raftlog.client.security import ClientSecurity
+from raftlog.client.options import ClientSecurity
 from raftlog.config.node import NodeConfig
 from raftlog.errors import ConfigError
 from raftlog.key_file import exposed

@@ -13,7 +13,7 @@ import msgspec
 
 from raftlog import batch
 from raftlog.cli.render import fields_text, record_name, record_to_dict, resource_text
-from raftlog.client.security import ClientSecurity
+from raftlog.client.options import ClientSecurity
 from raftlog.client.wire import known
 from raftlog.metadata.acl_words import in_words
 from raftlog.metadata.authors import author

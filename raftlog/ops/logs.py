@@ -365,7 +365,7 @@ class RunningLog:
 
     def now_ms(self) -> int:
         """See LogSource."""
-        from raftlog.client.security import security_of_environment
+        from raftlog.client.options import security_of_environment
         from raftlog.ops.collector import LOOK_S, Collector
 
         async def look() -> Survey:
@@ -472,8 +472,8 @@ class _StateHashes:
 
     async def ask(self) -> list[StateHash]:
         """Return the answers of the nodes that answer. Raises nothing."""
+        from raftlog.client.options import security_of_environment
         from raftlog.client.quorum_queries import ask_quorum
-        from raftlog.client.security import security_of_environment
 
         quorum = await ask_quorum(self._addresses, ANSWER_WITHIN_S, security_of_environment())
         found: list[StateHash] = []

@@ -14,9 +14,8 @@ from typing import NamedTuple, Self
 
 from raftlog.client.arguments import checked
 from raftlog.client.async_client import AsyncClient
-from raftlog.client.conditions import ABSENT
-from raftlog.client.enums import ReadModeLike
 from raftlog.client.key_values import Delete, Expect, KeyValue, Put
+from raftlog.client.values import ABSENT, ReadModeLike
 from raftlog.errors import (
     ClientClosedError,
     InvalidUpdateVersionError,

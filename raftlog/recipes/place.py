@@ -15,9 +15,9 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from raftlog.client.async_client import AsyncClient
-from raftlog.client.conditions import ABSENT
 from raftlog.client.key_values import Expect, KeyValue
 from raftlog.client.leases import AsyncLease, ttl_ms_of
+from raftlog.client.values import ABSENT
 from raftlog.errors import ApiError, ClientClosedError, PlaceLostError, RaftlogError
 from raftlog.outcome import Token
 from raftlog.recipes.keys import key_of, place_key, until_gone

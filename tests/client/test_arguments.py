@@ -16,7 +16,7 @@ import pytest
 
 import raftlog
 from raftlog.client.arguments import Headers, check_of, config_text, headers_of
-from raftlog.client.namespace import Namespace
+from raftlog.client.core import Namespace
 from raftlog.client.options import Options
 from raftlog.errors import ApiError, ConfigError
 

@@ -17,8 +17,8 @@ from raftlog import batch
 from raftlog.client.broker_client import BrokerClient
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.log_reader import LogReader
+from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import ask_node
-from raftlog.client.security import ClientSecurity
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.entities import Broker, Partition

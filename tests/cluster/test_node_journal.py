@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster_kit import until
 
-from raftlog.client.security import ClientSecurity
+from raftlog.client.options import ClientSecurity
 from raftlog.local.cluster import LocalCluster
 from raftlog.observability.journal import read_journal
 from raftlog.ops.collector import Collector, Diagnosis, nodes_of
