@@ -14,6 +14,8 @@ from dataclasses import fields, is_dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal, TypeVar, Union, cast
 
+from typing_extensions import Unpack
+
 from raftlog.client.values import ConfigValue, Unconditional
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,8 +42,7 @@ def checked(call: F) -> F:
     @functools.cache
     def checks() -> dict[str, Check]:
         # At the first call: then all names of the module are there.
-        hints = typing.get_type_hints(call)
-        return {one.name: check_of(hints[one.name]) for one in parameters}
+        return {name: check_of(hint) for name, hint in hints_of(call).items()}
 
     def converted(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         of = checks()
@@ -50,9 +51,12 @@ def checked(call: F) -> F:
             # Without such a parameter the call itself says that there are too many.
             one = _one_of_rest(of[rest], value, f"{rest}[{index}]") if rest else value
             positional.append(one)
-        return positional, {
-            name: of.get(name, _unchecked)(value, name) for name, value in named.items()
-        }
+        for name in named:
+            if name not in of:
+                raise TypeError(
+                    f"{call.__qualname__}() got an unexpected keyword argument {name!r}"
+                )
+        return positional, {name: of[name](value, name) for name, value in named.items()}
 
     if inspect.iscoroutinefunction(call):
 
@@ -69,6 +73,16 @@ def checked(call: F) -> F:
         return call(self, *args, **named)
 
     return cast("F", checking)
+
+
+def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
+    """The types of a call's arguments by name, those of ``**options`` included."""
+    hints = {name: hint for name, hint in typing.get_type_hints(call).items() if name != "return"}
+    for name, hint in [*hints.items()]:
+        if typing.get_origin(hint) is Unpack:
+            del hints[name]
+            hints |= typing.get_type_hints(typing.get_args(hint)[0])
+    return hints
 
 
 def _one_of_rest(check: Check, value: Any, name: str) -> Any:

@@ -34,7 +34,7 @@ from raftlog.client.key_values import AsyncKeyValues
 from raftlog.client.leases import AsyncLease, AsyncLeases
 from raftlog.client.options import Addresses, ClientOptions
 from raftlog.client.topics import AsyncPartitions, AsyncTopics
-from raftlog.client.values import AcksLike
+from raftlog.client.values import WaitOptions
 from raftlog.client.watch import AsyncChanges, Change
 from raftlog.errors import RaftlogError
 from raftlog.outcome import LogOffset, Token
@@ -142,13 +142,10 @@ class Leases(Blocking[AsyncLeases]):
         ttl_s: float = 10.0,
         *,
         name: str = "",
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WaitOptions],
     ) -> Lease:
         """A new lease, which is kept alive in the background. ``name``: for people."""
-        granted = self._thread.call(
-            lambda: self._twin.grant(ttl_s, name=name, acks=acks, timeout_s=timeout_s)
-        )
+        granted = self._thread.call(lambda: self._twin.grant(ttl_s, name=name, **how))
         return Lease(self._thread, granted)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.message import Message
+from typing_extensions import Unpack
 
 from raftlog.client.core import Namespace
 from raftlog.client.values import (
     UNCONDITIONAL,
-    AcksLike,
     Acl,
     AclFilter,
     Api,
@@ -29,6 +29,8 @@ from raftlog.client.values import (
     ReadModeLike,
     Visibility,
     Voter,
+    WaitOptions,
+    WriteOptions,
 )
 from raftlog.client.values import expected_offset as condition
 from raftlog.client.wire import (
@@ -98,14 +100,10 @@ class AsyncBrokers(Namespace):
             known(answer.finalized_features_epoch),
         )
 
-    async def unregister(
-        self, id: int, *, acks: AcksLike | None = None, timeout_s: float | None = None
-    ) -> WriteResult:
+    async def unregister(self, id: int, **how: Unpack[WaitOptions]) -> WriteResult:
         """Remove a broker that does not come back. Raises BrokerIdNotRegisteredError."""
         body = controller_pb2.UnregisterBrokerRequest(broker_id=id)
-        return await self._core.write(
-            body, acks, timeout_s, lambda _: (ItemResult(f"broker {id}"),)
-        )
+        return await self._core.write(body, how, lambda _: (ItemResult(f"broker {id}"),))
 
 
 class AsyncFeatures(Namespace):
@@ -121,9 +119,7 @@ class AsyncFeatures(Namespace):
         *,
         downgrade: bool = False,
         unsafe: bool = False,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> FeatureUpdate:
         """Raise levels, all or none; with ``downgrade``, lower them. Raises InvalidUpdateVersion
         errors that say what prevents it; ``unsafe`` requests an unsafe downgrade (KIP-584), which
@@ -134,13 +130,11 @@ class AsyncFeatures(Namespace):
             updates=[
                 controller_pb2.FeatureUpdate(name=name, max_version_level=level, upgrade_type=kind)
                 for name, level in levels.items()
-            ],
-            validate_only=validate_only,
+            ]
         )
         result, response = await self._core.write_and_answer(
             body,
-            acks,
-            timeout_s,
+            how,
             lambda _: (ItemResult(f"{name}={level}") for name, level in levels.items()),
         )
         return FeatureUpdate(
@@ -315,9 +309,7 @@ class AsyncExportCursors(Namespace):
         *,
         target: str = "",
         expected_offset: Expected = UNCONDITIONAL,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
         """Keep the log from this offset on. ``expected_offset``: only if the cursor was set there;
         ABSENT: if there is none. Else InvalidUpdateVersionError.
@@ -330,30 +322,22 @@ class AsyncExportCursors(Namespace):
             target=target,
             expected_offset=condition(expected_offset, "expected_offset"),
         )
-        return await self._alter([change], validate_only, acks, timeout_s)
+        return await self._alter([change], how)
 
     async def delete(
         self,
         name: str,
         *,
         expected_offset: Expected = UNCONDITIONAL,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
         """Keep nothing for this export any more. The export itself is not touched."""
-        expected = {name: expected_offset}
-        return await self.delete_all(
-            expected, validate_only=validate_only, acks=acks, timeout_s=timeout_s
-        )
+        return await self.delete_all({name: expected_offset}, **how)
 
     async def delete_all(
         self,
         expected: Mapping[str, Expected],
-        *,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
         """Delete several cursors at once, each on its condition: all, or none."""
         changes = [
@@ -362,22 +346,17 @@ class AsyncExportCursors(Namespace):
             )
             for name, one in expected.items()
         ]
-        return await self._alter(changes, validate_only, acks, timeout_s)
+        return await self._alter(changes, how)
 
     async def _alter(
         self,
         changes: Sequence[controller_pb2.ExportCursorAlteration],
-        validate_only: bool,
-        acks: AcksLike | None,
-        timeout_s: float | None,
+        how: WriteOptions,
     ) -> WriteResult[OffsetResult]:
-        body = controller_pb2.AlterExportCursorsRequest(
-            alterations=changes, validate_only=validate_only
-        )
+        body = controller_pb2.AlterExportCursorsRequest(alterations=changes)
         return await self._core.write(
             body,
-            acks,
-            timeout_s,
+            how,
             lambda answer: (
                 OffsetResult(one.name, refusal(one), known(one.offset))
                 for one in answer.alter_export_cursors.results
@@ -484,9 +463,7 @@ class AsyncHostnames(Namespace):
         broker_id: int,
         *,
         expected_offset: Expected = UNCONDITIONAL,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
         """Reserve an id for a host: a broker that starts there without an id gets it.
 
@@ -497,30 +474,22 @@ class AsyncHostnames(Namespace):
             broker_id=broker_id,
             expected_offset=condition(expected_offset, "expected_offset"),
         )
-        return await self._alter([change], validate_only, acks, timeout_s)
+        return await self._alter([change], how)
 
     async def delete(
         self,
         hostname: str,
         *,
         expected_offset: Expected = UNCONDITIONAL,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
         """Forget a mapping. The broker is not affected, and is mapped again when it registers."""
-        expected = {hostname: expected_offset}
-        return await self.delete_all(
-            expected, validate_only=validate_only, acks=acks, timeout_s=timeout_s
-        )
+        return await self.delete_all({hostname: expected_offset}, **how)
 
     async def delete_all(
         self,
         expected: Mapping[str, Expected],
-        *,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
         """Delete several mappings at once, each on its condition: all, or none."""
         changes = [
@@ -529,22 +498,17 @@ class AsyncHostnames(Namespace):
             )
             for name, one in expected.items()
         ]
-        return await self._alter(changes, validate_only, acks, timeout_s)
+        return await self._alter(changes, how)
 
     async def _alter(
         self,
         changes: Sequence[controller_pb2.HostnameAlteration],
-        validate_only: bool,
-        acks: AcksLike | None,
-        timeout_s: float | None,
+        how: WriteOptions,
     ) -> WriteResult[OffsetResult]:
-        body = controller_pb2.AlterHostnamesRequest(
-            alterations=changes, validate_only=validate_only
-        )
+        body = controller_pb2.AlterHostnamesRequest(alterations=changes)
         return await self._core.write(
             body,
-            acks,
-            timeout_s,
+            how,
             lambda answer: (
                 OffsetResult(one.hostname, refusal(one), known(one.offset))
                 for one in answer.alter_hostnames.results
@@ -593,18 +557,13 @@ class AsyncAcls(Namespace):
     async def create(
         self,
         *acls: Acl,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[AclResult]:
         """Add entries. One that is there already changes nothing."""
-        body = controller_pb2.CreateAclsRequest(
-            creations=map(acl_to_wire, acls), validate_only=validate_only
-        )
+        body = controller_pb2.CreateAclsRequest(creations=map(acl_to_wire, acls))
         return await self._core.write(
             body,
-            acks,
-            timeout_s,
+            how,
             lambda answer: (
                 AclResult(str(acl), refusal(one), acl, one.existed)
                 for acl, one in zip(acls, answer.create_acls.results, strict=False)
@@ -614,22 +573,17 @@ class AsyncAcls(Namespace):
     async def delete(
         self,
         *filters: AclFilter,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[AclResult]:
         """Remove the entries that any of the filters chooses. ``AclFilter()`` chooses all.
 
         With acks "acknowledged", every unfenced broker refuses from then on what only these
         entries allowed.
         """
-        body = controller_pb2.DeleteAclsRequest(
-            filters=map(filter_to_wire, filters), validate_only=validate_only
-        )
+        body = controller_pb2.DeleteAclsRequest(filters=map(filter_to_wire, filters))
         return await self._core.write(
             body,
-            acks,
-            timeout_s,
+            how,
             lambda answer: (
                 AclResult(str(acl), refusal(one), acl, True)
                 for one in answer.delete_acls.results

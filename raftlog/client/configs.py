@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from typing_extensions import Unpack
+
 from raftlog.client.arguments import config_text
 from raftlog.client.core import Namespace
 from raftlog.client.values import (
     UNCONDITIONAL,
-    AcksLike,
     ConfigEntry,
     ConfigValue,
     ItemResult,
     ReadModeLike,
     ResourceLike,
     Unconditional,
+    WriteOptions,
     expected_values,
     resource_of,
 )
@@ -64,9 +66,7 @@ class AsyncConfigs(Namespace):
         append: Mapping[str, str | Sequence[str]] | None = None,
         subtract: Mapping[str, str | Sequence[str]] | None = None,
         expected: Mapping[str, ConfigValue | None] | Unconditional = UNCONDITIONAL,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult:
         """Change configs of one resource, all or none. Raises InvalidConfigError, among others.
 
@@ -94,15 +94,12 @@ class AsyncConfigs(Namespace):
         stray = present.keys() - {config.name for config in resource.configs}
         if stray:
             raise ValueError(f"expected, but neither set nor deleted: {', '.join(sorted(stray))}")
-        body = controller_pb2.IncrementalAlterConfigsRequest(
-            resources=[resource], validate_only=validate_only
-        )
+        body = controller_pb2.IncrementalAlterConfigsRequest(resources=[resource])
         item = f"{ResourceType(resource.resource_type).name.lower().replace('_', '-')}"
         item = f"{item} {name}" if name != "" else f"{item} (default)"
         return await self._core.write(
             body,
-            acks,
-            timeout_s,
+            how,
             lambda answer: (
                 ItemResult(
                     item, next(map(refusal, answer.incremental_alter_configs.results), None)

@@ -10,7 +10,7 @@ import random
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -23,7 +23,7 @@ from raftlog.client.options import Options, positive
 from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.client.requests import RefusedItemsError, broker_request, pause_after, require_success
 from raftlog.client.session import NoSessionError, happens
-from raftlog.client.values import ItemResult
+from raftlog.client.values import ItemResult, WaitOptions, WriteOptions
 from raftlog.client.watch import Watch, WatchStreams
 from raftlog.client.wire import acks_to_wire, mode_to_wire, write_result
 from raftlog.errors import (
@@ -204,29 +204,30 @@ class Core:
     async def write(
         self,
         body: Message,
-        acks: str | None = None,
-        timeout_s: float | None = None,
+        how: WaitOptions,
         items: ItemsOf[ItemT] = lambda _: (),
     ) -> WriteResult[ItemT]:
         """One write: where it stands, and what became of each item.
 
         Raises the error of the one item that was refused, or ItemsRefusedError.
         """
-        result, _ = await self.write_and_answer(body, acks, timeout_s, items)
+        result, _ = await self.write_and_answer(body, how, items)
         return result
 
     async def write_and_answer(
         self,
         body: Message,
-        acks: str | None = None,
-        timeout_s: float | None = None,
+        how: WaitOptions,
         items: ItemsOf[ItemT] = lambda _: (),
     ) -> tuple[WriteResult[ItemT], controller_pb2.ControllerResponse]:
         """The same, with the answer itself."""
+        acks, timeout_s = how.get("acks"), how.get("timeout_s")
+        validate_only = cast("WriteOptions", how).get("validate_only", False)
         asked = self.options.acks if acks is None else acks
         level = acks_to_wire(asked)
         try:
-            if getattr(body, "validate_only", False):
+            if validate_only:
+                cast("Any", body).validate_only = True
                 response = await self.ask_controller(body, timeout_s)
             else:
                 with self.until_closed():

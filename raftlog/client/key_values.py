@@ -6,16 +6,19 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from typing_extensions import Unpack
+
 from raftlog.client.arguments import bytes_of
 from raftlog.client.core import Namespace
 from raftlog.client.values import (
     ABSENT,
     UNCONDITIONAL,
-    AcksLike,
     Expected,
     Listing,
     OffsetResult,
     ReadModeLike,
+    WaitOptions,
+    WriteOptions,
     expected_offset,
 )
 from raftlog.client.wire import known
@@ -130,8 +133,7 @@ class AsyncKeyValues(Namespace):
         lease_id: int | None = None,
         expected: Expected = UNCONDITIONAL,
         generation: int | None = None,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WaitOptions],
     ) -> WriteResult[OffsetResult]:
         """Put a key; the result's offset is the key's from now on.
 
@@ -141,7 +143,7 @@ class AsyncKeyValues(Namespace):
         that were stored somewhere: see :class:`raftlog.LogOffset`.
         """
         change = Put(key, value, lease_id, expected, generation=generation)
-        return await self.alter(change, acks=acks, timeout_s=timeout_s)
+        return await self.alter(change, **how)
 
     async def delete(
         self,
@@ -149,19 +151,16 @@ class AsyncKeyValues(Namespace):
         *,
         expected: Expected = UNCONDITIONAL,
         generation: int | None = None,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WaitOptions],
     ) -> WriteResult[OffsetResult]:
         """Delete a key. The result has no token if it was not there. See ``put``."""
         change = Delete(key, expected, generation=generation)
-        return await self.alter(change, acks=acks, timeout_s=timeout_s)
+        return await self.alter(change, **how)
 
     async def alter(
         self,
         *changes: KeyChange,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
         """Make several changes at once, all or none, each on its condition. No key twice. Without
         any, nothing is sent, and the result has no token.
@@ -172,14 +171,11 @@ class AsyncKeyValues(Namespace):
         core = self._core
         if not changes:
             return WriteResult(None, None)
-        body = controller_pb2.AlterKeyValuesRequest(
-            alterations=_to_wire(changes), validate_only=validate_only
-        )
+        body = controller_pb2.AlterKeyValuesRequest(alterations=_to_wire(changes))
         try:
             return await core.write(
                 body,
-                acks,
-                timeout_s,
+                how,
                 lambda answer: (
                     OffsetResult(one.key, offset=known(offset))
                     for one, offset in zip(changes, answer.alter_key_values.offsets, strict=False)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from typing_extensions import Unpack
+
 from raftlog.client.arguments import checked
 from raftlog.client.core import Core, Namespace
-from raftlog.client.values import AcksLike, ItemResult, Listing
+from raftlog.client.values import ItemResult, Listing, WaitOptions
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode
 from raftlog.logger import get_logger
 from raftlog.outcome import LogOffset, WriteResult, generation_of
@@ -98,7 +100,7 @@ class AsyncLease:
         self.end("revoked")
         body = controller_pb2.RevokeLeaseRequest(lease_id=self.id, generation=self.id.generation)
         try:
-            await self._core.write(body, timeout_s=timeout_s)
+            await self._core.write(body, {"timeout_s": timeout_s})
         except ApiError as error:
             if error.code not in _OVER or error.outcome_unknown:
                 raise
@@ -184,14 +186,13 @@ class AsyncLeases(Namespace):
         ttl_s: float = 10.0,
         *,
         name: str = "",
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WaitOptions],
     ) -> AsyncLease:
         """A new lease, which is kept alive in the background. ``name``: for people."""
         core = self._core
         sent_at = asyncio.get_running_loop().time()
         body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=ttl_ms_of(ttl_s))
-        result: WriteResult = await core.write(body, acks, timeout_s)
+        result: WriteResult = await core.write(body, how)
         assert result.token is not None
         lease_id = LogOffset(result.token.offset, result.token.generation)
         return AsyncLease(core, lease_id, body.ttl_ms / 1000, sent_at)
@@ -214,15 +215,12 @@ class AsyncLeases(Namespace):
         lease_id: int,
         *,
         generation: int | None = None,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WaitOptions],
     ) -> WriteResult:
         """End a lease, and delete its keys. See ``keep_alive``. Raises ResourceNotFoundError."""
         of = generation_of(lease_id) if generation is None else generation
         body = controller_pb2.RevokeLeaseRequest(lease_id=lease_id, generation=of)
-        return await self._core.write(
-            body, acks, timeout_s, lambda _: (ItemResult(f"lease {lease_id}"),)
-        )
+        return await self._core.write(body, how, lambda _: (ItemResult(f"lease {lease_id}"),))
 
     async def list(self, *, timeout_s: float | None = None) -> Listing[LeaseInfo]:
         """All leases, by id: asked of the controller."""

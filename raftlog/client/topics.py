@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import Unpack
+
 from raftlog.client.core import Namespace
 from raftlog.client.values import (
-    AcksLike,
     ConfigValue,
     ItemResult,
     Listing,
@@ -17,6 +18,7 @@ from raftlog.client.values import (
     Topic,
     TopicResult,
     TopicsPage,
+    WriteOptions,
 )
 from raftlog.client.wire import item_error, known, named_items, new_topic, refusal, topic_from_wire
 from raftlog.endpoint import address_of
@@ -44,9 +46,7 @@ class AsyncTopics(Namespace):
         replication_factor: int = -1,
         configs: Mapping[str, ConfigValue] | None = None,
         assignments: Sequence[Sequence[int]] = (),
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[TopicResult]:
         """Create one topic. Raises TopicAlreadyExistsError, among others.
 
@@ -55,39 +55,30 @@ class AsyncTopics(Namespace):
         """
         configs = {} if configs is None else configs
         topic = NewTopic(name, partitions, replication_factor, configs, assignments)
-        return await self.create_all(
-            [topic], validate_only=validate_only, acks=acks, timeout_s=timeout_s
-        )
+        return await self.create_all([topic], **how)
 
     async def create_all(
         self,
         topics: Iterable[NewTopic],
-        *,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[TopicResult]:
         """Create several topics in one write. Each succeeds or fails by itself; see
         ItemsRefusedError.
         """
-        body = controller_pb2.CreateTopicsRequest(
-            topics=map(new_topic, topics), validate_only=validate_only
-        )
+        body = controller_pb2.CreateTopicsRequest(topics=map(new_topic, topics))
         return await self._core.write(
-            body, acks, timeout_s, lambda answer: _results(answer.create_topics.topics)
+            body, how, lambda answer: _results(answer.create_topics.topics)
         )
 
     async def delete(
         self,
         *names: str,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[TopicResult]:
         """Delete topics with their partitions and configs. Each succeeds or fails by itself."""
-        body = controller_pb2.DeleteTopicsRequest(names=names, validate_only=validate_only)
+        body = controller_pb2.DeleteTopicsRequest(names=names)
         return await self._core.write(
-            body, acks, timeout_s, lambda answer: _results(answer.delete_topics.topics)
+            body, how, lambda answer: _results(answer.delete_topics.topics)
         )
 
     async def create_partitions(
@@ -96,9 +87,7 @@ class AsyncTopics(Namespace):
         count: int,
         *,
         assignments: Sequence[Sequence[int]] = (),
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult:
         """Raise the number of a topic's partitions to ``count``. ``assignments``: the replicas of
         each new one, the preferred leader first.
@@ -110,9 +99,9 @@ class AsyncTopics(Namespace):
                 controller_pb2.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments
             ],
         )
-        body = controller_pb2.CreatePartitionsRequest(topics=[topic], validate_only=validate_only)
+        body = controller_pb2.CreatePartitionsRequest(topics=[topic])
         return await self._core.write(
-            body, acks, timeout_s, lambda answer: named_items(answer.create_partitions.results)
+            body, how, lambda answer: named_items(answer.create_partitions.results)
         )
 
     async def list(
@@ -239,9 +228,7 @@ class AsyncPartitions(Namespace):
         replicas: Mapping[int, Sequence[int]],
         *,
         keep_replication_factor: bool = False,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[PartitionResult]:
         """Move partitions to other brokers: the first of each is to lead. Returns when the moves
         have begun; ``reassignments`` lists them until they are done.
@@ -249,11 +236,7 @@ class AsyncPartitions(Namespace):
         ``keep_replication_factor``: refuse more or fewer replicas than there are (KIP-860).
         """
         return await self.reassign_all(
-            {topic: replicas},
-            keep_replication_factor=keep_replication_factor,
-            validate_only=validate_only,
-            acks=acks,
-            timeout_s=timeout_s,
+            {topic: replicas}, keep_replication_factor=keep_replication_factor, **how
         )
 
     async def reassign_all(
@@ -261,9 +244,7 @@ class AsyncPartitions(Namespace):
         replicas: Mapping[str, Mapping[int, Sequence[int] | None]],
         *,
         keep_replication_factor: bool = False,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[PartitionResult]:
         """Move partitions of several topics, or cancel their moves (None). Each partition succeeds
         or fails by itself; see ItemsRefusedError.
@@ -281,15 +262,13 @@ class AsyncPartitions(Namespace):
                     ],
                 )
                 for topic, partitions in replicas.items()
-            ],
-            validate_only=validate_only,
+            ]
         )
         if keep_replication_factor:
             body.allow_replication_factor_change = False
         return await self._core.write(
             body,
-            acks,
-            timeout_s,
+            how,
             lambda answer: (
                 PartitionResult(*_named(topic.name, one))
                 for topic in answer.alter_partition_reassignments.topics
@@ -301,18 +280,14 @@ class AsyncPartitions(Namespace):
         self,
         topic: str,
         *partitions: int,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[PartitionResult]:
         """Drop the replicas that are being added, and keep the old ones.
 
         Raises NoReassignmentInProgressError.
         """
         cancelled: Mapping[int, Sequence[int] | None] = dict.fromkeys(partitions)
-        return await self.reassign_all(
-            {topic: cancelled}, validate_only=validate_only, acks=acks, timeout_s=timeout_s
-        )
+        return await self.reassign_all({topic: cancelled}, **how)
 
     async def reassignments(
         self, *topics: str, timeout_s: float | None = None
@@ -344,9 +319,7 @@ class AsyncPartitions(Namespace):
         topic: str | None = None,
         *partitions: int,
         unclean: bool = False,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[Election]:
         """Let the preferred replicas lead: of these partitions, of the whole topic, or, without
         one, of all that need it.
@@ -357,11 +330,7 @@ class AsyncPartitions(Namespace):
         if topic is None and partitions:
             raise ValueError("partitions of which topic?")
         return await self.elect_all(
-            {} if topic is None else {topic: partitions},
-            unclean=unclean,
-            validate_only=validate_only,
-            acks=acks,
-            timeout_s=timeout_s,
+            {} if topic is None else {topic: partitions}, unclean=unclean, **how
         )
 
     async def elect_all(
@@ -369,9 +338,7 @@ class AsyncPartitions(Namespace):
         partitions: Mapping[str, Iterable[int]],
         *,
         unclean: bool = False,
-        validate_only: bool = False,
-        acks: AcksLike | None = None,
-        timeout_s: float | None = None,
+        **how: Unpack[WriteOptions],
     ) -> WriteResult[Election]:
         """Let the preferred replicas of several topics lead: of a topic without partitions, all;
         without topics, of all that need it. See ``elect_leaders``. The result is that of the last
@@ -383,7 +350,6 @@ class AsyncPartitions(Namespace):
                 controller_pb2.ElectableTopic(name=name, partition_indexes=indexes)
                 for name, indexes in partitions.items()
             ],
-            validate_only=validate_only,
         )
         found: list[Election] = []
 
@@ -396,8 +362,8 @@ class AsyncPartitions(Namespace):
             return found
 
         for _ in range(ROUNDS_MAX):
-            result, response = await self._core.write_and_answer(body, acks, timeout_s, elections)
-            if validate_only or not response.elect_leaders.remaining:
+            result, response = await self._core.write_and_answer(body, how, elections)
+            if how.get("validate_only") or not response.elect_leaders.remaining:
                 break
         return result
 

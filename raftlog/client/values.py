@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, StrEnum
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypedDict, TypeVar
 
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError
@@ -119,6 +119,24 @@ class BrokerState(IntEnum):
 
 AcksLike = Acks | Literal["committed", "acknowledged", "visible"]
 """A level, or its name."""
+
+
+class WaitOptions(TypedDict, total=False):
+    """When a write returns."""
+
+    acks: AcksLike | None
+    """The level of visibility to wait for; None: that of the client's options."""
+    timeout_s: float | None
+    """Time for the whole call, all attempts included; None: that of the client's options."""
+
+
+class WriteOptions(WaitOptions, total=False):
+    """Options of a write that can be tried."""
+
+    validate_only: bool
+    """Check the write and return what became of it, but write nothing."""
+
+
 ReadModeLike = ReadMode | Literal["repeatable", "latest", "strict"]
 """A mode, or its name."""
 ResourceLike = ResourceType | Literal["topic", "broker", "cluster", "client-metrics", "group"]

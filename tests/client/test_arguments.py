@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import raftlog
-from raftlog.client.arguments import Headers, check_of, config_text, headers_of
+from raftlog.client.arguments import Headers, check_of, config_text, headers_of, hints_of
 from raftlog.client.core import Namespace
 from raftlog.client.options import Options
 from raftlog.errors import ApiError, ConfigError
@@ -111,6 +111,14 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("kv.delete", ("k",), {"expected": -2}, "expected=-2: an offset from 0 on; raftlog.ABSENT"),
     ("kv.alter", ("x",), {}, "changes[0] is Put or Expect or Delete, not str: 'x'"),
     ("kv.alter", (raftlog.Put("k", 5),), {}, "changes[0].value is str or bytes, not int: 5"),  # type: ignore[arg-type]
+    ("topics.delete", ("a",), {"validate_only": 1}, "validate_only is bool, not int: 1"),
+    (
+        "topics.delete",
+        ("a",),
+        {"ack": 1},
+        "AsyncTopics.delete() got an unexpected keyword argument",
+    ),
+    ("kv.put", ("k", "v"), {"validate_only": True}, "AsyncKeyValues.put() got an unexpected keyw"),
     ("leases.grant", (None,), {}, "ttl_s is a number, not NoneType: None"),
     ("leases.grant", ("5",), {}, "ttl_s is a number, not str: '5'"),
     ("leases.grant", (NAN,), {}, "ttl_s is a number, not float: nan"),
@@ -185,8 +193,8 @@ def test_every_argument_of_every_call_has_a_check() -> None:
         if isinstance(group, Namespace)
         for name, call in vars(type(group)).items()
         if not name.startswith("_")
-        for parameter, hint in typing.get_type_hints(call).items()
-        if parameter != "return" and check_of(hint) is check_of(Headers)
+        for parameter, hint in hints_of(call).items()
+        if check_of(hint) is check_of(Headers)
     }
     assert {parameter for _, parameter in unchecked} == {
         "acks", "read", "kind", "expected", "expected_offset",
