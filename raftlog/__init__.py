@@ -72,6 +72,8 @@ if TYPE_CHECKING:
         Unconditional,
         Visibility,
         Voter,
+        WaitOptions,
+        WriteOptions,
     )
     from raftlog.client.watch import Change, CompactedError
     from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
@@ -97,7 +99,8 @@ _FROM = {
         "ABSENT Acl AclFilter Api ApiVersions Broker BrokerState BrokerStatus Cluster "
         "ConfigEntry ConfigSource Feature FeatureUpdate ItemResult Listing NewTopic "
         "OffsetResult Partition PartitionCounts QuorumInfo QuorumNode ReadMode Topic "
-        "TopicResult TopicsPage UNCONDITIONAL Unconditional Visibility Voter"
+        "TopicResult TopicsPage UNCONDITIONAL Unconditional Visibility Voter "
+        "WaitOptions WriteOptions"
     ),
     "raftlog.client.watch": "Change CompactedError",
     "raftlog.metadata.acls": "AclOperation AclPermission AclResourceType PatternType",
@@ -169,7 +172,9 @@ __all__ = [
     "Unconditional",
     "Visibility",
     "Voter",
+    "WaitOptions",
     "WaitingBroker",
+    "WriteOptions",
     "WriteResult",
     "connect",
     "errors",
