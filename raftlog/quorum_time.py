@@ -28,6 +28,10 @@ TOLD_FOR_S = 600.0
 """For how long a node goes by what it was told last; then by its own clock."""
 AGAIN_S = 0.1
 """How often a replica says what its clock shows, and the clocks of the voters are compared."""
+AWAY_S = 1.0
+"""For how long a time that is earlier than expected must be told before it is used: one message may
+have waited in a socket while this process did not run."""
+_TELLER = -2
 MAX_MS = 253_402_300_799_999
 """The end of the year 9999: no clock says more."""
 
@@ -66,18 +70,33 @@ class QuorumTime:
         self._told: tuple[float, float] | None = None
         self._compared: tuple[float, float] | None = None
         self._compared_at = 0.0
+        self._doubted: dict[int, float] = {}
+        """Node -> since when its clock is earlier than expected; _TELLER: what is told."""
 
     def heard(self, node_id: int, clock_ms: int) -> None:
         """A node has said what its clock shows. It counts while the node is a voter."""
         if 0 < clock_ms <= MAX_MS:
-            now = self._now()
-            self._heard[node_id] = clock_ms - now * 1000, now
+            now, known = self._now(), self._heard.get(node_id)
+            found = clock_ms - now * 1000, now
+            if not self._is_late(node_id, found, known):
+                self._heard[node_id] = found
 
     def told(self, time_ms: int) -> None:
         """The leader, or the active controller, has said what time it is."""
         if 0 < time_ms <= MAX_MS:
             now = self._now()
-            self._told = time_ms - now * 1000, now
+            found = time_ms - now * 1000, now
+            if not self._is_late(_TELLER, found, self._told):
+                self._told = found
+
+    def _is_late(
+        self, source: int, found: tuple[float, float], known: tuple[float, float] | None
+    ) -> bool:
+        """Return whether a message seems to have waited while this process did not run."""
+        if known is None or found[0] >= known[0] - TOLERANCE_MS:
+            self._doubted.pop(source, None)
+            return False
+        return found[1] - self._doubted.setdefault(source, found[1]) < AWAY_S
 
     def now_ms(self, voters: Collection[int] = ()) -> int:
         """The time here: the own clock, which differs from the quorum's time by the tolerance at

@@ -6,6 +6,7 @@ import pytest
 
 from raftlog.quorum_time import (
     AGAIN_S,
+    AWAY_S,
     HEARD_FOR_S,
     MAX_MS,
     STAND_STILL_MAX_MS,
@@ -119,3 +120,23 @@ def test_log_time_does_not_go_back_by_the_word_of_less_than_a_majority() -> None
     assert node.time.next_stamp_ms(late_ms, VOTERS) == late_ms, "one of two clocks has passed it"
     node.hear(node_3=0)
     assert node.time.next_stamp_ms(late_ms, VOTERS) == node.at(0)
+
+
+def test_time_that_was_told_while_the_process_was_stopped_is_not_used() -> None:
+    """[a leader that had been paused said that its clock was 7 s ahead, and dated its journal so]"""
+    node = Node()
+    node.time.told(node.at(0))
+    in_the_socket = node.at(AGAIN_S)
+    node.now += 7
+    node.time.told(in_the_socket)
+    assert node.time.quorum_ms() == node.at(0)
+    node.time.told(node.at(-200))
+    assert node.time.quorum_ms() == node.at(-200)
+    for _ in range(3):
+        node.time.told(node.at(-5_000))
+        assert node.time.quorum_ms() == node.at(-200), "it may have waited, too"
+        node.now += AWAY_S / 3
+    node.time.told(node.at(-5_000))
+    assert node.time.quorum_ms() == node.at(-5_000), "a majority that is set back is followed"
+    node.hear(node_2=0, node_3=0).hear(node_2=-9_000, node_3=-9_000)
+    assert node.time.majority(VOTERS) == Majority(node.at(0), node.at(0))

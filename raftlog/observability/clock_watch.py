@@ -19,7 +19,7 @@ class ClockWatch:
     def __init__(self, ahead_ms: Callable[[], int | None], journal: Journal) -> None:
         self._ahead_ms, self._journal = ahead_ms, journal
         self._look_at = 0.0
-        self._overruled = False
+        self._overruled = self._differed = False
 
     def tick(self, now: float) -> None:
         """Tell what has changed. ``now``: seconds of the monotonic clock."""
@@ -29,7 +29,9 @@ class ClockWatch:
         ahead_ms = self._ahead_ms()
         if ahead_ms is None:
             return
-        if abs(ahead_ms) > TOLERANCE_MS and not self._overruled:
+        # Once is not enough: a process that was stopped first reads messages of before.
+        differed, self._differed = self._differed, abs(ahead_ms) > TOLERANCE_MS
+        if differed and self._differed and not self._overruled:
             self._overruled = True
             log.warning(
                 "the clock of this node is wrong: the majority's is used instead",
