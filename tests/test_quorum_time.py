@@ -126,7 +126,7 @@ def test_time_that_was_told_while_the_process_was_stopped_is_not_used() -> None:
     """[a leader that had been paused said that its clock was 7 s ahead, and dated its journal so]"""
     node = Node()
     node.time.told(node.at(0))
-    in_the_socket = node.at(AGAIN_S)
+    in_the_socket = node.at(0)
     node.now += 7
     node.time.told(in_the_socket)
     assert node.time.quorum_ms() == node.at(0)
