@@ -9,7 +9,7 @@ from broker.replication.settings import ReplicationSettings
 from raftlog.client.log_reader import PIECE_BYTES
 from raftlog.config.settings import Settings
 from raftlog.errors import ConfigError
-from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
+from raftlog.limits.rules import fencing_fits, heartbeats_fit
 from raftlog.metadata import versions
 from raftlog.resource_limits import BROKER_IMAGES_MAX_BYTES
 

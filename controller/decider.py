@@ -230,7 +230,8 @@ class Decider:
                 else self._authorized(state.authorization, handler, kind, request, now)
             )
             if type(decision) is Write:
-                if state.epoch_floor.holds_back(decision.records, state.log.pending):
+                floor = state.epoch_floor
+                if floor.first and floor.holds_back(decision.records, state.log.pending):
                     return Defer(now + RETRY_S)
                 if not of_kind.held_partitions:
                     check_record_bytes(decision.records, kind)

@@ -19,7 +19,7 @@ FLOORS: dict[str, str] = {
         """
         raftlog.wire raftlog.build raftlog.descriptors raftlog.errors raftlog.outcome raftlog.aliases raftlog.plural raftlog.words raftlog.printable raftlog.safe_console
         raftlog.logger raftlog.runtime raftlog.resource_limits raftlog.memory_bounds raftlog.limits raftlog.endpoint raftlog.durable raftlog.rotated_file
-        raftlog.background_look raftlog.fair_queue raftlog.shares raftlog.voter raftlog.batch raftlog.config_writes raftlog.deadline raftlog.deadline_timer
+        raftlog.background_look raftlog.shares raftlog.voter raftlog.batch raftlog.config_writes raftlog.deadline raftlog.deadline_timer
         raftlog.quorum_time
         raftlog.step_tracer raftlog.tracing raftlog.identity raftlog.access raftlog.principals raftlog.key_file
         raftlog.quorum.config raftlog.config.fields raftlog.config.settings

@@ -24,7 +24,7 @@ from sortedcontainers import SortedDict
 
 from broker.metadata.view import UNKNOWN, View
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.timeouts import bounded_timeout_ms
+from raftlog.limits.rules import bounded_timeout_ms
 from raftlog.metadata import versions
 from raftlog.metadata.image import Image
 from raftlog.resource_limits import RETRY_AFTER_MS

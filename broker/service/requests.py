@@ -28,7 +28,7 @@ from raftlog.deadline_timer import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.limits.checking import check as check_limits
-from raftlog.limits.timeouts import bounded_timeout_ms
+from raftlog.limits.rules import bounded_timeout_ms
 from raftlog.metadata.image import Image
 from raftlog.observability.request_figures import RequestFigures
 from raftlog.resource_limits import TURN_MAX_S

@@ -24,11 +24,18 @@ log = structlog.get_logger(__name__)
 CLAIM_MAX_S = 1.0
 """A leader that claims for longer finds the standbys folding beside it."""
 FAR_BEHIND_RECORDS = 10_000
-"""What is folded in some ten milliseconds is not worth waiting for."""
+"""Fewest records behind for which a standby waits: fewer are folded in about ten milliseconds."""
 
 
 class ClaimWatch:
-    """Of one standby. ``now``: seconds of the loop's clock."""
+    """Lets the new leader fold before a standby that is far behind. ``now``: seconds of the loop's
+    clock.
+
+    After a restart of all nodes each has the whole log to fold: the leader before it decides
+    anything, the others only for the next failover. Where they share cores or a disk, the leader
+    would take as long as all of them together. So a standby that is far behind waits until the
+    leader decides, at most ``CLAIM_MAX_S``.
+    """
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -41,14 +48,16 @@ class ClaimWatch:
         self._until, self._first_end = now + CLAIM_MAX_S if elected else 0.0, -1
 
     def committed(self, high_watermark: int) -> None:
-        """What is committed first ends with the record that begins the epoch; more is decided."""
+        """Note the high watermark: the first one covers the record that begins the epoch; a higher
+        one means that the leader decides.
+        """
         if self._first_end < 0:
             self._first_end = high_watermark
         elif high_watermark > self._first_end:
             self._until = 0.0
 
     def waits(self, behind_records: int, now: float) -> bool:
-        """Whether to wait with folding so many records."""
+        """Return whether to wait before folding this number of records."""
         return behind_records >= FAR_BEHIND_RECORDS and now < self._until
 
 

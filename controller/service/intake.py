@@ -22,10 +22,9 @@ from controller.decision import Decision, Write, cluster_error
 from raftlog import resource_limits as limits
 from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.fair_queue import FairQueue
-from raftlog.limits.timeouts import bounded_timeout_ms
+from raftlog.limits.rules import bounded_timeout_ms
 from raftlog.security.permissions import REQUESTS
-from raftlog.shares import Shares
+from raftlog.shares import FairQueue, Shares
 from raftlog.transport.api import Link
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
@@ -36,11 +35,11 @@ if TYPE_CHECKING:
     from controller.service.upkeep import BrokerProbes
 
 SLACK = 1_024
-"""So many that are done may stay in the heap, however few are not."""
+"""Number of done items that may stay in the heap beyond twice those that wait."""
 
 NEW_A_LOOK = 8_192
-"""So many are put into the heap at one look: more in a tenth of a second is a flood, and the rest
-is a little late.
+"""Most items that one call moves into the heap: more in a tenth of a second is a flood, and the
+rest times out a little late.
 """
 
 
@@ -55,14 +54,18 @@ T = TypeVar("T", bound=Awaited)
 
 
 class Deadlines(Generic[T]):
-    """Those of one queue. O(1) to add; O(log n) for each that has waited through a look."""
+    """Deadlines of the items of one queue, without a look at each of them.
+
+    Most items are done before ``late`` is called: they cost an append. O(log n) for each that still
+    waits at a call; done ones are swept out when they are more than half of the heap.
+    """
 
     __slots__ = ("_count", "_heap", "_new", "add")
 
     def __init__(self) -> None:
         self._new: deque[T] = deque()
         self.add: Callable[[T], None] = self._new.append
-        """From now on. It is on the way of every request."""
+        """Adds an item; an attribute, as each request calls it."""
         self._heap: list[tuple[float, int, T]] = []
         self._count = 0
 
@@ -70,12 +73,10 @@ class Deadlines(Generic[T]):
         return len(self._new) + len(self._heap)
 
     def late(self, now: float, waiting: int) -> Iterator[T]:
-        """Take out one after the other whose time is up.
+        """Yield the items whose deadline has passed. Resumable: the next call continues.
 
-        Whoever stops in between goes on with the next call.
-
-        ``waiting``: how many are not done. What is handed out is to be marked as done before the
-        next one is asked for.
+        ``waiting``: number of items that are not done. The caller marks each item as done before it
+        asks for the next one.
         """
         new = self._new
         for _ in range(min(len(new), NEW_A_LOOK)):
@@ -171,7 +172,7 @@ class Intake:
         """Requests that wait in groups, without the first of each."""
         self._shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
         self.waiting_bytes = 0
-        """Of the requests that wait."""
+        """Total size of the queued requests, in bytes."""
 
     def __len__(self) -> int:
         # Asked several times a request: without a loop.
@@ -181,7 +182,7 @@ class Intake:
 
     @property
     def reads(self) -> int:
-        """How many requests that only read wait."""
+        """Number of queued requests that only read."""
         return self._reads.length - self._dead[_READS]
 
     def add(
@@ -255,8 +256,8 @@ class Intake:
         self.waiting_bytes += size
 
     def take(self, *, reads: bool = False) -> PendingRequest | None:
-        """The next heartbeat, or the next of the others but reads; with ``reads`` the next read.
-        None if there is none.
+        """Remove and return the next heartbeat, else the next other request but a read; with
+        ``reads`` the next read. None: there is none.
         """
         first, then = (self._reads, self._reads) if reads else (self._heartbeats, self._queue)
         while first.length or then.length:
@@ -279,7 +280,9 @@ class Intake:
         return None
 
     def next_kind(self) -> str:
-        """Of the one that ``take`` returns, no read; empty: none."""
+        """Return the kind of the request that ``take`` would return, reads apart; empty: there is
+        none.
+        """
         for queue in (self._heartbeats, self._queue):
             for pending in queue:
                 if not pending.done:
@@ -287,14 +290,14 @@ class Intake:
         return ""
 
     def defer(self, pending: PendingRequest, until: float) -> None:
-        """A request that was taken and cannot be decided before ``until``."""
+        """Put back a request that cannot be decided before ``until``."""
         pending.done = pending.queued = False
         self._deferred_count += 1
         heapq.heappush(self._deferred, (until, self._deferred_count, pending))
         self._deadlines.add(pending)
 
     def wake(self, now: float) -> bool:
-        """Queue those again whose time to be decided has come; whether there are any."""
+        """Queue the deferred requests whose time has come. Returns whether there were any."""
         woken = False
         while self._deferred and self._deferred[0][0] <= now:
             pending = heapq.heappop(self._deferred)[2]
@@ -310,25 +313,21 @@ class Intake:
         return woken
 
     def abandon(self, links: Collection[Any]) -> None:
-        """These links are gone: what was put off for them is dropped.
-
-        What waits its turn is decided all the same.
-        """
+        """Drop the deferred requests of links that have closed; queued ones are still decided."""
         for _, _, pending in self._deferred:
             if pending.link in links:
                 pending.done = True
 
     def drain(self) -> Iterator[PendingRequest]:
-        """All of them, one after the other; whoever stops in between leaves the rest."""
+        """Remove and yield all requests. Resumable: the next call continues."""
         self.wake(math.inf)
         for reads in (False, True):
             while (pending := self.take(reads=reads)) is not None:
                 yield pending
 
     def expired(self, now: float) -> Iterator[PendingRequest]:
-        """Take out those whose time is up, one after the other: they were not begun.
-
-        Whoever stops in between goes on next time.
+        """Remove and yield the requests whose deadline has passed: none was started. Resumable: the
+        next call continues.
         """
         if sum(self._dead) > len(self) + SLACK:
             for line in self._lines:
@@ -356,7 +355,7 @@ def _throttled(message: str) -> ApiError:
 
 
 class Reception:
-    """All links that requests come on. ``wake``: run a turn soon."""
+    """The links on which requests arrive. ``wake``: run a turn soon."""
 
     def __init__(
         self,
@@ -376,7 +375,7 @@ class Reception:
         self._probes = probes
 
     def accept(self, link: Link) -> Reception:
-        """A link has opened: who hears of it."""
+        """Register a new link. Returns its handler."""
         self._drain.opened(link)
         return self
 
@@ -384,7 +383,7 @@ class Reception:
         """Queue the requests of one envelope, or refuse them."""
         refused = self._node.not_controller()
         now, begun = self._node.now(), self._answers.figures.stopwatch()
-        self._drain.heard(now)
+        self._drain.heard_at = now
         if refused is not None and self._transfer.holds(now) and not self._drain.begun:
             refused = None
         for request in messages:

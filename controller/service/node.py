@@ -102,7 +102,8 @@ votes.
 
 
 class CommittedImage:
-    """What is committed here, and nothing else: the image that reads, export and claims start from.
+    """The committed image of this node, folded in slices that never block long: reads, exports and
+    claims start from it.
 
     ``applied`` is called with the bytes of the log that were folded.
     """
@@ -111,14 +112,14 @@ class CommittedImage:
         self._applied = applied
         self._image = Image(configs=flat_map.empty())
         self._builder: ImageBuilder | None = None
-        """What has folded beyond the image; None: nothing."""
+        """Builder that has folded beyond the image; None: nothing is."""
         self.log_hash = EMPTY
-        """Of the log up to ``offset``."""
+        """Hash of the log up to ``offset``."""
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_HASHES)
 
     @property
     def offset(self) -> int:
-        """Of the image; asking for this costs nothing."""
+        """Offset of the image; O(1)."""
         return self._newest.offset
 
     @property
@@ -133,17 +134,17 @@ class CommittedImage:
 
     @property
     def features(self) -> Features:
-        """Of the image, without making it."""
+        """Feature levels of the image, without making it."""
         return self._newest.features
 
     @property
     def epoch(self) -> int:
-        """Of the record at ``offset``."""
+        """Epoch of the record at ``offset``."""
         return self._newest.epoch
 
     @property
     def state_hash(self) -> int:
-        """Of the image, without making it."""
+        """State hash of the image, without making it."""
         return self._newest.state_hash & HASH_MASK
 
     def recent_state_hash(self, offset: int) -> int | None:
@@ -152,7 +153,7 @@ class CommittedImage:
 
     @property
     def state_bytes(self) -> int:
-        """Of the image, without making it."""
+        """Size of the state in bytes, without making the image."""
         return self._newest.state_bytes
 
     @property
@@ -193,20 +194,20 @@ class ControllerDescription:
     """
 
     applied_offset: int
-    """Of the last record folded; -1: none."""
+    """Offset of the last folded record; -1: none."""
     applied_epoch: int
     state_hash: int
     log_hash: LogHash
     waiting_requests: int
-    """That no turn has taken yet; those that are put off do not count."""
+    """Number of requests that no turn has taken; deferred ones do not count."""
     waiting_bytes: int
-    """Of these requests."""
+    """Total size of these requests."""
     next_tick_at: float
-    """By the clock of ``ControllerNode.now``; long past: the event loop is held up."""
+    """Time of the next tick by ``ControllerNode.now``; long past: the event loop is blocked."""
 
 
 STATE_HASH_MASK = (1 << 64) - 1
-"""What observers tell of a state hash."""
+"""Bits of a state hash that observers report."""
 
 
 class ControllerNode:
@@ -237,7 +238,7 @@ class ControllerNode:
         """The high watermark, exclusive; -1 unknown."""
         self.leadership: Leadership | None = None
         self.closed = False
-        """It has stopped for good: nothing is begun or sent any more."""
+        """True once the node has stopped for good: it starts and sends nothing more."""
         self._drain = drain
 
     # --- this node -------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ class ControllerNode:
 
     @property
     def loading(self) -> bool:
-        """Whether the snapshot below the log start is still being loaded."""
+        """True while the snapshot below the log start is being loaded."""
         return self.load is not None
 
     @property
@@ -282,13 +283,13 @@ class ControllerNode:
         return None if same else (applied.epoch, applied.base_offset)
 
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether the committed image has this registration."""
+        """Return whether the committed image has this registration."""
         broker = self.committed.image.brokers.get(broker_id)
         return broker is not None and broker.epoch == broker_epoch
 
     @property
     def quorum_time_ms(self) -> int:
-        """What time it is by the quorum, ms since 1970; 0: that is not known."""
+        """Time of the quorum in ms since 1970; 0: unknown."""
         return self.replica.quorum_time_ms or 0
 
     # --- the quorum ------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ class ControllerNode:
 
     @property
     def decider(self) -> Decider | None:
-        """Who decides requests; None unless this node leads and has finished claiming."""
+        """Decider of this node; None unless it leads and has finished claiming."""
         return self.leadership.decider if self.leadership is not None else None
 
     @property

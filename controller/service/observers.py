@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
-from raftlog.fair_queue import FairQueue
 from raftlog.logger import get_logger
 from raftlog.resource_limits import (
     OBSERVER_ANSWER_MAX_BYTES,
@@ -35,7 +34,7 @@ from raftlog.resource_limits import (
     OBSERVERS_TURN_MAX_BYTES,
     TURN_MAX_S,
 )
-from raftlog.shares import Shares
+from raftlog.shares import FairQueue, Shares
 from raftlog.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.statuses import error_to_wire

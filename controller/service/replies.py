@@ -45,7 +45,7 @@ COMMITTED, ACKNOWLEDGED, VISIBLE = (
 
 
 class Parked(msgspec.Struct, eq=False):
-    """One reply that is ready but for what it waits for."""
+    """A reply, or the replies to a group, that waits until what it says is true."""
 
     link: Any
     response: Any
@@ -61,25 +61,25 @@ class Parked(msgspec.Struct, eq=False):
     charged: bool = False
     """To its connection's share."""
     count: int = 1
-    """How many replies it is: more only for a group."""
+    """Number of replies: above 1 only for a group."""
     kind: str = ""
-    """The name of the request's body,"""
+    """Name of the request's body."""
     begun: float = 0.0
-    """when it came, by the stopwatch,"""
+    """Time of the request's arrival, by the stopwatch."""
     code: int = 0
-    """and its error; 0: none."""
+    """Error code of the reply; 0: none."""
     trace: Served | None = None
-    """Its span; None: it is not traced."""
+    """Span of a traced request; None: it is not traced."""
     committed: bool = False
-    """Of a traced write: it is committed, and waits for more."""
+    """True for a traced write that is committed and waits for LAO."""
 
     @property
     def is_write(self) -> bool:
-        """Whether records of its own are in the log."""
+        """True if records of its own are in the log."""
         return self.round == 0
 
     def end_trace(self, code: int = 0) -> None:
-        """It is answered, or nobody waits any more: what it has waited for last ends, too."""
+        """End the span, and the stage that the request waited for last."""
         if self.trace is None:
             return
         if not self.is_write:
@@ -92,14 +92,14 @@ class Parked(msgspec.Struct, eq=False):
         self.trace = None
 
     def say_reached(self) -> None:
-        """What was asked for is reached: say so in the response."""
+        """State in the response that the requested level is reached."""
         if type(self.response) is ConfigReplies:
             self.response.reached = self.acks
         else:
             self.response.write.reached = self.acks
 
     def each(self) -> Iterator[Parked]:
-        """Its replies one by one."""
+        """Yield the replies one by one."""
         if type(self.response) is not ConfigReplies:
             yield self
             return
@@ -118,7 +118,7 @@ class Parked(msgspec.Struct, eq=False):
 
 
 class Parking:
-    """All parked replies of one leadership."""
+    """The parked replies of one leadership."""
 
     def __init__(self, send: Callable[[Parked], None]) -> None:
         self._send = send
@@ -130,31 +130,31 @@ class Parking:
             ACKNOWLEDGED: self._acknowledged,
             VISIBLE: self._visible,
         }
-        """The committed writes that asked for more."""
+        """Committed writes that wait for a higher level, by that level."""
         self._duplicates: dict[common_pb2.Acks, list[tuple[int, int, Parked]]] = {
             COMMITTED: [],
             ACKNOWLEDGED: [],
             VISIBLE: [],
         }
-        """Heaps by what was asked: (offset, a number, the reply)."""
+        """Heaps of (offset, number, reply), by the requested level."""
         self._duplicate_count = 0
-        """How many there ever were."""
+        """Number of duplicates so far."""
         self._duplicates_waiting = 0
         self._deadlines: Deadlines[Parked] = Deadlines()
         self._dead = 0
-        """Given up since the queues were last swept."""
+        """Number of replies that are done but still in a queue."""
         self._high_watermark = 0
         self._lowest_acknowledged_offset = self._min_known_lao = -1
         self._confirmed_round = 0
         self._shares = Shares(CONTROLLER_MAX_PARKED_REPLIES)
 
         self.take_place, self.give_back_place = self._shares.take, self._shares.give_back
-        """By peer, before anything is decided for it: a connection that asks for much leaves as
-        much for the others.
+        """Places by peer, taken before a request is decided: one connection leaves as many places
+        as it holds to the others.
         """
 
     def has_room(self, link: Any) -> bool:
-        """Whether another reply on this connection may wait."""
+        """Return whether another reply on this connection may be parked."""
         return self._shares.has_room(link.peer)
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class Parking:
         )
 
     def depths(self) -> dict[str, int]:
-        """How many replies wait, by what for; a group of writes counts one."""
+        """Return the number of parked replies by what they wait for; a group counts as one."""
         return {
             "commit": len(self._writes),
             "read_index": len(self._reads),
@@ -177,15 +177,15 @@ class Parking:
         }
 
     def park(self, parked: Parked) -> None:
-        """Wait for its commit, and, without records, for its round."""
+        """Park a reply until its commit and, without records, until its round is confirmed."""
         if not parked.charged:
             self._charge(parked)
         (self._reads if parked.round else self._writes).append(parked)
         self._deadlines.add(parked)
 
     def park_duplicate(self, parked: Parked) -> None:
-        """Wait for a record that is older than what waits: at once, if it has got as far as was
-        asked.
+        """Park the reply to a retry, whose record may be older than those of all other replies;
+        send it at once if the record has reached the requested level.
         """
         if not parked.charged:
             self._charge(parked)
@@ -198,7 +198,7 @@ class Parking:
         self._release_duplicates()
 
     def committed(self, high_watermark: int) -> None:
-        """The high watermark (exclusive) has advanced. Writes that asked for more wait on."""
+        """Release replies: the high watermark (exclusive) has advanced."""
         self._high_watermark = high_watermark
         writes, give_back = self._writes, self._shares.give_back
         while writes and writes[0].offset < high_watermark:
@@ -222,16 +222,16 @@ class Parking:
             self.release_reads()
 
     def read_index_confirmed(self, number: int) -> None:
-        """This node led after round ``number`` began."""
+        """Release replies: this node led after round ``number`` began."""
         self._confirmed_round = number
         self.release_reads()
 
     def is_confirmed(self, number: int) -> bool:
-        """Whether this node led after round ``number`` began."""
+        """Return whether this node led after round ``number`` began."""
         return number <= self._confirmed_round
 
     def release_reads(self) -> None:
-        """Send the replies without records whose commit and round have come."""
+        """Send the replies without records whose round is confirmed and offset is committed."""
         reads = self._reads
         while (
             reads
@@ -241,7 +241,9 @@ class Parking:
             self._finish(reads.popleft())
 
     def visibility(self, lowest_acknowledged_offset: int, min_known_lao: int) -> None:
-        """LAO, or what everybody has been told of it, has moved (both inclusive, -1 unknown)."""
+        """Release replies: LAO, or the lowest LAO that a member knows, has moved (inclusive; -1:
+        unknown).
+        """
         self._lowest_acknowledged_offset, self._min_known_lao = (
             lowest_acknowledged_offset,
             min_known_lao,
@@ -292,11 +294,8 @@ class Parking:
             self._send(parked)
 
     def expired(self, now: float) -> Iterator[tuple[Parked, bool]]:
-        """Each reply whose deadline has passed, once, and whether its write is committed.
-
-        The caller answers it.
-
-        Whoever stops in between goes on with the next call.
+        """Remove and yield each reply whose deadline has passed, with whether its write is
+        committed; the caller answers it. Resumable: the next call continues.
         """
         for parked in self._deadlines.late(now, len(self)):
             self._done(parked)
@@ -307,7 +306,7 @@ class Parking:
             self._sweep()
 
     def abandon(self, links: Collection[Any]) -> None:
-        """These links are gone: nobody waits for their replies any more. O(n)."""
+        """Drop the replies of links that have closed. O(n)."""
         duplicates = (entry[2] for heap in self._duplicates.values() for entry in heap)
         for parked in chain(
             self._writes, self._reads, self._acknowledged, self._visible, duplicates
@@ -321,7 +320,7 @@ class Parking:
         return parked.is_write and parked.offset < self._high_watermark
 
     def _sweep(self) -> None:
-        """Drop what was given up."""
+        """Remove done replies from the queues."""
         self._dead = 0
         for queue in (self._writes, self._reads, self._acknowledged, self._visible):
             left = [parked for parked in queue if not parked.done]
@@ -343,9 +342,8 @@ class Parking:
             self._shares.give_back(parked.link.peer, parked.count)
 
     def drain(self) -> Iterator[tuple[Parked, bool]]:
-        """All that wait, and whether their write is committed: leadership is lost.
-
-        Whoever stops in between goes on later.
+        """Remove and yield all replies, with whether their write is committed: the leadership is
+        lost. Resumable: the next call continues.
         """
         for queue in (self._writes, self._reads, self._acknowledged, self._visible):
             while queue:
@@ -405,7 +403,7 @@ def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
 
 
 def send_quietly(link: Any, message: Any) -> ApiError | None:
-    """Send; a link that has closed meanwhile swallows it, and its caller knows the outcome to be
+    """Send a message; on a closed link it is dropped, and the client knows that the outcome is
     unknown. Returns why no message can hold it; None: it was sent.
     """
     try:

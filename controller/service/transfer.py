@@ -55,7 +55,8 @@ class ConnectionDrain:
 
     def __init__(self) -> None:
         self._links: dict[int, Any] = {}
-        self._heard_at = -math.inf
+        self.heard_at = -math.inf
+        """Time of the last request."""
         self._begun_at = math.inf
         self.begun = False
         """True once this node refuses all requests."""
@@ -67,10 +68,6 @@ class ConnectionDrain:
     def closed(self, link: Link) -> None:
         """Remove a link that has closed."""
         self._links.pop(id(link), None)
-
-    def heard(self, now: float) -> None:
-        """Note that a request has arrived."""
-        self._heard_at = now
 
     def begin(self, now: float, notice: Callable[[Link], pb.ControllerResponse]) -> None:
         """Begin to drain, and send ``notice`` on every link."""
@@ -84,7 +81,7 @@ class ConnectionDrain:
 
     def is_over(self, now: float) -> bool:
         """Return whether no request can be in flight to this node, or the time is up."""
-        quiet_since = max(self._heard_at, self._begun_at)
+        quiet_since = max(self.heard_at, self._begun_at)
         return not self._links or now >= quiet_since + QUIET_S or now >= self._begun_at + BOUND_S
 
 

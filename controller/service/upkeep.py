@@ -41,16 +41,16 @@ log = structlog.get_logger(__name__)
 
 
 class Timer(Protocol):
-    """A call that is to come."""
+    """A scheduled call of the event loop."""
 
     def cancel(self) -> None:
-        """It does not come."""
+        """Cancel the call."""
 
 
 PROBE_TIMEOUT_S = 0.5
 PROBE_AGAIN_S = 0.1
 REFUSALS = 2
-"""So many refused connects in a row, PROBE_AGAIN_S apart, count as evidence."""
+"""Number of refused connects in a row, PROBE_AGAIN_S apart, that count as evidence."""
 MAX_PROBES = 32
 """At a time; of brokers beyond them the session decides."""
 
@@ -236,7 +236,7 @@ Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVote
 def wish(
     seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool, several: bool = True
 ) -> Wish | None:
-    """What this node is to ask of the active controller now, going by its own log; None: nothing.
+    """Return the change of the voter set that this node requests now, by its own log; None: none.
 
     A disk that was replaced is another replica: the voter it was before is removed first. Only who
     is caught up asks to vote. ``several``: the voter set may name several listeners of a voter;
@@ -368,7 +368,7 @@ heartbeats: it extends all sessions.
 
 
 class Chore(Protocol):
-    """What looks at each tick whether it has something to do."""
+    """Work that each tick may do."""
 
     def tick(self, now: float) -> None:
         """Do what is due. Raises FatalError."""
@@ -402,7 +402,7 @@ class Housekeeping:
         self._failed, self._wake, self._call_at = failed, wake, call_at
         self._timer: Timer | None = None
         self.next_tick_at = 0.0
-        """By the loop's clock; long past: the event loop is held up."""
+        """Time of the next tick by the loop's clock; long past: the event loop is blocked."""
 
     def start(self) -> None:
         """Tick until ``close``."""
@@ -445,7 +445,7 @@ class Housekeeping:
                 chore.tick(now)
 
     def _lead(self, now: float, gap_s: float) -> None:
-        """What only a leader has to do."""
+        """Do the work of a leader."""
         self._refusals.go_on()
         self._observers.release(expired_only=True)
         decider = self._node.decider

@@ -21,8 +21,7 @@ from raftlog.config.rule import Rule
 from raftlog.config.settings import Settings, key_of
 from raftlog.endpoint import WILDCARD_HOSTS
 from raftlog.identity import NodeRule
-from raftlog.limits.rules import CLUSTER_ID, RACK
-from raftlog.limits.timeouts import fencing_fits, heartbeats_fit
+from raftlog.limits.rules import CLUSTER_ID, RACK, fencing_fits, heartbeats_fit
 from raftlog.principals import PrincipalMapping, parse_super_users
 
 

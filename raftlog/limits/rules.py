@@ -1,4 +1,4 @@
-"""The kinds of limits.
+"""The kinds of limits, and rules between timeouts.
 
 A rule says what is wrong with a value, or nothing; it is a length and at most one scan of a short
 text.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.hosts import (
     ENDPOINTS_MAX_CHARS,
     HOST_MAX_CHARS,
@@ -131,3 +132,22 @@ CLUSTER_ID = Text(255)
 HOST = Address(host_error, HOST_MAX_CHARS)
 ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS)
 OPTIONAL_ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS, optional=True)
+
+
+def bounded_timeout_ms(timeout_ms: int, field: str, *, default_ms: int, max_ms: int) -> int:
+    """The timeout that a request names in ``field``; ``default_ms`` for 0, and ``max_ms``
+    (request.timeout.max.ms) for a longer one. Raises INVALID_REQUEST if it is negative.
+    """
+    if timeout_ms < 0:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "a timeout can't be negative", field=field)
+    return min(timeout_ms or default_ms, max_ms)
+
+
+def heartbeats_fit(heartbeat_interval_ms: int, session_timeout_ms: int) -> bool:
+    """Whether a broker that loses one heartbeat keeps its session."""
+    return session_timeout_ms > 2 * heartbeat_interval_ms
+
+
+def fencing_fits(fencing_timeout_ms: int, session_timeout_ms: int) -> bool:
+    """Whether the controller fences a silent broker before the broker fences itself (KIP-343)."""
+    return fencing_timeout_ms > session_timeout_ms

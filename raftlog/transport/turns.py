@@ -14,7 +14,7 @@ import asyncio
 import math
 from time import perf_counter, thread_time
 
-from raftlog.fair_queue import FairQueue
+from raftlog.shares import FairQueue
 
 PAUSE_MAX_S = 1.0
 MEETING_S = 0.001

@@ -551,7 +551,7 @@ async def test_a_link_that_ignores_the_notice_is_refused_until_it_is_quiet() -> 
     quiet = ConnectionDrain()
     quiet.opened(told)
     quiet.begin(1.0, lambda _: notice)
-    quiet.heard(1.2)
+    quiet.heard_at = 1.2
     assert not quiet.is_over(1.2 + QUIET_S - 0.01)
     assert quiet.is_over(1.2 + QUIET_S)
 

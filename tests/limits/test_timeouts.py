@@ -3,7 +3,7 @@
 import pytest
 
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.limits.timeouts import bounded_timeout_ms
+from raftlog.limits.rules import bounded_timeout_ms
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.road import Road, roads
 
-MOST_FILES = {"create_topics": 58, "config write": 50, "fetch report": 25}
+MOST_FILES = {"create_topics": 50, "config write": 44, "fetch report": 24}
 
 
 @pytest.fixture(scope="module")
