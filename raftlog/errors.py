@@ -325,6 +325,10 @@ class ClientClosedError(ApiError):
         return self.message
 
 
+_NAMED_MAX = 10
+"""Number of refused items that a message names."""
+
+
 class ItemsRefusedError(ApiError):
     """Several items of one write were refused, each with its own error in ``errors``, in the order
     of the request.
@@ -332,7 +336,14 @@ class ItemsRefusedError(ApiError):
     The items that were not refused are written. ``code`` and ``field`` are those of the first.
     """
 
-    errors: list[ApiError]
+    def __init__(self, errors: list[ApiError], *, leader_id: int = -1) -> None:
+        first, message = errors[0], errors[0].message
+        if len(errors) > 1:
+            named = "; ".join(map(str, errors[:_NAMED_MAX]))
+            more = f"; and {len(errors) - _NAMED_MAX} more" if len(errors) > _NAMED_MAX else ""
+            message = f"{len(errors)} items were refused: {named}{more}"
+        super().__init__(first.code, message, field=first.field, leader_id=leader_id)
+        self.errors = errors
 
     def __str__(self) -> str:
         # Each of several names its own code and field.

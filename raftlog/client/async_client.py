@@ -26,7 +26,7 @@ from raftlog.client.cluster import (
 )
 from raftlog.client.configs import AsyncConfigs
 from raftlog.client.consumer import AsyncRecords
-from raftlog.client.core import Core
+from raftlog.client.core import Core, require_same_process
 from raftlog.client.key_values import AsyncKeyValues
 from raftlog.client.leases import AsyncLeases
 from raftlog.client.options import Addresses, ClientOptions, Options
@@ -265,11 +265,7 @@ class AsyncClient:
         """What the calls share, made on the loop of the first one. Raises RaftlogError."""
         if self._closed:
             raise ClientClosedError()
-        if self._made_by != os.getpid():
-            raise RaftlogError(
-                "this client belongs to the process that this one was forked from, and connections"
-                " do not survive a fork: make a client in each process, after the fork"
-            )
+        require_same_process(self._made_by)
         loop = asyncio.get_running_loop()
         if self._core is None:
             self._core, self._loop = Core(self._options, self._transport(), self._rng), loop

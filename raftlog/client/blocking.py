@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
 
+from raftlog.client.core import require_same_process
 from raftlog.client.streams import AsyncStream, OneReader
 from raftlog.errors import ApiError, ClientClosedError, ErrorCode, RaftlogError
 
@@ -134,11 +135,7 @@ class LoopThread:
             finally:
                 calls.discard(task)
 
-        if self._made_by != os.getpid():
-            raise RaftlogError(
-                "this client belongs to the process that this one was forked from, and connections"
-                " do not survive a fork: make a client in each process, after the fork"
-            )
+        require_same_process(self._made_by)
         with self._lock:
             # Under the lock: nothing is scheduled behind the end of the loop, where it would wait
             # for ever.

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from typing_extensions import Unpack
 
 from raftlog.client.core import Namespace
+from raftlog.client.requests import item_error
 from raftlog.client.values import (
     UNCONDITIONAL,
     Acl,
@@ -39,7 +40,6 @@ from raftlog.client.wire import (
     broker_from_wire,
     filter_to_wire,
     known,
-    refusal,
     visibility_from_wire,
 )
 from raftlog.errors import ApiError, ConfigError, ErrorCode
@@ -358,7 +358,7 @@ class AsyncExportCursors(Namespace):
             body,
             how,
             lambda answer: (
-                OffsetResult(one.name, refusal(one), known(one.offset))
+                OffsetResult(one.name, item_error(one), known(one.offset))
                 for one in answer.alter_export_cursors.results
             ),
         )
@@ -510,7 +510,7 @@ class AsyncHostnames(Namespace):
             body,
             how,
             lambda answer: (
-                OffsetResult(one.hostname, refusal(one), known(one.offset))
+                OffsetResult(one.hostname, item_error(one), known(one.offset))
                 for one in answer.alter_hostnames.results
             ),
         )
@@ -565,7 +565,7 @@ class AsyncAcls(Namespace):
             body,
             how,
             lambda answer: (
-                AclResult(str(acl), refusal(one), acl, one.existed)
+                AclResult(str(acl), item_error(one), acl, one.existed)
                 for acl, one in zip(acls, answer.create_acls.results, strict=False)
             ),
         )
@@ -585,7 +585,7 @@ class AsyncAcls(Namespace):
             body,
             how,
             lambda answer: (
-                AclResult(str(acl), refusal(one), acl, True)
+                AclResult(str(acl), item_error(one), acl, True)
                 for one in answer.delete_acls.results
                 for acl in acls_from_wire(one.matching_acls)
             ),

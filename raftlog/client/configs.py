@@ -8,6 +8,7 @@ from typing_extensions import Unpack
 
 from raftlog.client.arguments import config_text
 from raftlog.client.core import Namespace
+from raftlog.client.requests import item_error
 from raftlog.client.values import (
     UNCONDITIONAL,
     ConfigEntry,
@@ -20,7 +21,7 @@ from raftlog.client.values import (
     expected_values,
     resource_of,
 )
-from raftlog.client.wire import config_from_wire, item_error, refusal
+from raftlog.client.wire import config_from_wire
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.outcome import WriteResult
 from raftlog.wire.broker.v1 import broker_pb2
@@ -51,7 +52,7 @@ class AsyncConfigs(Namespace):
         body = broker_pb2.DescribeConfigsRequest(resources=[resource])
         response = await self._core.read(body, read, timeout_s)
         (result,) = response.describe_configs.results
-        error = item_error(result.error_code, result.error_message, result.field)
+        error = item_error(result, field=result.field)
         if error is not None:
             raise error
         return {one.name: config_from_wire(resource.resource_type, one) for one in result.configs}
@@ -102,7 +103,7 @@ class AsyncConfigs(Namespace):
             how,
             lambda answer: (
                 ItemResult(
-                    item, next(map(refusal, answer.incremental_alter_configs.results), None)
+                    item, next(map(item_error, answer.incremental_alter_configs.results), None)
                 ),
             ),
         )

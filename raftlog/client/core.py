@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
@@ -21,7 +22,13 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.client.endpoints import KnownEndpoints
 from raftlog.client.options import Options, positive
 from raftlog.client.producer import Producer, ProducerSettings
-from raftlog.client.requests import RefusedItemsError, broker_request, pause_after, require_success
+from raftlog.client.requests import (
+    RefusedItemsError,
+    broker_request,
+    pause_after,
+    require_success,
+    timeout_ms,
+)
 from raftlog.client.session import NoSessionError, happens
 from raftlog.client.values import ItemResult, WaitOptions, WriteOptions
 from raftlog.client.watch import Watch, WatchStreams
@@ -34,6 +41,7 @@ from raftlog.errors import (
     ErrorCode,
     ItemsRefusedError,
     NetworkError,
+    RaftlogError,
     UnknownOutcomeError,
 )
 from raftlog.logger import get_logger
@@ -57,6 +65,15 @@ CLOSE_TIMEOUT_S = 1.0
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 """A cluster at an old level, a principal that may not open clients."""
+
+
+def require_same_process(made_by: int) -> None:
+    """Raise RaftlogError in another process than the one that made the client."""
+    if made_by != os.getpid():
+        raise RaftlogError(
+            "this client belongs to the process that this one was forked from, and connections"
+            " do not survive a fork: make a client in each process, after the fork"
+        )
 
 
 class EndsWithClient(Protocol):
@@ -103,8 +120,8 @@ class Core:
     def producer(self) -> Producer:
         """One for all records that this client writes."""
         if self._producer is None:
-            timeout_ms = max(1, int(self.options.timeout_s * 1000))
-            self._producer = self.new_producer(ProducerSettings(delivery_timeout_ms=timeout_ms))
+            in_ms = timeout_ms(self.options.timeout_s)
+            self._producer = self.new_producer(ProducerSettings(delivery_timeout_ms=in_ms))
         return self._producer
 
     def new_producer(self, settings: ProducerSettings) -> Producer:
@@ -233,8 +250,9 @@ class Core:
                 with self.until_closed():
                     response = await self._send(body, asked, self.timeout_s(timeout_s))
         except RefusedItemsError as error:
-            refused = write_result(error.response, items(error.response))
-            raise _refusal(error.errors, refused) from None
+            refused = ItemsRefusedError(error.errors) if error.errors[1:] else error.errors[0]
+            refused.write = write_result(error.response, items(error.response))
+            raise refused from None
         result = write_result(response, items(response))
         if result.token is not None and response.write.reached < level:
             raise AcksNotReachedError(str(asked), result)
@@ -335,21 +353,6 @@ class Core:
             if self._controllers is not None:
                 self._controllers.close()
             await self.transport.close()
-
-
-def _refusal(errors: Sequence[ApiError], written: WriteResult) -> ApiError:
-    """One error of all items that were refused, and where the others are."""
-    error = errors[0]
-    if len(errors) > 1:
-        several = ItemsRefusedError(
-            error.code,
-            f"{len(errors)} items were refused: " + "; ".join(map(str, errors)),
-            field=error.field,
-        )
-        several.errors = list(errors)
-        error = several
-    error.write = written
-    return error
 
 
 class Namespace:

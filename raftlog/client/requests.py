@@ -82,25 +82,16 @@ def joined(
 _ERROR = common_pb2.Error.DESCRIPTOR
 _NO_REFUSAL = frozenset({ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED})
 """Codes of items that are as the request wants them."""
-_NAMED_MAX = 10
 
 
 class RefusedItemsError(ItemsRefusedError):
     """At least one item of a write was refused.
 
     The items that were not are written: ``response.write`` says where.
-
-    ``code``, ``message`` and ``field`` are those of the item if it is the only one that was
-    refused, else the first one's with the others in the message. ``errors`` has the error of each
-    refused item, in the order of the request.
     """
 
     def __init__(self, errors: list[ApiError], response: controller_pb2.ControllerResponse) -> None:
-        first = errors[0]
-        super().__init__(
-            first.code, _summary(errors), field=first.field, leader_id=response.leader_id
-        )
-        self.errors = errors
+        super().__init__(errors, leader_id=response.leader_id)
         self.response = response
 
 
@@ -116,35 +107,23 @@ def check_items(response: controller_pb2.ControllerResponse) -> controller_pb2.C
     return response
 
 
-def _summary(errors: list[ApiError]) -> str:
-    if len(errors) == 1:
-        return errors[0].message
-    named = "; ".join(f"{error.code.name}: {error.message}" for error in errors[:_NAMED_MAX])
-    more = f"; and {len(errors) - _NAMED_MAX} more" if len(errors) > _NAMED_MAX else ""
-    return f"{len(errors)} items were refused: {named}{more}"
-
-
 def _refused(message: Message) -> Iterator[ApiError]:
     for name in _lists(message.DESCRIPTOR):
         for item in getattr(message, name):
-            error = _error_of(item)
+            error = item_error(item)
             if error is not None and error.code not in _NO_REFUSAL:
                 yield error
             yield from _refused(item)
 
 
-def _error_of(item: Any) -> ApiError | None:
+def item_error(item: Any, message: str = "", *, field: str = "") -> ApiError | None:
+    """Return the error of an item, which is one of its fields or spread over several; None: it has
+    none. ``message`` and ``field``: for an item that has a code alone.
+    """
     fields = item.DESCRIPTOR.fields_by_name
     if "error" in fields and fields["error"].message_type is _ERROR:
-        return error_from_wire(item.error) if item.HasField("error") else None
-    return item_error(item) if "error_code" in fields else None
-
-
-def item_error(item: Any, message: str = "", *, field: str = "") -> ApiError | None:
-    """Return the error of an item whose fields have the code and message; None: it has none.
-    ``message``: for an item without one.
-    """
-    if not item.error_code:
+        return error_from_wire(item.error) if item.error.error_code else None
+    if "error_code" not in fields or not item.error_code:
         return None
     return error_from_wire(
         common_pb2.Error(

@@ -9,6 +9,7 @@ from typing import Any
 from typing_extensions import Unpack
 
 from raftlog.client.core import Namespace
+from raftlog.client.requests import item_error
 from raftlog.client.values import (
     ConfigValue,
     ItemResult,
@@ -20,7 +21,7 @@ from raftlog.client.values import (
     TopicsPage,
     WriteOptions,
 )
-from raftlog.client.wire import item_error, known, named_items, new_topic, refusal, topic_from_wire
+from raftlog.client.wire import known, named_items, new_topic, topic_from_wire
 from raftlog.endpoint import address_of
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.outcome import WriteResult
@@ -163,7 +164,7 @@ class AsyncTopics(Namespace):
 
 def _results(results: Iterable[Any]) -> Iterator[TopicResult]:
     for one in results:
-        yield TopicResult(one.name, refusal(one), one.topic_id.hex())
+        yield TopicResult(one.name, item_error(one), one.topic_id.hex())
 
 
 ROUNDS_MAX = 1_000
@@ -378,7 +379,7 @@ class AsyncPartitions(Namespace):
         core = self._core
         response = await core.read(broker_pb2.MetadataRequest(topics=[topic]), "latest", timeout_s)
         (found,) = response.metadata.topics
-        error = item_error(found.error_code, f"there is no topic {topic!r}", "topics[0]")
+        error = item_error(found, f"there is no topic {topic!r}", field="topics[0]")
         if error is not None:
             raise error
         led_by: dict[int, list[int]] = {}
@@ -424,7 +425,7 @@ class AsyncPartitions(Namespace):
 
 def _named(topic: str, one: Any) -> tuple[str, ApiError | None, str, int]:
     """The name, the refusal, and what the name is made of. The message begins with the name."""
-    name, error = f"{topic}:{one.partition_index}", refusal(one)
+    name, error = f"{topic}:{one.partition_index}", item_error(one)
     if error is not None:
         error = error.saying(f"{name}: {error.message}")
     return name, error, topic, one.partition_index

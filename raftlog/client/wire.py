@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from raftlog.client.arguments import config_text
+from raftlog.client.requests import item_error
 from raftlog.client.values import (
     Acl,
     AclFilter,
@@ -22,12 +23,10 @@ from raftlog.client.values import (
     Topic,
     Visibility,
 )
-from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
 from raftlog.metadata.causes import Cause, cause_name
 from raftlog.metadata.config_keys import without_effect
 from raftlog.outcome import Acks, Token, WriteResult
-from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
@@ -91,26 +90,10 @@ def write_result(
     )
 
 
-def refusal(item: Any) -> ApiError | None:
-    """Why an item of a write was refused; None: it was not."""
-    return error_from_wire(item.error) if item.error.error_code else None
-
-
 def named_items(results: Iterable[Any]) -> Iterator[ItemResult]:
     """The results of items that have names."""
     for one in results:
-        yield ItemResult(one.name, refusal(one))
-
-
-def item_error(code: int, message: str, field: str) -> ApiError | None:
-    """The error of a result that has no message of its own for it."""
-    if code == ErrorCode.NONE:
-        return None
-    try:
-        known = ErrorCode(code)
-    except ValueError:
-        known, message = ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}: {message}"
-    return ApiError(known, message, field=field)
+        yield ItemResult(one.name, item_error(one))
 
 
 def new_topic(topic: NewTopic) -> controller_pb2.CreatableTopic:
