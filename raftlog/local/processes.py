@@ -4,6 +4,7 @@ may be somebody else's by now.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -18,6 +19,16 @@ _STARTED: list[subprocess.Popen[bytes]] = []
 """Processes that have not ended. They outlive the object that started them, and Python warns of a
 process whose Popen goes before it.
 """
+
+
+@atexit.register
+def _leave_running() -> None:
+    """Wait for the processes that have ended, and let Python end without a warning of the others,
+    which are meant to outlive it.
+    """
+    for child in _STARTED:
+        if child.poll() is None:
+            child.returncode = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -146,6 +147,22 @@ def test_a_child_that_ends_while_it_is_looked_at_leaves_no_zombie(
     assert daemons.wait_gone("sleeper", 10.0)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_python_ends_without_a_warning_of_daemons(tmp_path: Path) -> None:
+    """Of one that has ended since, and of one that outlives the command."""
+    program = f"""
+import os, pathlib, sys
+from raftlog.local.processes import Daemons
+daemons = Daemons(pathlib.Path({str(tmp_path)!r}))
+print(daemons.start("sleeper", {SLEEPER!r}, dict(os.environ)))
+ended = daemons.start("ended", [sys.executable, "-c", ""], dict(os.environ))
+os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+"""
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    os.kill(int(ran.stdout), signal.SIGKILL)
+    assert ran.stderr == ""
 
 
 def test_stop_ends_by_sigterm_and_by_sigkill_if_that_is_not_heard(tmp_path: Path) -> None:
