@@ -55,7 +55,7 @@ def alone(total: int) -> dict[str, Any]:
     taken: dict[str, list[float]] = {"decide": [], "fold": [], "encode_and_fold": [], "unfence": []}
     changed: set[int] = set()
     for broker_id in brokers[:RUNS]:
-        log = EpochLog(1, base.offset + 1, base, unknown(base.offset + 1, 0))
+        log = EpochLog(1, base.offset + 1, base, unknown(base.offset + 1))
         begun = time.process_time()
         records = fence(log.pending, base.brokers[broker_id], Cause.SESSION_TIMED_OUT)
         decided = time.process_time()

@@ -95,10 +95,6 @@ class LeaseStopped(NamedTuple):
     broker_id: int
 
 
-class AllLeasesStopped(NamedTuple):
-    """No read lease is renewed any longer."""
-
-
 class FeatureLevelsUpdated(NamedTuple):
     """Feature levels were changed while heartbeats were not in force.
 
@@ -160,7 +156,6 @@ Effect = (
     | Left
     | LeaseGranted
     | LeaseStopped
-    | AllLeasesStopped
     | FeatureLevelsUpdated
     | IsrsLeft
     | LeaderEpochsRaised

@@ -172,16 +172,17 @@ class DueWork:
         if not self._needs_bootstrap():
             return None
         level = self._state.settings.bootstrap_metadata_version or versions.LATEST_METADATA_VERSION
-        levels = {versions.METADATA_VERSION: level, versions.LAO_VERSION: 1}
-        if versions.supports_heartbeat_levels(levels):
-            levels[versions.BROKER_HEARTBEAT_VERSION] = 1
+        levels = {
+            versions.METADATA_VERSION: level,
+            versions.LAO_VERSION: 1,
+            versions.BROKER_HEARTBEAT_VERSION: 1,
+        }
         records = [
             record(pb.FeatureLevelRecord(name=name, feature_level=level))
             for name, level in levels.items()
         ]
-        if versions.supports_acls(levels):
-            for principal in self._state.settings.bootstrap_super_users:
-                records += may_do_everything(principal, self._state.rng, levels)
+        for principal in self._state.settings.bootstrap_super_users:
+            records += may_do_everything(principal, self._state.rng)
         return Write(records)
 
     def begin_generation(self) -> Write | None:
@@ -231,10 +232,9 @@ class DueWork:
         )
         if message is None:
             return None
-        if versions.supports_log_hash(log.pending.features) and log.log_hash.is_known:
+        if log.log_hash.is_known:
             message.log_hash_begin_offset = log.log_hash.begin_offset
             message.log_hash_end_offset = log.log_hash.end_offset
             message.log_hash = log.log_hash.digest
-        if versions.supports_visibility_sketches(log.pending.features):
-            self._state.sketches.into(message)
+        self._state.sketches.into(message)
         return Write([record(message)], effects=(ProgressRecorded(message),))

@@ -221,11 +221,6 @@ class Caller:
             self._brokers.forget()
         mode = self._rng.choice(MODES)
         timeout_s = self._world.config.timeout_s
-        if mode == broker_pb2.STRICT:
-            try:
-                mode = await self._brokers.strongest_mode(timeout_s)
-            except ApiError:
-                mode = broker_pb2.REPEATABLE
         token = self._brokers.token
         operation = self._operation(
             f"read {key}", mode=mode, at_least=token.offset if token is not None else -1

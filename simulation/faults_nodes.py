@@ -10,7 +10,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from raftlog.metadata.versions import supports_hostnames
 from raftlog.transport.api import Conversation
 from simulation.hosts import BrokerHost, ControllerHost
 from simulation.twins.loop import host_context
@@ -238,11 +237,7 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
         return
     host = rng.choice(world.members)
     active = world.active()
-    known = (
-        active is not None
-        and supports_hostnames(active.node.image.features)
-        and host.name in active.node.image.hostnames
-    )
+    known = active is not None and host.name in active.node.image.hostnames
     if host.service is None or host.disk is not None or not known:
         return
     world.note(host.name, "killed, and its disk lost")
@@ -260,9 +255,6 @@ async def newcomer(world: World, rng: random.Random) -> None:
     Not where heartbeats are switched off: who is registered counts as active there, and stays so.
     """
     if "roll_heartbeats" in world.config.faults:
-        return
-    active = world.active()
-    if active is None or not supports_hostnames(active.node.image.features):
         return
     host = world.fleet.make_newcomer()
     world.brokers.append(host)

@@ -47,19 +47,15 @@ async def unregister_broker(world: World, rng: random.Random) -> None:
 
 
 async def lower_features(world: World, rng: random.Random) -> None:
-    """metadata.version is lowered, as before a build is taken back, and raised again after a while.
-
-    What stands against it is refused.
-    """
+    """metadata.version is lowered, as before a build is taken back, and later raised again."""
     service = world.active()
     if (
         service is None
         or versions.metadata_version(service.image.features) < versions.LATEST_METADATA_VERSION
     ):
         return
-    level = rng.choice((2, 3, 4))
     update = pb.FeatureUpdate(
-        name=versions.METADATA_VERSION, max_version_level=level, upgrade_type=SAFE_DOWNGRADE
+        name=versions.METADATA_VERSION, max_version_level=1, upgrade_type=SAFE_DOWNGRADE
     )
     if await world.operator.ask(pb.UpdateFeaturesRequest(updates=[update])) is not None:
         return
@@ -138,7 +134,7 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
     or a mapping made by hand is deleted.
     """
     service = world.active()
-    if service is None or not versions.supports_hostnames(service.image.features):
+    if service is None:
         return
     mapped = service.image.hostnames
     host = rng.choice((world.fleet.next_newcomer, world.fleet.next_newcomer, "nowhere"))

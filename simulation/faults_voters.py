@@ -179,9 +179,7 @@ async def _killed_in_transfer(
 
 
 async def raise_features(world: World, rng: random.Random) -> None:
-    """A cluster that began at an old metadata.version is raised to the newest; the first snapshot
-    and voter set follow by themselves.
-    """
+    """A cluster that began at an old metadata.version is raised to the newest."""
     service = world.active()
     newest = versions.LATEST_METADATA_VERSION
     if service is None or versions.metadata_version(service.image.features) >= newest:
@@ -209,7 +207,7 @@ async def roll_heartbeats(world: World, rng: random.Random) -> None:
     in force again.
     """
     service = world.active()
-    if service is None or not versions.supports_heartbeat_levels(service.image.features):
+    if service is None:
         return
     if versions.heartbeats_in_force(service.image.features):
         if await world.operator.ask(_levels(0, 2)) is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from raftlog.errors import ApiError
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from simulation.checks.api import CheckFailedError, Operation
@@ -64,12 +63,6 @@ async def _read(world: World, written: Operation, broker: str, name: str, within
 
 async def _once(world: World, client: Client, written: Operation, name: str) -> tuple[bool, str]:
     """Whether it was served, or need not be; and what was amiss."""
-    if name == "strict":
-        try:
-            if not await client.strict_is_offered(world.config.timeout_s):
-                return True, "not offered"
-        except ApiError as error:
-            return False, str(error)
     operation = await client.read_config(written.key, MODES[name])
     if operation.outcome != "ok":
         return False, operation.error

@@ -16,7 +16,6 @@ from raftlog.metadata.acls import (
     AclResourceType,
     PatternType,
 )
-from raftlog.metadata.versions import supports_acls
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.callers import LEVELS, NAMES
 from simulation.swarm.identities import CALLERS, WARDEN
@@ -79,7 +78,7 @@ class Warden:
         while True:
             await asyncio.sleep(self._rng.expovariate(world.config.entries_per_s))
             service = world.active()
-            if service is None or not supports_acls(service.image.features):
+            if service is None:
                 continue
             given = [
                 entry for entry in service.image.acls.values() if entry.principal in PRINCIPALS

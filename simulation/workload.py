@@ -5,7 +5,6 @@ an operation.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -405,9 +404,7 @@ class Client:
             self._sessions += 1
         mode = self._rng.choice((broker_pb2.REPEATABLE, broker_pb2.LATEST))
         if self._config.strict_share and self._rng.random() < self._config.strict_share:
-            # As soon as it is offered: below its level of metadata.version it would be refused.
-            with contextlib.suppress(ApiError):
-                mode = max(mode, await client.strongest_mode(self._config.timeout_s))
+            return broker_pb2.STRICT
         return mode
 
     async def _read(
@@ -444,11 +441,6 @@ class Client:
         assert self._brokers is not None
         self._brokers.see(token)
 
-    async def strict_is_offered(self, timeout_s: float) -> bool:
-        """By the broker that is asked. Raises ApiError."""
-        assert self._brokers is not None
-        return await self._brokers.strongest_mode(timeout_s) == broker_pb2.STRICT
-
     async def write(self, operation: Operation, body: Any) -> Any:
         """Ask as the run's config has it, and note in ``operation`` what the answer says.
 
@@ -459,8 +451,7 @@ class Client:
         # A client that asks one controller alone cannot continue a wait at the next one.
         operation.timeout_s = 0.0 if self._asks_share else timeout_s
         numbered = self._rng.random() < self._config.numbered_share
-        # Below level 2 of metadata.version there are no sessions: such a write would be refused.
-        if numbered and self._config.release_version != 1:
+        if numbered:
             response = await self._numbered.write(
                 body, acks=acks, timeout_s=timeout_s, raise_refused=False
             )

@@ -25,7 +25,6 @@ from sortedcontainers import SortedDict
 from broker.metadata.view import UNKNOWN, View
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.rules import bounded_timeout_ms
-from raftlog.metadata import versions
 from raftlog.metadata.image import Image
 from raftlog.resource_limits import RETRY_AFTER_MS
 from raftlog.shares import Shares
@@ -193,13 +192,6 @@ class ReadGate(Generic[R]):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"unknown mode {options.mode}", field="read.mode"
             )
-        if options.mode == _STRICT and not versions.supports_strict_reads(self._view.features):
-            level = versions.metadata_version(self._view.features)
-            message = (
-                f"strict reads need metadata.version 3, the cluster is at {level} as far as this"
-                " broker knows"
-            )
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message, field="read.mode")
         queue = int(options.mode)
         if not options.HasField("at_least"):
             return queue, UNKNOWN

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from broker.partition import configs
 from raftlog.metadata.image import Image
-from raftlog.metadata.versions import supports_retention
 from raftlog.storage.partition_api import LogRuns
 
 _DELETE = "delete"
@@ -35,7 +34,7 @@ def retention_of(image: Image, topic_id: bytes) -> Retention:
     """What is in force for a topic."""
     policy = configs.topic_value(image, topic_id, configs.CLEANUP_POLICY)
     deletes = _DELETE in (item.strip() for item in policy.split(","))
-    if not deletes or not supports_retention(image.features):
+    if not deletes:
         return KEEP_ALL
     return Retention(
         configs.topic_number(image, topic_id, configs.RETENTION_MS),

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from broker.metadata.view import View
-from raftlog.metadata.versions import METADATA_VERSION, MIN_METADATA_VERSION, STRICT_READS
+from raftlog.metadata.versions import METADATA_VERSION, MIN_METADATA_VERSION, REPLICA_EPOCHS
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 class Api(NamedTuple):
-    """A request that clients send.
+    """A request that clients or other brokers send.
 
     ``levels``: for each version of it, from 0 on, the level of metadata.version it needs.
     """
@@ -29,16 +29,14 @@ class Api(NamedTuple):
     levels: tuple[int, ...]
 
 
-METADATA_KEY = 3
-STRICT_SINCE = 1
-"""The version from which on Metadata, DescribeConfigs and DescribeCluster may be strict reads."""
-
-_READ = (MIN_METADATA_VERSION, STRICT_READS)
+FETCH_KEY = 1
 APIS = (
-    Api(METADATA_KEY, "Metadata", _READ),
+    # 1: a follower names its broker epoch (KIP-903).
+    Api(FETCH_KEY, "Fetch", (MIN_METADATA_VERSION, REPLICA_EPOCHS)),
+    Api(3, "Metadata", (MIN_METADATA_VERSION,)),
     Api(18, "ApiVersions", (MIN_METADATA_VERSION,)),
-    Api(32, "DescribeConfigs", _READ),
-    Api(60, "DescribeCluster", _READ),
+    Api(32, "DescribeConfigs", (MIN_METADATA_VERSION,)),
+    Api(60, "DescribeCluster", (MIN_METADATA_VERSION,)),
 )
 
 

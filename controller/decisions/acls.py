@@ -29,9 +29,7 @@ from raftlog.metadata.acls import (
     Binding,
     PatternType,
 )
-from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import Features, supports_acls, supports_key_values
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -46,8 +44,7 @@ _PRINCIPAL = "User:"
 
 
 def describe_acls(state: ControllerState, request: rpc.DescribeAclsRequest) -> Reply:
-    """The entries that a filter chooses, sorted. Raises UNSUPPORTED_VERSION, INVALID_REQUEST."""
-    check_supported(state.log.pending)
+    """The entries that a filter chooses, sorted. Raises INVALID_REQUEST."""
     check_filter(request.filter, "filter")
     image = state.log.committed
     response = rpc.DescribeAclsResponse(
@@ -65,10 +62,9 @@ def describe_acls(state: ControllerState, request: rpc.DescribeAclsRequest) -> R
 def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write | Reply:
     """Add entries.
 
-    Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one entry is in its result.
+    Raises POLICY_VIOLATION; what is wrong with one entry is in its result.
     """
     view = state.log.pending
-    check_supported(view)
     check_item_count(len(request.creations), state.settings.max_records_per_request, "creations")
     there = {entry.binding for entry in view.snapshot().acls.values()}
     bounds = _Bounds(there)
@@ -77,7 +73,6 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
         result = response.results.add()
         with own_error(result):
             binding = _checked(wanted, f"creations[{index}]")
-            _check_known(view, binding, f"creations[{index}]")
             if binding in there:
                 result.existed = True
                 continue
@@ -132,10 +127,9 @@ def _prefix_chars(binding: Binding) -> int:
 def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write | Reply:
     """Remove what the filters choose.
 
-    Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one filter is in its result.
+    Raises POLICY_VIOLATION; what is wrong with one filter is in its result.
     """
     view = state.log.pending
-    check_supported(view)
     limit = state.settings.max_records_per_request
     check_item_count(len(request.filters), limit, "filters")
     left = dict(view.snapshot().acls.items())
@@ -152,7 +146,7 @@ def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write
     return write_or_reply([] if request.validate_only else records, response)
 
 
-def may_do_everything(principal: str, rng: random.Random, features: Features) -> list[Record]:
+def may_do_everything(principal: str, rng: random.Random) -> list[Record]:
     """The entries of a principal that may do everything, until somebody removes them."""
     return [
         _entry(
@@ -168,33 +162,12 @@ def may_do_everything(principal: str, rng: random.Random, features: Features) ->
             rng,
         )
         for type_ in OPERATIONS_OF
-        if type_ is not AclResourceType.KEY_VALUE or supports_key_values(features)
     ]
 
 
 def _entry(binding: Binding, rng: random.Random) -> Record:
     id_ = rng.getrandbits(8 * ID_BYTES).to_bytes(ID_BYTES, "big")
     return record(pb.AccessControlEntryRecord(id=id_, **binding._asdict()))
-
-
-def check_supported(view: ImageView) -> None:
-    """Raise UNSUPPORTED_VERSION below the level of metadata.version that knows entries."""
-    if not supports_acls(view.features):
-        raise refuse(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "access control entries need metadata.version 7: raise it with UpdateFeatures",
-        )
-
-
-def _check_known(view: ImageView, binding: Binding, field: str) -> None:
-    if binding.resource_type == AclResourceType.KEY_VALUE and not supports_key_values(
-        view.features
-    ):
-        raise refuse(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "entries about keys need metadata.version 8: raise it with UpdateFeatures",
-            f"{field}.resource_type",
-        )
 
 
 def chosen(

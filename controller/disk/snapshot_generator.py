@@ -20,7 +20,6 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash
 from raftlog.metadata.snapshot import BATCH_BYTES, SnapshotLoader, header_of, pieces
-from raftlog.metadata.versions import supports_snapshots
 from raftlog.observability.snapshot_figures import SnapshotFigures
 from raftlog.replica.replica import Replica
 from raftlog.replica.snapshots import ReplicaSnapshots
@@ -29,7 +28,7 @@ from raftlog.storage.api import SnapshotId
 log = structlog.get_logger(__name__)
 
 ASK_AGAIN_S = 1.0
-"""After a snapshot that was due could not be taken: metadata.version is too low."""
+"""After a snapshot that was due could not be taken."""
 SMALL_BYTES = 4 << 20
 SNAPSHOT_GROWTH = 4
 """A state above SMALL_BYTES is written down only after so many times its size of the log: a busy
@@ -190,11 +189,7 @@ class SnapshotGenerator:
         """
         newest = self._replica.snapshots.newest
         newest_end = newest.end_offset if newest else 0
-        if (
-            self._writing is not None
-            or not supports_snapshots(image.features)
-            or image.offset + 1 <= newest_end
-        ):
+        if self._writing is not None or image.offset + 1 <= newest_end:
             return False
         self._writing = image
         self._trigger = Trigger(now)

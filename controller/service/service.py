@@ -39,7 +39,7 @@ from controller.service.replies import Answers, Refusals
 from controller.service.status import NodeLife, OutageWatch
 from controller.service.transfer import POLL_S, ConnectionDrain, LeadershipTransfer
 from controller.service.turns import EARLY, Turns
-from controller.service.upkeep import BrokerProbes, FreeSpace, Housekeeping, Joining, VoteForm
+from controller.service.upkeep import BrokerProbes, FreeSpace, Housekeeping, Joining
 from controller.settings import ControllerSettings
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
@@ -172,7 +172,6 @@ class ControllerService:
                 FreeSpace(node, store, self.transfer, self.wake),
                 OutageWatch(node, self._life.outage),
                 self._life,
-                VoteForm(node, store),
                 ClockWatch(lambda: self.replica.clock_ahead_ms, journal),
             ),
             reception=self.reception,

@@ -17,10 +17,8 @@ from controller.disk.space import FINE
 from controller.service.status import log_stall
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request, require_success
-from raftlog.endpoint import endpoint_on, parse_endpoints
 from raftlog.errors import ApiError, ConfigError, FatalError
 from raftlog.metadata.entities import Broker
-from raftlog.metadata.versions import supports_vote_in_place, supports_voter_listeners
 from raftlog.observability.journal import Journal
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumDescription
@@ -210,47 +208,25 @@ class FreeSpace:
             self._transfer.begin(verdict.transfer_to, "the disk is below its free-space reserve")
 
 
-class VoteForm:
-    """Tells the store at each change of the committed metadata.version; see ``Chore``.
-
-    Before the level is raised, a node may be killed and an older program started on its directory.
-    """
-
-    def __init__(self, node: ControllerNode, store: LogStore) -> None:
-        self._node, self._store = node, store
-        self._in_place = False
-
-    def tick(self, now: float) -> None:
-        """Look at the level. Raises FatalError."""
-        in_place = supports_vote_in_place(self._node.committed.features)
-        if in_place != self._in_place:
-            self._in_place = in_place
-            self._store.keep_vote_in_place(in_place)
-
-
 ASK_TIMEOUT_S = 5.0
 
 Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVoterRequest
 
 
-def wish(
-    seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool, several: bool = True
-) -> Wish | None:
+def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> Wish | None:
     """Return the change of the voter set that this node requests now, by its own log; None: none.
 
     A disk that was replaced is another replica: the voter it was before is removed first. Only who
-    is caught up asks to vote. ``several``: the voter set may name several listeners of a voter;
-    below that level it has the one that others know, or else the first.
+    is caught up asks to vote.
     """
     if seen.voters_offset < 0 or not quorum.endpoint:
         return None
-    endpoint = quorum.endpoint if several else endpoint_on(quorum.endpoint, "")
     me = next((voter for voter in seen.voter_set if voter.node_id == quorum.node_id), None)
     if me is not None and me.directory_id == quorum.directory_id:
-        if me.endpoint == endpoint or (not several and me.endpoint in _addresses(quorum)):
+        if me.endpoint == quorum.endpoint:
             return None
         return rpc.UpdateRaftVoterRequest(
-            voter_id=me.node_id, voter_directory_id=me.directory_id, endpoint=endpoint
+            voter_id=me.node_id, voter_directory_id=me.directory_id, endpoint=quorum.endpoint
         )
     caught_up = 0 <= seen.high_watermark <= seen.log_end_offset
     if not auto_join or not caught_up or seen.role != "observer" or seen.leader_id < 0:
@@ -260,14 +236,10 @@ def wish(
     return rpc.AddRaftVoterRequest(
         voter_id=quorum.node_id,
         voter_directory_id=quorum.directory_id,
-        endpoint=endpoint,
+        endpoint=quorum.endpoint,
         # Its own acknowledgement may be needed for the commit: it must not wait for that.
         ack_when_appended=True,
     )
-
-
-def _addresses(quorum: QuorumConfig) -> set[str]:
-    return {one.address for one in parse_endpoints(quorum.endpoint)}
 
 
 class Joining:
@@ -302,8 +274,7 @@ class Joining:
         self._next_look = now + self._interval_s
         node = self._node
         seen = node.replica.describe(now)
-        several = supports_voter_listeners(node.image.features)
-        wanted = wish(seen, node.quorum, auto_join=self._auto_join, several=several)
+        wanted = wish(seen, node.quorum, auto_join=self._auto_join)
         if wanted is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._ask(wanted, seen), name="joining"

@@ -27,8 +27,7 @@ on since. Before anybody may take a role from it,
 
 Nobody is registered before all of this is decided, and registrations are answered with its offset
 (``metadata_offset``). What is to do is found in the state itself: a controller that takes over
-half-way goes on, and a cluster that was recovered under a build that knew nothing of this is mended
-when its metadata.version is raised.
+half-way goes on.
 
 Why: docs/decisions/015-one-function-changes-partitions.md,
 docs/decisions/016-leader-epoch-ranges.md
@@ -48,7 +47,6 @@ from raftlog.metadata.causes import Cause
 from raftlog.metadata.image import Image, ImageView, PartitionKey
 from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.records import Record, RecordType, record
-from raftlog.metadata.versions import supports_leader_epoch_ranges
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 if TYPE_CHECKING:
@@ -140,11 +138,7 @@ class EpochFloor:
 
     def is_due(self, view: ImageView) -> bool:
         """Whether there may be partitions below the range, and their epochs may be raised."""
-        return bool(
-            self.first
-            and (self._below is None or self._below)
-            and supports_leader_epoch_ranges(view.features)
-        )
+        return bool(self.first and (self._below is None or self._below))
 
     def holds_back(self, records: Sequence[Record], view: ImageView) -> bool:
         """Whether what a request wants to write must wait until all is raised [a reassignment is

@@ -106,7 +106,6 @@ class ReadLeases:
         self._claimed_at = now
         self._granted_at: dict[int, float] = {}
         self._withheld_until: dict[int, float] = {}
-        self._all_withheld_until = now
 
     @property
     def length_ms(self) -> int:
@@ -140,17 +139,9 @@ class ReadLeases:
         """Renew nothing until the broker holds no lease and may be fenced, and a moment longer."""
         self._withheld_until[broker_id] = self.ends_at(broker_id) + TIME_TO_FENCE_S
 
-    def all_end_at(self) -> float:
-        """From when on certainly nobody holds a lease, unless somebody gets another. O(brokers)."""
-        return max(self._granted_at.values(), default=self._claimed_at) + self._session_s
-
-    def stop_all(self) -> None:
-        """As ``stop``, for everybody."""
-        self._all_withheld_until = self.all_end_at() + TIME_TO_FENCE_S
-
     def is_withheld(self, broker_id: int, now: float) -> bool:
         """Whether renewals are stopped."""
-        return now < max(self._withheld_until.get(broker_id, now), self._all_withheld_until)
+        return now < self._withheld_until.get(broker_id, now)
 
     def forget(self, broker_id: int) -> None:
         """The broker is fenced, or is another process."""

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from controller.decision import (
-    AllLeasesStopped,
     Effect,
     FeatureLevelsUpdated,
     Fenced,
@@ -46,14 +45,12 @@ from controller.state.leases import LeaseTracker, ReadLeases
 from controller.state.liveness import AbsentIds, Gone, IdWaits, LagWatch, SessionTracker
 from controller.visibility.progress import LaoStall, ProgressPolicy, VisibilitySketches
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.metadata import versions
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
 from raftlog.metadata.versions import (
     BROKER_HEARTBEAT_VERSION,
     LAO_VERSION,
-    METADATA_VERSION,
     heartbeats_in_force,
 )
 from raftlog.security.authorization import Authorization
@@ -252,24 +249,12 @@ def obstacles(image: Image, updates: Mapping[str, int]) -> Iterator[tuple[str, s
     """
     after = {**{name: image.features[name] for name in image.features}, **updates}
     yield from _dependencies(after, updates)
-    before = heartbeats_in_force(image.features)
-    if before and not heartbeats_in_force(after) and BROKER_HEARTBEAT_VERSION not in updates:
-        yield (
-            next(iter(updates)),
-            (
-                f"this would end the brokers' heartbeats: name {BROKER_HEARTBEAT_VERSION}=0 in the"
-                " same request if that is meant"
-            ),
-        )
-    if heartbeats_in_force(after) and (not before or updates.get(BROKER_HEARTBEAT_VERSION)):
-        cause = (
-            BROKER_HEARTBEAT_VERSION if BROKER_HEARTBEAT_VERSION in updates else next(iter(updates))
-        )
+    if updates.get(BROKER_HEARTBEAT_VERSION):
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
             why = why_without_heartbeats(broker.registration_version, broker.features)
             if why:
-                yield cause, f"broker {broker_id} {why}"
+                yield BROKER_HEARTBEAT_VERSION, f"broker {broker_id} {why}"
 
 
 def begin_heartbeats(state: ControllerState, now: float) -> None:
@@ -302,31 +287,19 @@ def ask_for_the_silent(state: ControllerState) -> None:
 def _dependencies(
     after: Mapping[str, int], updates: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:
-    level, lao = after.get(BROKER_HEARTBEAT_VERSION, 0), after.get(LAO_VERSION, 0)
-    if not versions.supports_heartbeat_levels(after):
-        if level:
-            named = (
-                BROKER_HEARTBEAT_VERSION
-                if updates.get(BROKER_HEARTBEAT_VERSION)
-                else METADATA_VERSION
-            )
-            yield named, f"{BROKER_HEARTBEAT_VERSION} {level} needs metadata.version 3"
-    elif lao and not level and BROKER_HEARTBEAT_VERSION in updates:
-        yield (
-            BROKER_HEARTBEAT_VERSION,
-            (
-                f"{LAO_VERSION} {lao} rests on the brokers' heartbeats: lower it to 0 in the same"
-                " request"
-            ),
-        )
-    elif lao and not level and updates.get(LAO_VERSION):
-        yield (
-            LAO_VERSION,
-            (
-                f"{LAO_VERSION} {lao} rests on the brokers' heartbeats: raise"
-                f" {BROKER_HEARTBEAT_VERSION} to 1 in the same request"
-            ),
-        )
+    lao = after.get(LAO_VERSION, 0)
+    if not lao or after.get(BROKER_HEARTBEAT_VERSION, 0):
+        return
+    lowered = BROKER_HEARTBEAT_VERSION in updates
+    yield (
+        BROKER_HEARTBEAT_VERSION if lowered else LAO_VERSION,
+        f"{LAO_VERSION} {lao} rests on the brokers' heartbeats: "
+        + (
+            "lower it to 0 in the same request"
+            if lowered
+            else f"raise {BROKER_HEARTBEAT_VERSION} to 1 in the same request"
+        ),
+    )
 
 
 def apply(state: ControllerState, effect: Effect, now: float) -> None:
@@ -336,8 +309,6 @@ def apply(state: ControllerState, effect: Effect, now: float) -> None:
             state.read_leases.granted(broker_id, now)
         case LeaseStopped(broker_id):
             state.read_leases.stop(broker_id)
-        case AllLeasesStopped():
-            state.read_leases.stop_all()
         case Registered(broker_id, broker_epoch):
             _registered(state, broker_id, broker_epoch, now)
         case RegisteredAgain(broker_id, broker_epoch, fenced):

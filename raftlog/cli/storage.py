@@ -33,7 +33,7 @@ from raftlog.config.load import load_config
 from raftlog.config.node import NodeConfig
 from raftlog.config.sources import environment_configures
 from raftlog.errors import ConfigError
-from raftlog.metadata.versions import ACLS, LATEST_METADATA_VERSION, MIN_METADATA_VERSION
+from raftlog.metadata.versions import LATEST_METADATA_VERSION, MIN_METADATA_VERSION
 from raftlog.principals import parse_super_users
 from raftlog.storage.files import Bootstrap
 from raftlog.voter import Voter
@@ -253,7 +253,7 @@ def beginning(
     Raises ConfigError.
     """
     level = _level(release_version)
-    administrators = _administrators(super_users, level)
+    administrators = _administrators(super_users)
     directory_id = str(uuid.uuid4())
     ways = sum((standalone, bool(initial_controllers), no_initial_controllers))
     controller = config.controller if config is not None else None
@@ -323,14 +323,12 @@ def parse_initial_controllers(value: str) -> tuple[Voter, ...]:
     return tuple(sorted(voters, key=lambda voter: voter.node_id))
 
 
-def _administrators(super_users: Sequence[str], level: int) -> tuple[str, ...]:
+def _administrators(super_users: Sequence[str]) -> tuple[str, ...]:
     """Raises ConfigError."""
     try:
         found = tuple(sorted(parse_super_users(";".join(super_users))))
     except ValueError as error:
         raise ConfigError(f"--super-user: {error}") from error
-    if found and 0 < level < ACLS:
-        raise ConfigError(f"--super-user needs --release-version {ACLS} or later")
     return found
 
 

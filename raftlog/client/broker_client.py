@@ -119,30 +119,15 @@ class BrokerClient(Writer):
         """What the cluster offers: asked for once, kept up to date by what brokers say.
 
         Raises ApiError if no broker can be asked.
-
-        Brokers of a build that does not know the question offer what they always did: an answer
-        without keys.
         """
         if self._offered is None:
             request = broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
             response = await self.send(request, timeout_s, idempotent=True)
-            if (
-                response.HasField("error")
-                and response.error.error_code != ErrorCode.INVALID_REQUEST
-            ):
+            if response.HasField("error"):
                 raise error_from_wire(response.error)
             self._learn(response.api_versions)
         assert self._offered is not None
         return self._offered
-
-    async def strongest_mode(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> broker_pb2.ReadMode:
-        """STRICT if the cluster offers it by now, else REPEATABLE."""
-        offered = await self.api_versions(timeout_s)
-        strict = any(
-            api.api_key == METADATA_KEY and api.max_version >= STRICT_SINCE
-            for api in offered.api_keys
-        )
-        return broker_pb2.STRICT if strict else broker_pb2.REPEATABLE
 
     def _learn(self, offered: broker_pb2.ApiVersionsResponse) -> None:
         """Feature levels are the cluster's, not a broker's: the newest answer holds for all."""
@@ -234,9 +219,6 @@ class BrokerClient(Writer):
         return response.write
 
 
-METADATA_KEY = 3
-STRICT_SINCE = 1
-"""The version of Metadata from which on its reads may be strict."""
 ELSEWHERE = frozenset(
     {
         ErrorCode.BROKER_FENCED,

@@ -11,7 +11,9 @@ Why: docs/decisions/017-exactly-once-writes.md
 
 from __future__ import annotations
 
-from raftlog.metadata.entities import Client, ClientResult, OwnedClient
+from msgspec.structs import replace
+
+from raftlog.metadata.entities import Client, ClientResult
 from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -22,18 +24,9 @@ in flight.
 FIRST_SEQUENCE = 1
 
 
-def client_of(
-    id_: int, name: str, last_write_ms: int, all_below_done: int, principal: str
-) -> Client:
-    """The entity of a client; ``principal`` empty: of one that anybody may use."""
-    if principal:
-        return OwnedClient(id_, name, last_write_ms, all_below_done, principal)
-    return Client(id_, name, last_write_ms, all_below_done)
-
-
 def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, epoch: int) -> None:
     """Fold an OpenClientRecord."""
-    new = client_of(offset, message.name, image.timestamp_ms, FIRST_SEQUENCE, message.principal)
+    new = Client(offset, message.name, image.timestamp_ms, FIRST_SEQUENCE, message.principal)
     image.clients[offset] = new
     image.replace("client", (), None, new)
 
@@ -78,8 +71,7 @@ def fold_identity(
     result = ClientResult(client_id, sequence, last_offset, epoch)
     image.client_results[key] = result
     image.replace("client_result", (), None, result)
-    owner = old.principal if type(old) is OwnedClient else ""
-    new = client_of(old.id, old.name, image.timestamp_ms, done, owner)
+    new = replace(old, last_write_ms=image.timestamp_ms, all_below_done=done)
     image.clients[client_id] = new
     image.replace("client", (), old, new)
 

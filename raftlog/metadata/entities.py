@@ -193,19 +193,8 @@ class Client(msgspec.Struct, frozen=True, array_like=True):
     """Log time of its newest write, or of its opening."""
     all_below_done: int
     """Results of the sequence numbers below were forgotten; such a number is never valid again."""
-
-
-class OwnedClient(Client, frozen=True, array_like=True):
-    """A client that only the principal that has opened it may use (metadata.version 7): one more
-    element in the canonical bytes, as of a CausedBroker.
-    """
-
-    principal: str = ""
-
-
-def owner_of(client: Client) -> str:
-    """The principal whose client it is; empty: anybody's."""
-    return client.principal if isinstance(client, OwnedClient) else ""
+    principal: str
+    """The only one that may use it; empty: anybody may."""
 
 
 class ClientResult(msgspec.Struct, frozen=True, array_like=True):

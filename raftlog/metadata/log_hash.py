@@ -10,10 +10,7 @@ With the digest of any one offset the whole log below it can be checked, whereve
 Batches are the unit, not chunks: chunks are cut anew wherever the log is read. The chain begins
 where the log itself says so, that all nodes have the same one, whatever they began with:
 
-* at offset 0, in a cluster that begins at metadata.version 8 or later. [Its nodes cannot have
-  dropped anything before its bootstrap: there are no snapshots yet.]
-* with the batch that raises metadata.version to 8, in a log that was older. [Some nodes have
-  dropped what is below, and have a snapshot of it that names no digest.]
+* at offset 0;
 * with the RecoveryRecord of a restored log: what the backup says of a log that is not here is
   nobody's word. Behind an unsafe recovery the chain goes on: the bytes below are still the log.
 """
@@ -27,11 +24,9 @@ from typing import NamedTuple
 from raftlog import batch
 from raftlog.metadata.log_generation import RESTORED
 from raftlog.metadata.records import RecordType, parse
-from raftlog.metadata.versions import LOG_HASH, METADATA_VERSION
 
 DIGEST_BYTES = 32
 _SEED = b"raftlog log hash 1\0"
-_NAME = METADATA_VERSION.encode()
 _PREFIX = struct.Struct(">IIBB")
 """Length, CRC32C, magic, attributes of a batch."""
 
@@ -40,18 +35,16 @@ class LogHash(NamedTuple):
     """The digest of the log from ``begin_offset`` to ``end_offset`` (exclusive, a batch's end).
 
     ``digest`` empty: what is below is not here, and the chain has not begun behind it.
-    ``level``: metadata.version there, 0: never set.
     """
 
     begin_offset: int
     end_offset: int
     digest: bytes
-    level: int
 
     @property
     def is_known(self) -> bool:
-        """Whether it may be told: below level 8 nobody does."""
-        return bool(self.digest) and self.level >= LOG_HASH
+        """Whether there is a digest."""
+        return bool(self.digest)
 
 
 def seed(begin_offset: int) -> bytes:
@@ -59,13 +52,13 @@ def seed(begin_offset: int) -> bytes:
     return hashlib.sha256(_SEED + begin_offset.to_bytes(8, "big", signed=True)).digest()
 
 
-EMPTY = LogHash(0, 0, seed(0), 0)
+EMPTY = LogHash(0, 0, seed(0))
 """Of a log that begins at offset 0."""
 
 
-def unknown(end_offset: int, level: int) -> LogHash:
+def unknown(end_offset: int) -> LogHash:
     """Of a log that is here from ``end_offset`` on only: what is below was not hashed here."""
-    return LogHash(end_offset, end_offset, b"", level)
+    return LogHash(end_offset, end_offset, b"")
 
 
 def extended(known: LogHash, chunk: bytes) -> LogHash:
@@ -73,44 +66,33 @@ def extended(known: LogHash, chunk: bytes) -> LogHash:
 
     The hot path: a batch costs one hash, and the records of few are looked at.
     """
-    begin, end, digest, level = known
+    begin, end, digest = known
     sha256, unpack = hashlib.sha256, _PREFIX.unpack_from
-    # Found at the speed of memory: nearly no chunk has one.
-    turning = _NAME in chunk
     position, total = 0, len(chunk)
     view = memoryview(chunk)
     while position < total:
         length, _, _, attributes = unpack(chunk, position)
         behind = position + 4 + length
         count, base = _COUNT_AND_BASE.unpack_from(chunk, position + _COUNT_AT)
-        if turning or attributes & batch.CONTROL:
-            level, begins = _turned(chunk[position:behind], level)
-            if begins:
-                begin, digest = base, seed(base)
+        if attributes & batch.CONTROL and _begins(chunk[position:behind]):
+            begin, digest = base, seed(base)
         if digest:
             chain = sha256(digest)
             chain.update(view[position:behind])
             digest = chain.digest()
         end = base + count
         position = behind
-    return LogHash(begin if digest else end, end, digest, level)
+    return LogHash(begin if digest else end, end, digest)
 
 
 _COUNT_AND_BASE = struct.Struct(">Iq")
 _COUNT_AT = 12
 
 
-def _turned(data: bytes, level: int) -> tuple[int, bool]:
-    """The level behind one batch, and whether a chain begins with it."""
-    begins = False
+def _begins(data: bytes) -> bool:
+    """Return whether a chain begins with this control batch."""
     (header,) = batch.headers(data, verify=False)
-    for found in batch.bodies(data, header):
-        if found[0] == RecordType.FEATURE_LEVEL:
-            message = parse(batch.RecordData(*found))
-            if message.name == METADATA_VERSION:
-                new = max(1, message.feature_level)
-                begins = begins or 0 < level < LOG_HASH <= new
-                level = new
-        elif found[0] == RecordType.RECOVERY:
-            begins = parse(batch.RecordData(*found)).kind == RESTORED
-    return level, begins
+    return any(
+        found[0] == RecordType.RECOVERY and parse(batch.RecordData(*found)).kind == RESTORED
+        for found in batch.bodies(data, header)
+    )

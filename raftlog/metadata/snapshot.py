@@ -25,18 +25,17 @@ from raftlog import batch
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import acl_fold, flat_map
 from raftlog.metadata.acls import AccessControlEntry
-from raftlog.metadata.clients import client_of
 from raftlog.metadata.entities import (
     HASH_MASK,
     Applied,
     Broker,
+    Client,
     ClientResult,
     ExportCursor,
     Hostname,
     KeyValue,
     Leader,
     Lease,
-    OwnedClient,
     Partition,
     Progress,
     Topic,
@@ -183,11 +182,6 @@ def _add_applied(parts: Parts, content: Content) -> None:
     parts.applied[content[0].broker_id] = content[0]
 
 
-def _canonical_client(content: Content) -> Content:
-    (one,) = content
-    return (client_of(one.id, one.name, one.last_write_ms, one.all_below_done, one.principal),)
-
-
 def _add_client(parts: Parts, content: Content) -> None:
     parts.clients[content[0].id] = content[0]
 
@@ -280,9 +274,8 @@ KINDS: tuple[Kind, ...] = (
         ("clients",),
         lambda image: image.clients,
         lambda image, id_: ((image.clients[id_],),),
-        tuple[OwnedClient],
+        tuple[Client],
         _add_client,
-        _canonical_client,
     ),
     Kind(
         "client_result",

@@ -189,13 +189,8 @@ class SnapshotVerifier:
         assert header is not None
         assert footer is not None
         if not footer.log_hash:
-            return unknown(header.end_offset, header.metadata_version)
-        return LogHash(
-            footer.log_hash_begin_offset,
-            header.end_offset,
-            footer.log_hash,
-            header.metadata_version,
-        )
+            return unknown(header.end_offset)
+        return LogHash(footer.log_hash_begin_offset, header.end_offset, footer.log_hash)
 
     def feed(self, data: bytes) -> None:
         """The next piece. Raises CorruptLogError."""

@@ -21,7 +21,6 @@ from raftlog.metadata.log_hash import EMPTY, LogHash, unknown
 from raftlog.metadata.records import UnknownRecordError
 from raftlog.metadata.snapshot import SnapshotLoader, header_of
 from raftlog.metadata.snapshot_file import SnapshotHeader
-from raftlog.metadata.versions import metadata_version
 from raftlog.segments import files
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.manifest import CHECKPOINTS, RAW, Checkpoint, Manifest
@@ -141,11 +140,11 @@ def names(place: Place) -> list[str]:
 
 def log_hash_at(begin: Checkpoint | None, draft: ImageDraft) -> LogHash:
     """Of the log up to where a fold begins, as the checkpoint says it."""
-    offset, level = draft.offset, metadata_version(draft.features)
+    offset = draft.offset
     if begin is not None and begin.log_hash:
         digest = bytes.fromhex(begin.log_hash)
-        return LogHash(begin.log_hash_begin_offset, offset + 1, digest, level)
-    return EMPTY if offset < 0 else unknown(offset + 1, level)
+        return LogHash(begin.log_hash_begin_offset, offset + 1, digest)
+    return EMPTY if offset < 0 else unknown(offset + 1)
 
 
 def batches_from(

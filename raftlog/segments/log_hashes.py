@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from raftlog import batch
 from raftlog.metadata.log_hash import EMPTY, LogHash, extended, unknown
 from raftlog.metadata.records import RecordType, parse
-from raftlog.metadata.versions import LOG_HASH
 from raftlog.segments.manifest import RAW, Manifest, StateHash
 from raftlog.segments.place import Place
 from raftlog.segments.reading import read_segment
@@ -32,24 +31,17 @@ def log_hash_fields(known: LogHash) -> dict[str, Any]:
     }
 
 
-def log_hash_of(place: Place, manifest: Manifest) -> LogHash:
+def log_hash_of(manifest: Manifest) -> LogHash:
     """Where the export ends, as the manifest says it, for who goes on there.
 
     Raises CorruptExportError.
     """
-    level = manifest.metadata_version or 0
     if manifest.log_hash:
         digest = bytes.fromhex(manifest.log_hash)
-        return LogHash(manifest.log_hash_begin_offset, manifest.end_offset, digest, level)
-    known = EMPTY if manifest.history_begin == 0 else unknown(manifest.history_begin, level)
-    if not manifest.segments:
-        return known
-    if level or manifest.history_begin:
-        # The chain begins behind it, with the batch that raises the level.
-        return unknown(manifest.end_offset, level)
-    for data in _batches(place, manifest, manifest.end_offset - 1):
-        known = extended(known, data)
-    return known
+        return LogHash(manifest.log_hash_begin_offset, manifest.end_offset, digest)
+    if manifest.segments or manifest.history_begin:
+        return unknown(manifest.end_offset if manifest.segments else manifest.history_begin)
+    return EMPTY
 
 
 def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[bytes]:
@@ -121,7 +113,7 @@ class _Chain:
     def __init__(self, manifest: Manifest, asked: Iterable[StateHash]) -> None:
         self._manifest = manifest
         begin = manifest.history_begin
-        self.known = EMPTY if begin == 0 else unknown(begin, -1)
+        self.known = EMPTY if begin == 0 else unknown(begin)
         self._said: dict[int, list[tuple[StateHash, bool]]] = {}
         for now, words in ((True, asked), (False, manifest.state_hashes)):
             for one in words:
@@ -142,7 +134,7 @@ class _Chain:
             self._look_at_progress(data, header)
         self._recent.append(was)
         self.known = extended(self.known, data)
-        if self.known.level < LOG_HASH or self.known.begin_offset != was.begin_offset:
+        if self.known.begin_offset != was.begin_offset:
             self._naming = False
         if (self.known.begin_offset, bool(self.known.digest)) != (
             was.begin_offset,
@@ -161,11 +153,8 @@ class _Chain:
                 one.log_hash_begin_offset,
                 self.known.end_offset,
                 bytes.fromhex(one.log_hash),
-                self.known.level,
             )
             self._first_known, self._adopted = self.known.end_offset, one.describe()
-        if said:
-            self._at_level()
         digest = self.known.digest.hex()
         for one, asked in said:
             agrees = (one.log_hash_begin_offset, one.log_hash) == (self.known.begin_offset, digest)
@@ -181,11 +170,6 @@ class _Chain:
                 )
             )
 
-    def _at_level(self) -> None:
-        """A log hash was named here: no level that is set below the export is lower than that."""
-        if self.known.level < 0:
-            self.known = self.known._replace(level=LOG_HASH)
-
     def _look_at_progress(self, data: bytes, header: batch.BatchHeader) -> None:
         position = batch.records_position(data, header)
         if int.from_bytes(data[position : position + 2], "big") != RecordType.PROGRESS:
@@ -200,7 +184,6 @@ class _Chain:
                 self._unnamed = offset
             return
         self._naming = True
-        self._at_level()
         end = message.log_hash_end_offset
         there = next(
             (one for one in (self.known, *reversed(self._recent)) if one.end_offset == end), None

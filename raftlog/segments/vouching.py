@@ -13,7 +13,6 @@ import msgspec
 
 from raftlog import batch
 from raftlog.metadata.log_hash import LogHash, extended
-from raftlog.metadata.versions import LOG_HASH
 from raftlog.segments.log_hashes import Claim, Vouched
 from raftlog.segments.manifest import Manifest, StateHash
 from raftlog.segments.ranges import Fault
@@ -172,10 +171,8 @@ def _warnings(
     if not found.end.is_known:
         if manifest.origin:
             why = f"a log of {manifest.origin} has no log hash; sign the export"
-        elif max(found.end.level, manifest.metadata_version or 0) >= LOG_HASH:
-            why = "the chain of log hashes that it needs begins before this export"
         else:
-            why = f"controllers keep the log hash from metadata.version {LOG_HASH} on"
+            why = "the chain of log hashes that it needs begins before this export"
         if not any(one.how == "signature" for one in witnesses):
             yield f"Nobody vouches for the bytes: {why}."
         return

@@ -139,7 +139,7 @@ class ExportWriter:
         self._last_batch: bytes | None = None
         self._held: Iterator[tuple[bytes, batch.BatchHeader]] | None = None
         """The batches of the export that were not passed over yet."""
-        self._log_hash = log_hash_of(self._place, self._manifest)
+        self._log_hash = log_hash_of(self._manifest)
         last = self._manifest.segments[-1:]
         self._last_epoch = last[0].last_epoch if last else 0
 

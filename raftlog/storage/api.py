@@ -172,13 +172,6 @@ class LogStore(Protocol):
         ``inline``: as in ``flush``.
         """
 
-    def keep_vote_in_place(self, in_place: bool) -> None:
-        """Whether votes are written from now on in the form that takes less time, which programs
-        that know metadata.version 7 at most refuse to read; until it is told, they are not.
-
-        When the store is closed in order, every program can read the vote.
-        """
-
     # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:

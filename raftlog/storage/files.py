@@ -3,7 +3,7 @@
 One line of canonical JSON: ``{"content":{...},"crc32c":N,"kind":"..."}``. A reader compares the
 whole file with what a writer would have written, so that *any* changed byte is found. A replacement
 is written under a temporary name, synced, renamed over the old file, and the directory is synced:
-after a crash the file is the old one or the new one. The vote has a second form, see ``VoteFile``.
+after a crash the file is the old one or the new one. The vote is overwritten: see ``VoteFile``.
 """
 
 from __future__ import annotations
@@ -239,13 +239,12 @@ VOTE_FILE = "quorum-state.json"
 COPY_BYTES = 4096
 """A block of the file system, and at least a sector: what tears one copy leaves the other."""
 _VOTE_KIND = "vote"
-_COPY_KIND = "vote-copy"
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy(VoteState):
     sequence: int = 0
-    """Of the write, since the file has this form: the higher one is the newer vote."""
+    """Number of the write since the file was replaced; the copy with the higher one is newer."""
 
     @property
     def vote(self) -> VoteState:
@@ -253,16 +252,23 @@ class _Copy(VoteState):
 
 
 def write_vote_file(directory: Path, vote: VoteState) -> None:
-    """Replace the file by one in the plain form, durably when this returns. Raises StorageError."""
-    write_checked(directory / VOTE_FILE, _VOTE_KIND, vote)
+    """Replace the file, durably when this returns. Raises StorageError."""
+    replace_file(directory / VOTE_FILE, _two_copies(vote, 0))
 
 
 def read_vote_file(directory: Path) -> VoteState:
-    """The vote of a formatted directory, in either form.
+    """Return the vote of a formatted directory.
 
     Raises CorruptLogError if it is missing or corrupt: this node might vote twice; StorageError.
     """
-    return _read(directory)[0]
+    path = directory / VOTE_FILE
+    try:
+        raw = read_raw(path)
+    except FileNotFoundError:
+        raise CorruptLogError(
+            f"{path} is missing: without its vote this node might vote twice in one epoch"
+        ) from None
+    return _newest(path, raw)
 
 
 def damaged_copies(directory: Path) -> tuple[str, ...]:
@@ -271,25 +277,9 @@ def damaged_copies(directory: Path) -> tuple[str, ...]:
     Raises CorruptLogError, StorageError.
     """
     path = directory / VOTE_FILE
-    raw = read_raw(path)
-    if decode_checked(raw, _VOTE_KIND) is not None or None not in _copies(path, raw):
+    if None not in _copies(path, read_raw(path)):
         return ()
     return (f"{path}: one of the two copies of the vote is not whole, the other counts",)
-
-
-def _read(directory: Path) -> tuple[VoteState, bool]:
-    """The vote, and whether the form is plain."""
-    path = directory / VOTE_FILE
-    try:
-        raw = read_raw(path)
-    except FileNotFoundError:
-        raise CorruptLogError(
-            f"{path} is missing: without its vote this node might vote twice in one epoch"
-        ) from None
-    plain = decode_checked(raw, _VOTE_KIND)
-    if plain is None:
-        return _newest(path, raw), False
-    return convert(path, plain, VoteState), True
 
 
 def _newest(path: Path, raw: bytes) -> VoteState:
@@ -312,80 +302,60 @@ def _copies(path: Path, raw: bytes) -> list[_Copy | None]:
 
 def _copy_in(path: Path, block: bytes) -> _Copy | None:
     line, end, _ = block.partition(b"\n")
-    content = decode_checked(line + end, _COPY_KIND)
+    content = decode_checked(line + end, _VOTE_KIND)
     return None if content is None else convert(path, content, _Copy)
 
 
 class VoteFile:
-    """The vote of an open store.
+    """The vote of an open store. Writes run in one thread and end before ``close``.
 
-    Writes and changes of the form run in one thread, one after the other, and end before ``close``.
+    The file has two copies, each a checked line in a block of its own, with spaces behind it that
+    nobody reads. A write overwrites both and syncs the file once. A vote counts as written when
+    both copies are durable. So whatever happens to *one* copy, a write that power loss cut short or
+    damage, the other is at least as new as the last vote that anybody was told of.
+
+    Why: docs/decisions/006-vote-outside-the-log.md
     """
 
     def __init__(self, directory: Path) -> None:
-        """Read the vote, and put what a crash has left in place into the plain form.
+        """Read the vote, and replace the file: a copy that is not whole is mended.
 
         Raises CorruptLogError, StorageError.
         """
-        self._directory = directory
-        self._fd = -1
+        self._path = directory / VOTE_FILE
         self._sequence = 0
-        self.vote, plain = _read(directory)
+        self.vote = read_vote_file(directory)
         """The one written last."""
-        if not plain:
-            write_vote_file(directory, self.vote)
+        write_vote_file(directory, self.vote)
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"can't open {self._path}: {error}") from error
 
     def write(self, vote: VoteState) -> None:
-        """Replace the vote, durably when this returns. Raises StorageError."""
-        if self._fd < 0:
-            write_vote_file(self._directory, vote)
-        else:
-            self._sequence += 1
-            self._overwrite(_two_copies(vote, self._sequence))
+        """Overwrite the vote, durably when this returns. Raises StorageError."""
+        self._sequence += 1
+        self._overwrite(_two_copies(vote, self._sequence))
         self.vote = vote
 
     def _overwrite(self, copies: bytes) -> None:
-        path = self._directory / VOTE_FILE
         try:
             written = os.pwrite(self._fd, copies, 0)
             os.fdatasync(self._fd)
         except OSError as error:
-            raise StorageError(f"can't write {path}: {error}") from error
+            raise StorageError(f"can't write {self._path}: {error}") from error
         if written < len(copies):
-            raise StorageError(f"can't write {path}: {written} of {len(copies)} bytes fit")
+            raise StorageError(f"can't write {self._path}: {written} of {len(copies)} bytes fit")
 
-    def keep_in_place(self, in_place: bool) -> None:
-        """Change the form if need be, durably when this returns. Raises StorageError."""
-        if in_place and self._fd < 0:
-            path = self._directory / VOTE_FILE
-            replace_file(path, _two_copies(self.vote, self._sequence))
-            try:
-                self._fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise StorageError(f"can't open {path}: {error}") from error
-        elif not in_place and self._fd >= 0:
-            write_vote_file(self._directory, self.vote)
-            self._give_back()
-
-    def close(self, *, in_order: bool) -> None:
-        """Close the file; ``in_order``: in the plain form, with the last vote.
-
-        Raises StorageError.
-        """
-        try:
-            if in_order:
-                self.keep_in_place(False)
-        finally:
-            self._give_back()
-
-    def _give_back(self) -> None:
+    def close(self) -> None:
+        """Close the file. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
 
 
 def _two_copies(vote: VoteState, sequence: int) -> bytes:
-    line = encode_checked(_COPY_KIND, asdict(_Copy(**asdict(vote), sequence=sequence)))
+    line = encode_checked(_VOTE_KIND, asdict(_Copy(**asdict(vote), sequence=sequence)))
     if len(line) > COPY_BYTES:
         raise StorageError(f"the vote takes {len(line)} bytes, {COPY_BYTES} is the most")
     return 2 * line.ljust(COPY_BYTES)

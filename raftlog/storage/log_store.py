@@ -253,17 +253,6 @@ class RocksLogStore(RocksStore):
 
         self._disk.run(partial(self._vote.write, vote), written, inline=inline)
 
-    def keep_vote_in_place(self, in_place: bool) -> None:
-        """Whether votes are overwritten in place from now on; see the protocol."""
-        self._check()
-        assert self._vote is not None  # Since recover.
-
-        def changed(error: FatalError | None) -> None:
-            if error is not None:
-                self._commit.fail(error)
-
-        self._disk.run(partial(self._vote.keep_in_place, in_place), changed, inline=False)
-
     # --- snapshots -------------------------------------------------------------------------------
 
     def store_snapshot(self, snapshot_id: SnapshotId, position: int, data: bytes) -> None:
@@ -403,7 +392,7 @@ class RocksLogStore(RocksStore):
     @override
     def _mark_closed(self, *, in_order: bool) -> None:
         if self._vote is not None:
-            self._vote.close(in_order=in_order)
+            self._vote.close()
         if in_order:
             self._keep_state(
                 replace(self._state, clean=True, end_offset_at_least=self._commit.end_offset)

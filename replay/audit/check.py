@@ -19,7 +19,7 @@ from replay.kernels import audit as kernels
 from replay.kernels.entries import begins
 from replay.kernels.facts import Facts
 from replay.kernels.finding import FINDING_DDL, as_batch
-from replay.kernels.rules import clients, configs, feature_levels, progress, rights
+from replay.kernels.rules import clients, configs, progress, rights
 from replay.kernels.steps import STATE_SCHEMA, Partitions
 from replay.workers import prepare_worker, slices_of
 
@@ -63,7 +63,6 @@ def _tables(history: History, rules: tuple[Rule, ...]) -> Iterator[DataFrame]:
         (progress, history.of_progress, kernels.progress_rules),
         (clients, history.of_clients, kernels.client_rules),
         (configs, history.of_configs, kernels.config_rules),
-        (feature_levels, history.of_cursors, kernels.level_rules),
         (rights, history.of_rights, kernels.right_rules),
     ):
         if kernels.asks(family, rules, facts):

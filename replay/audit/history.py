@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from raftlog.metadata.records import RecordType
 from replay.kernels.arrays import NEVER
 from replay.kernels.facts import RARE, RARE_COLUMNS, BrokerSpan, Facts, TopicLife
-from replay.kernels.rules import clients, configs, feature_levels, progress, rights
+from replay.kernels.rules import clients, configs, progress, rights
 from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, STATE_SCHEMA
 
@@ -122,12 +122,6 @@ class History:
     def of_configs(self) -> DataFrame:
         """The config records, where they are."""
         return of_types(self.records, configs.TYPES).select(*configs.COLUMNS)
-
-    @property
-    def of_cursors(self) -> DataFrame:
-        """The records of export cursors, keys and leases: one task's work."""
-        rows = of_types(self.records, feature_levels.TYPES).select(*feature_levels.COLUMNS)
-        return rows.repartition(1).sortWithinPartitions("offset")
 
     @property
     def of_rights(self) -> DataFrame:

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from raftlog.metadata.records import RecordType
-from raftlog.metadata.versions import ACLS, METADATA_VERSION
+from raftlog.metadata.versions import METADATA_VERSION
 from replay.audit.history import History
 from replay.kernels.entries import ENTRIES
 from replay.kernels.rules.supported import CONTROLLERS
@@ -140,7 +140,7 @@ def first_level(history: History) -> DataFrame:
 
 
 def _first_level() -> Column:
-    known = (sf.col("feature_name") == METADATA_VERSION) & (sf.col("feature_level") >= ACLS)
+    known = sf.col("feature_name") == METADATA_VERSION
     return sf.min(sf.when(known, sf.col("offset")))
 
 

@@ -35,8 +35,6 @@ _NEED_WRITERS = (
 )
 _NEED_ALL_OF_THE_LOG = (rules.REPLICA_NOT_REGISTERED,)
 """One that begins with a checkpoint creates partitions whose brokers have gone since."""
-_NEED_OUR_LEVELS = (rules.LEVEL_LOWERED,)
-"""Kafka's metadata.version has another name in an import, and other levels."""
 
 _ONLY_KAFKA = (
     rules.ELIGIBLE_IN_ISR,
@@ -55,7 +53,6 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
             *_NEED_HOSTNAMES,
             *_NEED_WRITERS,
             *_NEED_ALL_OF_THE_LOG,
-            *_NEED_OUR_LEVELS,
         }
     ),
 }

@@ -295,12 +295,6 @@ ZK_MIGRATION_WENT_BACK = Rule(
     "the migration from ZooKeeper went back to an earlier state",
     _IMPORTED,
 )
-LEVEL_LOWERED = Rule(
-    "LEVEL_LOWERED",
-    ERROR,
-    "metadata.version was lowered while there was what the lower level cannot read",
-    (RecordType.FEATURE_LEVEL,),
-)
 PRODUCER_IDS_OVERLAP = Rule(
     "PRODUCER_IDS_OVERLAP",
     CRITICAL,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from raftlog.metadata.clients import FIRST_SEQUENCE, client_of
-from raftlog.metadata.entities import entity_bytes
+from raftlog.metadata.clients import FIRST_SEQUENCE
+from raftlog.metadata.entities import Client, entity_bytes
 from raftlog.metadata.records import RecordType
 from replay.churn.packed import packed_ints
 from replay.churn.state_size import CLIENT_TYPES, Grown, grow_many, in_snapshots
@@ -183,7 +183,7 @@ def _opened(said: pa.Table) -> _Clients:
         if row["type"] == RecordType.CLOSE_CLIENT:
             closed.setdefault(id_, (row["offset"], row["timestamp_ms"]))
             continue
-        new = client_of(id_, row["client_name"] or "", 0, 0, row["client_principal"] or "")
+        new = Client(id_, row["client_name"] or "", 0, 0, row["client_principal"] or "")
         opened[id_] = row["timestamp_ms"], len(entity_bytes((new,))) - len(_NUMBERS)
     ids = sorted(opened)
     columns = [(id_, *opened[id_], *closed.get(id_, (NEVER, NEVER))) for id_ in ids]

@@ -27,7 +27,6 @@ from replay.kernels.rules import (
     configs,
     departed,
     directories,
-    feature_levels,
     hostnames,
     kafka,
     members,
@@ -51,7 +50,6 @@ FAMILIES: tuple[ModuleType, ...] = (
     progress,
     hostnames,
     quorum,
-    feature_levels,
     kafka,
     clients,
     configs,
@@ -124,21 +122,6 @@ class PartitionRules:
         return any(_asked(family, rules) for family in (members, partitions, departed, directories))
 
 
-class _Lowerings:
-    """Of the level of metadata.version, and what many records put there, in order."""
-
-    def __init__(self, facts: Facts, rules: Collection[Rule]) -> None:
-        self._family, self._chosen = feature_levels.Lowered(facts), _Chosen(facts, rules)
-
-    def check(self, table: pa.Table) -> Iterator[Finding]:
-        """What the lowerings below such a record show."""
-        yield from self._chosen(self._family.check(table))
-
-    def end(self) -> Iterator[Finding]:
-        """What the rest shows."""
-        yield from self._chosen(self._family.end())
-
-
 class _Simple:
     """A family of rules that asks nothing at the end."""
 
@@ -171,11 +154,6 @@ def progress_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
     return _Simple(facts, rules, progress.Progress)
 
 
-def level_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Of all cursors, keys, leases: :data:`replay.kernels.rules.feature_levels.COLUMNS`."""
-    return _Lowerings(facts, rules)
-
-
 def config_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
     """Of any config records: :data:`replay.kernels.rules.configs.COLUMNS`."""
     return _Simple(facts, rules, configs.Configs)
@@ -190,9 +168,7 @@ def asks(family: ModuleType, rules: Collection[Rule], facts: Facts) -> bool:
     """Whether a family has one of the rules, and there is what it judges."""
     if not _asked(family, rules):
         return False
-    if family is rights:
-        return begins(facts) is not None
-    return family is not feature_levels or bool(feature_levels.lowerings(facts))
+    return family is not rights or begins(facts) is not None
 
 
 def fact_rules(

@@ -22,7 +22,6 @@ from raftlog.metadata.acls import (
     PatternType,
 )
 from raftlog.metadata.records import RecordType
-from raftlog.metadata.versions import ACLS
 from replay.kernels.arrays import NEVER
 from replay.kernels.facts import Facts, Row
 
@@ -52,12 +51,12 @@ def begins(facts: Facts) -> int | None:
     """The offset behind which writes are judged; None: none is.
 
     That of the first entry: from then on it is written down who may do what. Who names super users
-    says that there was an authorizer before any entry, too: as soon as entries could be.
+    says that there was an authorizer before any entry, too: from the first record of a level on.
     """
     added = facts.of(RecordType.ACCESS_CONTROL_ENTRY, columns=("type", "offset"))
     first = [row["offset"] for row in added[:1]]
     if facts.super_users:
-        first += [offset for offset, level in facts.levels if level >= ACLS][:1]
+        first += [offset for offset, _ in facts.levels[:1]]
     return min(first, default=None)
 
 

@@ -23,7 +23,7 @@ from replay.kernels.facts import RARE, RARE_COLUMNS, Facts
 from replay.kernels.finding import Finding, order
 from replay.kernels.intervals import Intervals
 from replay.kernels.passes import BY_PARTITION
-from replay.kernels.rules import clients, configs, feature_levels, progress, rights
+from replay.kernels.rules import clients, configs, progress, rights
 from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions, Steps
 from replay.local.passes import bucket_of
@@ -33,7 +33,7 @@ from replay.local.shares import Share, of_topics, shares
 from replay.opened import Export
 
 PARTITIONS, CLIENTS, PROGRESS, RIGHTS = "partitions", "clients", "progress", "rights"
-CONFIGS, LEVELS = "configs", "levels"
+CONFIGS = "configs"
 
 
 @dataclass
@@ -183,7 +183,6 @@ def _parts(
         (progress, PROGRESS),
         (clients, CLIENTS),
         (configs, CONFIGS),
-        (feature_levels, LEVELS),
     ):
         if kernels.asks(family, rules, facts):
             yield part(kind)
@@ -240,10 +239,6 @@ def _kernel(part: _Part) -> tuple[kernels.Kernel, Iterator[pa.Table]]:
         coded = (*DICTIONARIES, "resource_name", "config_name")
         return kernels.config_rules(facts, rules), slices(
             export, configs.COLUMNS, types=configs.TYPES, coded=coded
-        )
-    if part.kind == LEVELS:
-        return kernels.level_rules(facts, rules), slices(
-            export, feature_levels.COLUMNS, types=feature_levels.TYPES
         )
     return kernels.client_rules(facts, rules), slices(export, clients.COLUMNS, only=_numbered)
 

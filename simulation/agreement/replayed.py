@@ -147,7 +147,7 @@ def _audit_of(run: ExportedRun) -> JobRequest:
         job="audit",
         export=str(run.directory),
         limit=FINDINGS_SHOWN,
-        super_users=SUPER_USERS,
+        super_users=SUPER_USERS if run.authorizer else (),
         allow_everyone_if_no_acl_found=run.allow_everyone,
     )
 

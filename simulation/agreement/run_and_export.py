@@ -44,6 +44,8 @@ class ExportedRun:
     """Which check failed, and how; empty: none."""
     allow_everyone: bool = False
     """allow.everyone.if.no.acl.found, which the log does not say."""
+    authorizer: bool = False
+    """Whether nodes asked an authorizer: only then are rights judged."""
 
     @property
     def empty(self) -> bool:
@@ -103,6 +105,7 @@ def live(
         witness.snapshots,
         failure="" if failure is None else f"{type(failure).__name__}: {failure}",
         allow_everyone=outcome.config.allow_everyone,
+        authorizer=outcome.config.authorizer,
     )
 
 

@@ -51,15 +51,12 @@ PROMPT = frozenset(("newcomer", "broker_away", "kill_broker", "stop_broker", "re
 arrived by ON_ITS_WAY_S.
 """
 ON_ITS_WAY_S = 0.5
-_LEVEL = 3
-"""Of metadata.version, from which on hosts are mapped."""
 
 
 class BrokerIds(Checker):
     """Reads the committed records, not the fold that is under test."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._level = 0
         self._mapped: dict[str, int] = {}
         self._hosts: dict[int, set[str]] = {}
         """Broker id -> the hosts that it was ever registered from."""
@@ -160,9 +157,7 @@ class BrokerIds(Checker):
         mapped: list[str] = []
         for offset, record in enumerate(records, logged.header.base_offset):
             message: Any = record.message
-            if record.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
-                self._level = message.feature_level
-            elif record.type == RecordType.HOSTNAME:
+            if record.type == RecordType.HOSTNAME:
                 mapped += self._hostname(message, offset)
             elif record.type == RecordType.BROKER_REGISTRATION_CHANGE and has_left(
                 message.fenced, message.in_controlled_shutdown
@@ -188,13 +183,7 @@ class BrokerIds(Checker):
             ):
                 registered.append((hostname_key(message.end_points[0].host), message.broker_id))
         for host, broker_id in registered:
-            if self._level >= _LEVEL:
-                self._registered(host, broker_id, logged.header.base_offset)
-            else:
-                # Below this level nothing is mapped; but whose the id is, and that it was heard of,
-                # counts above it too.
-                self._hosts.setdefault(broker_id, set()).add(host)
-                self._hear(broker_id, host, self._came_at(host))
+            self._registered(host, broker_id, logged.header.base_offset)
             self._unregistered.pop(broker_id, None)
             self._left.pop(broker_id, None)
         for host in mapped:

@@ -1,43 +1,24 @@
-"""metadata.version: the committed log holds nothing that programs of its level could not read
-(KIP-584).
+"""metadata.version: it is raised only when every registered broker and every voter knows the level,
+nobody registers who does not (KIP-584), and a broker offers it to clients when every unfenced
+broker has applied it (KIP-778).
 
-Records that a level brings are not committed below it, and a level is not lowered below what is
-there: mapped hosts, export cursors, open clients and whose they are, the voter set, access control
-entries.
-
-Would catch: a record whose level is not asked for, or asked of an older image than the one it is
-decided on; a downgrade that leaves something behind, or that a record overtakes.
+Would catch: a level that is raised beside builds that do not know it, a broker of such a build that
+is registered, one that offers a level by its newest image [its client asks the next broker, which
+has not applied it, and is refused].
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from typing_extensions import override
+
 from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.versions import (
-    ACLS,
-    KEY_VALUES,
-    LATEST_METADATA_VERSION,
-    LOG_HASH,
-    METADATA_VERSION,
-)
-from simulation.checks.api import Checker, CheckFailedError
+from raftlog.metadata.versions import LATEST_METADATA_VERSION, METADATA_VERSION
+from raftlog.wire.broker.v1 import broker_pb2
+from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
-
-NEEDED: dict[int, int] = {
-    RecordType.VOTERS: 2,
-    RecordType.OPEN_CLIENT: 2,
-    RecordType.CLOSE_CLIENT: 2,
-    RecordType.HOSTNAME: 3,
-    RecordType.EXPORT_CURSOR: 4,
-    RecordType.ACCESS_CONTROL_ENTRY: ACLS,
-    RecordType.REMOVE_ACCESS_CONTROL_ENTRY: ACLS,
-    RecordType.KEY_VALUE: KEY_VALUES,
-    RecordType.LEASE: KEY_VALUES,
-    RecordType.REMOVE_LEASE: KEY_VALUES,
-}
-"""The level that brings a type of record."""
 
 
 class Levels(Checker):
@@ -46,44 +27,58 @@ class Levels(Checker):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._level = 1
-        self._there: dict[int, set[Any]] = {kind: set() for kind in NEEDED}
         self.lowered = 0
         self.raised = 0
         """After registrations of builds that do not know the latest level."""
         self.older = 0
         """Registrations of builds that do not know the latest level."""
-        self._owned: set[int] = set()
-        """Open clients that belong to a principal."""
+        self.offers = 0
+        """Answers and notices that name a level."""
         self._known: dict[int, int] = {}
         """Broker id -> the highest level that its registration says it knows."""
         ledger.golden.listeners.append(self._committed)
 
+    @override
+    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
+        if type(message) is broker_pb2.BrokerResponse and message.HasField("api_versions"):
+            offered = message.api_versions
+            if offered.finalized_features_epoch >= 0:
+                self._offers(host, offered)
+
+    def _offers(
+        self, host: ControllerView | BrokerView, offered: broker_pb2.ApiVersionsResponse
+    ) -> None:
+        self.offers += 1
+        for other in self._ledger.world.brokers:
+            service: Any = other.service
+            if service is None or service.view.generation != offered.generation:
+                continue
+            standing = self._ledger.golden.standing(other.id)
+            # One that has not heard yet that it is unfenced serves nobody.
+            heard = (
+                service.image.offset >= standing.offset
+                and service.lifecycle.epoch == standing.broker_epoch
+            )
+            if (
+                heard
+                and not standing.fenced
+                and service.image.offset < offered.finalized_features_epoch
+            ):
+                raise CheckFailedError(
+                    f"{host.name} offers the levels as of {offered.finalized_features_epoch}, and"
+                    f" {other.name}, unfenced since {standing.offset}, has applied"
+                    f" {service.image.offset}"
+                )
+
     def _committed(self, logged: Logged, records: list[Record]) -> None:
         for offset, record in enumerate(records, logged.header.base_offset):
             kind, message = record.type, record.message
-            if kind == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
+            if kind == RecordType.FEATURE_LEVEL and message.name == METADATA_VERSION:
                 self._moved(message.feature_level, offset)
-            elif kind == RecordType.PROGRESS:
-                self._progress(message, offset)
             elif kind == RecordType.REGISTER_BROKER:
                 self._registered(message, offset)
             elif kind == RecordType.UNREGISTER_BROKER:
                 self._known.pop(message.broker_id, None)
-            elif kind in NEEDED:
-                if NEEDED[kind] > self._level:
-                    raise CheckFailedError(
-                        f"{RecordType(kind).name} is committed at {offset}, at level {self._level}"
-                        " of metadata.version"
-                    )
-                self._note(kind, message, offset)
-
-    def _progress(self, message: Any, offset: int) -> None:
-        more = message.log_hash or message.HasField("acknowledged") or message.HasField("told")
-        if more and self._level < LOG_HASH:
-            raise CheckFailedError(
-                f"a progress record with a log hash or a sketch is committed at {offset}, at level"
-                f" {self._level} of metadata.version"
-            )
 
     def _registered(self, message: Any, offset: int) -> None:
         highest = max(
@@ -119,51 +114,4 @@ class Levels(Checker):
             )
         self.raised += level > self._level and self.older > 0
         self.lowered += level < self._level
-        left = sorted(
-            RecordType(kind).name
-            for kind, needed in NEEDED.items()
-            if needed > level and self._there[kind]
-        )
-        if level < ACLS and self._owned:
-            left.append(f"owners of clients {sorted(self._owned)}")
-        if left:
-            raise CheckFailedError(
-                f"metadata.version is {level} from {offset} on, and there is still something of"
-                f" {left}"
-            )
         self._level = level
-
-    def _note(self, kind: int, message: Any, offset: int) -> None:
-        there = self._there[kind]
-        if kind == RecordType.VOTERS:
-            there.add("voters")
-        elif kind == RecordType.HOSTNAME:
-            (there.add if message.HasField("broker_id") else there.discard)(message.hostname)
-        elif kind == RecordType.EXPORT_CURSOR:
-            (there.add if message.HasField("end_offset") else there.discard)(message.name)
-        elif kind == RecordType.KEY_VALUE:
-            (there.add if message.HasField("value") else there.discard)(message.key)
-        elif kind == RecordType.LEASE:
-            there.add(offset)
-        elif kind == RecordType.REMOVE_LEASE:
-            self._there[RecordType.LEASE].discard(message.lease_id)
-        elif kind == RecordType.ACCESS_CONTROL_ENTRY:
-            there.add(message.id)
-        elif kind == RecordType.REMOVE_ACCESS_CONTROL_ENTRY:
-            self._there[RecordType.ACCESS_CONTROL_ENTRY].discard(message.id)
-        elif kind == RecordType.OPEN_CLIENT:
-            there.add(offset)
-            self._opened(message, offset)
-        else:
-            self._there[RecordType.OPEN_CLIENT].discard(message.client_id)
-            self._owned.discard(message.client_id)
-
-    def _opened(self, message: Any, offset: int) -> None:
-        if not message.principal:
-            return
-        if self._level < ACLS:
-            raise CheckFailedError(
-                f"a client's owner is committed at {offset}, at level {self._level} of"
-                " metadata.version"
-            )
-        self._owned.add(offset)

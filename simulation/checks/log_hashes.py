@@ -17,17 +17,14 @@ from raftlog.metadata.records import Record, RecordType
 from simulation.checks.api import CheckFailedError
 from simulation.checks.node_log import Logged
 
-FIRST_LEVEL = 8
-
 
 class LogHashes:
     """Of the whole committed log, which it sees from offset 0 on."""
 
     def __init__(self) -> None:
         self._digest = self._seeded(0)
-        self._begin, self._level = 0, 0
-        self._at: dict[int, tuple[int, bytes] | None] = {0: None}
-        """End offset -> where the chain begins, and its digest; None below level 8."""
+        self._at: dict[int, tuple[int, bytes]] = {0: (0, self._digest)}
+        """End offset -> where the chain begins, and its digest."""
         self.compared = self.recorded = 0
         """Hashes that nodes had, and that the log has."""
 
@@ -40,16 +37,11 @@ class LogHashes:
         header = logged.header
         for record in records:
             message = record.message
-            if record.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
-                if 0 < self._level < FIRST_LEVEL <= message.feature_level:
-                    self._begin, self._digest = header.base_offset, self._seeded(header.base_offset)
-                self._level = message.feature_level
-            elif record.type == RecordType.PROGRESS and message.log_hash:
+            if record.type == RecordType.PROGRESS and message.log_hash:
                 self._claimed(message, header.base_offset)
         data = logged.data[header.position : header.position + header.size]
         self._digest = hashlib.sha256(self._digest + data).digest()
-        told = self._level >= FIRST_LEVEL
-        self._at[header.end_offset] = (self._begin, self._digest) if told else None
+        self._at[header.end_offset] = 0, self._digest
 
     def _claimed(self, message: object, offset: int) -> None:
         begin, end = message.log_hash_begin_offset, message.log_hash_end_offset  # type: ignore[attr-defined]
@@ -61,10 +53,14 @@ class LogHashes:
             )
         self.recorded += 1
 
+    def at(self, end_offset: int) -> LogHash:
+        """The hash of the committed log below an offset. Raises KeyError: no batch ends there."""
+        begin, digest = self._at[end_offset]
+        return LogHash(begin, end_offset, digest)
+
     def require(self, who: str, found: LogHash) -> None:
         """A node's own hash is that of the committed log. Raises CheckFailedError."""
         expected = self._at.get(found.end_offset)
-        said = (found.begin_offset, found.digest) if found.is_known else None
-        if said != expected:
+        if (found.begin_offset, found.digest) != expected:
             raise CheckFailedError(f"{who} has the log hash {found}, it must be {expected}")
         self.compared += 1

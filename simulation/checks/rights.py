@@ -44,8 +44,6 @@ from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged
 from simulation.swarm.identities import CALLERS, OPERATOR, ROOT, principal_of
 
-LEVEL = 7
-"""Of metadata.version, from which on clients have owners."""
 CONFIGS_OF_GROUPS = 32
 ALTER_CLUSTER: Right = (ALTER, CLUSTER, OF_CLUSTER)
 NODE = "User:node-"
@@ -77,7 +75,6 @@ class Rights(Checker):
 
     def __init__(self, ledger: Ledger, history: AclHistory) -> None:
         self._golden, self._history = ledger.golden, history
-        self._level = 1
         self._topics: dict[bytes, str] = {}
         self._owners: dict[int, str] = {}
         """Id of a client -> who has opened it."""
@@ -162,11 +159,9 @@ class Rights(Checker):
 
     def _note(self, record: Record, offset: int, principal: str) -> None:
         message = record.message
-        if record.type == RecordType.FEATURE_LEVEL and message.name == "metadata.version":
-            self._level = message.feature_level
-        elif record.type == RecordType.TOPIC:
+        if record.type == RecordType.TOPIC:
             self._topics[message.topic_id] = message.name
-        elif record.type == RecordType.OPEN_CLIENT and self._level >= LEVEL:
+        elif record.type == RecordType.OPEN_CLIENT:
             self._owners[offset] = principal
 
     def _check_record(self, logged: Logged, record: Record, offset: int) -> None:

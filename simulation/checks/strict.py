@@ -8,39 +8,27 @@ they are linearizable.
 * In the end each key's history, of these reads and all writes, is linearizable. A write that was
   answered less than ``acknowledged`` may take effect later for them: its interval is open.
 
-* A broker offers strict reads by an image that allows them, and what some broker has offered no
-  unfenced broker refuses, unless the level was lowered since: ApiVersions go by LAO, which every
-  unfenced broker has applied. Who has applied the lowering refuses, and must; others offer until
-  LAO covers it, so here an offer may be late.
-
-Nothing of the rest asks whether the broker was unfenced, or held a lease: that is what leases are
+Nothing of this asks whether the broker was unfenced, or held a lease: that is what leases are
 for.
 
 Would catch: a lease that outlives the session by whose end others fence the broker, one that a
 deposed controller gave, a broker that is fenced, replaced or unregistered under its lease, a broker
-that shows less than another one has shown, one that offers a level by its newest image.
+that shows less than another one has shown.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from typing import Any
 
 from typing_extensions import override
 
-from raftlog.client.broker_client import METADATA_KEY, STRICT_SINCE
-from raftlog.errors import ErrorCode
-from raftlog.metadata.records import Record, RecordType
-from raftlog.metadata.versions import METADATA_VERSION, STRICT_READS
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
-from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView, Operation
+from simulation.checks.api import Checker, CheckFailedError, ControllerView, Operation
 from simulation.checks.floors import Floors
 from simulation.checks.history import by_key
 from simulation.checks.ledger import Ledger
 from simulation.checks.linearizability import Entry
-from simulation.checks.node_log import Logged
 from simulation.checks.registers import check_register
 
 READ_KINDS = ("read_config", "read_topics")
@@ -54,66 +42,10 @@ class StrictReads(Checker):
         self._floor = Floors()
         self._announced = -1
         self._registers: list[Operation] = []
-        self._levels: list[tuple[int, int]] = [(-1, 0)]
-        """(offset, level of metadata.version from there on), ascending."""
-        self._offered = -1
-        """The highest image by which a broker has offered strict reads."""
         self.reads = 0
         """Strict reads answered."""
         self.held_to = 0
         """Those that had to show something."""
-        self.offers = 0
-        ledger.golden.listeners.append(self._committed)
-
-    # --- offers ----------------------------------------------------------------------------------
-
-    @override
-    def message_sent(self, host: ControllerView | BrokerView, peer: str, message: Any) -> None:
-        if type(message) is not broker_pb2.BrokerResponse:
-            return
-        if message.error.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            self._refuses(host, message.error.error_message)
-        elif message.HasField("api_versions"):
-            self._offers(host.name, message.api_versions)
-
-    def _committed(self, logged: Logged, records: list[Record]) -> None:
-        for offset, record in enumerate(records, logged.header.base_offset):
-            if record.type == RecordType.FEATURE_LEVEL and record.message.name == METADATA_VERSION:
-                self._levels.append((offset, record.message.feature_level))
-
-    def _allowed(self, offset: int) -> bool:
-        """Whether strict reads are, in the image at this offset."""
-        return self._levels[bisect_right(self._levels, (offset, math.inf)) - 1][1] >= STRICT_READS
-
-    def _offers(self, broker: str, offered: broker_pb2.ApiVersionsResponse) -> None:
-        if not any(
-            api.api_key == METADATA_KEY and api.max_version >= STRICT_SINCE
-            for api in offered.api_keys
-        ):
-            return
-        self.offers += 1
-        offset = offered.finalized_features_epoch
-        if not self._allowed(offset):
-            raise CheckFailedError(
-                f"{broker} offers strict reads as of {offset}, where the level does not allow them"
-            )
-        self._offered = max(self._offered, offset)
-
-    def _refuses(self, host: ControllerView | BrokerView, why: str) -> None:
-        standing = self._golden.standing(host.id)
-        service: Any = host.service
-        # One that has not heard yet that it is unfenced is not meant.
-        heard = (
-            service.image.offset >= standing.offset
-            and service.lifecycle.epoch == standing.broker_epoch
-        )
-        applied = service.image.offset if heard else -1
-        # Clients read strictly only what they were offered.
-        if heard and not standing.fenced and (self._offered > applied or self._allowed(applied)):
-            raise CheckFailedError(
-                f"{host.name}, unfenced since {standing.offset} and at {applied}, refuses a strict"
-                f" read that some broker has offered by {self._offered}: {why}"
-            )
 
     # --- reads -----------------------------------------------------------------------------------
 

@@ -366,7 +366,7 @@ OUTLIVED = SwarmConfig(
 
 BUILDS = SwarmConfig(
     brokers=3, clients=1, writes_per_s=5.0, reads_per_s=5.0, safety_s=15.0, election_timeout_ms=200, fetch_timeout_ms=200,
-    session_timeout_ms=1500, old_build=4, release_version=4,
+    session_timeout_ms=1500, old_build=1, release_version=1,
     faults={"change_build": 0.7, "raise_features": 0.5, "kill_broker": 4.0, "kill_controller": 6.0},
 )  # fmt: skip
 """Nodes of two builds, one restarted as the other, and an operator who wants the newer one's level

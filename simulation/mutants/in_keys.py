@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from simulation.mutants.configs import BROKERS, HOLDERS, KEEPERS, KEPT, STALLED
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
@@ -216,19 +214,5 @@ MUTANTS = (
         BROKERS,
         "controllers and brokers that die with a write on its way",
         known=6,
-    ),
-    Mutant(
-        "keys-below-level",
-        "keys and leases are written at any metadata.version",
-        (
-            Edit(
-                "controller.decisions.clients.key_values:check_supported",
-                "if not supports_key_values(view.features):",
-                "if False:",
-            ),
-        ),
-        replace(KEEPERS, release_version=7),
-        "none",
-        known=1,
     ),
 )

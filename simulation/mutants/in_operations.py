@@ -23,19 +23,6 @@ MUTANTS = (
         "brokers that are unregistered while they run",
     ),
     Mutant(
-        "downgrade-leaves-cursors",
-        "metadata.version is lowered although export cursors are set",
-        (
-            Edit(
-                "controller.decisions.quorum.features:left_behind",
-                "if level < _EXPORT_CURSORS and len(image.export_cursors):",
-                "if False:",
-            ),
-        ),
-        OPERATED,
-        "levels that are lowered",
-    ),
-    Mutant(
         "raised-beside-old-brokers",
         "metadata.version is raised although a registered broker does not know it",
         (
@@ -76,20 +63,6 @@ MUTANTS = (
         BUILDS,
         "brokers of two builds",
         known=21,
-    ),
-    Mutant(
-        "cursors-below-level",
-        "export cursors are set at any metadata.version",
-        (
-            Edit(
-                "controller.decisions.clients.export_cursors:_check_supported",
-                "if not supports_export_cursors(view.features):",
-                "if False:",
-            ),
-        ),
-        OPERATED,
-        "levels that are lowered",
-        known=4,
     ),
     Mutant(
         "hand-mapping-ignored",

@@ -137,7 +137,7 @@ MUTANTS = (
         ),
         replace(
             STRICT,
-            release_version=2,
+            release_version=1,
             delay_min_ms=1.0,
             delay_mean_ms=20.0,
             fetch_timeout_ms=2000,

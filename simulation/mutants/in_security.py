@@ -194,7 +194,7 @@ MUTANTS = (
         (
             Edit(
                 "controller.decisions.clients.clients:check_owner",
-                'if client is not None and owner_of(client) not in ("", principal):',
+                'if client is not None and client.principal not in ("", principal):',
                 "if False:",
             ),
         ),

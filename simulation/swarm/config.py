@@ -46,13 +46,10 @@ left out for it.
 """
 NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns")
 """Faults that do not go with a recovery."""
-AUTHORIZER_SHARES = {(): 0.95, ("lower_features",): 0.5, ("newcomer",): 0.32}
-"""By which of these two the run would have had; if both, ``AUTHORIZER_ELSE``."""
-AUTHORIZER_ELSE = 0.05
-NOT_WITH_AUTHORIZER = ("newcomer", "lose_broker_disk", "lower_features")
-"""A broker that does not know its id has no certificate; and a level is not lowered below entries
-and clients that have owners.
-"""
+AUTHORIZER_SHARES = {False: 0.7, True: 0.2}
+"""By whether the run would have had a newcomer."""
+NOT_WITH_AUTHORIZER = ("newcomer", "lose_broker_disk")
+"""A broker that does not know its id has no certificate."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
 """Of no effect without the setting that goes with them."""
 DRAWN_BESIDE = {"removed_campaigns": ("change_voters", "lose_disk")}
@@ -241,19 +238,15 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
     builds = random.Random(f"{seed} swarm, builds")
     lowered = "lower_features" in config.faults
     if builds.random() < (LOWERED_SHARE if lowered else BUILDS_SHARE):
-        old = config.release_version == 1
-        level = builds.choice((1, 2, 3, 4) if old else (2, 3, 4, 4, 4))
         changes = {name: builds.uniform(0.4, 0.8) for name in ("change_build", "raise_features")}
         changes["whole_roll"] = FAULTS["whole_roll"].draw(builds)
-        release = 1 if old else level
         config = replace(
-            config, old_build=level, release_version=release, faults={**config.faults, **changes}
+            config, old_build=1, release_version=1, faults={**config.faults, **changes}
         )
     lost = random.Random(f"{seed} swarm, recovery")
     share = LOWERED_SHARE if lowered else RECOVERY_SHARE
     if lost.random() < share and not config.release_version and config.voters > 1:
-        # In that life voters come and go: whose copy is sound only the log knows. And leader epochs
-        # have ranges at the latest level alone.
+        # In that life voters come and go: whose copy is sound only the log knows.
         faults = {name: how for name, how in config.faults.items() if name not in NOT_RECOVERED}
         config = replace(config, recovery=True, faults=faults)
         if config.brokers:
@@ -271,12 +264,9 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with partitions that begin at the level of retention, and stay there: a third of
-    all.
-    """
+    """For clusters with partitions."""
     kept = random.Random(f"{seed} swarm, kept data").choice((0, 100, 100, 100, 400, 400, 100, 100))
-    lowered = config.release_version or config.old_build or "lower_features" in config.faults
-    if lowered or not (config.brokers and config.data_per_s):
+    if not (config.brokers and config.data_per_s):
         return config
     return replace(config, data_kept_bytes=kept)
 
@@ -290,30 +280,23 @@ def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with brokers that begin at the level of keys, and stay there. These are two of
-    five, and three of ten are recovered by hand: only there it shows what a lock is worth after
-    that.
+    """For clusters with brokers. Some are recovered by hand: only there it shows what a lock is
+    worth after that.
     """
     rng = random.Random(f"{seed} swarm, keepers")
     keepers, lockers = rng.choice((0, 2, 2, 3, 3)), rng.choice((2, 3))
-    lowered = config.release_version or config.old_build or "lower_features" in config.faults
-    if lowered or not config.brokers:
+    if not config.brokers:
         return config
     return replace(config, keepers=keepers, lockers=lockers)
 
 
 def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with brokers that begin at the level of access control entries, or are raised
-    to it.
-
-    Less often where it keeps away what others look at: no broker without an id comes then, and no
-    level is lowered.
+    """For clusters with brokers. Less often where it keeps away what others look at: no broker
+    without an id comes then.
     """
     rng = random.Random(f"{seed} swarm, authorizer")
-    missed = tuple(name for name in ("lower_features", "newcomer") if name in config.faults)
-    share = AUTHORIZER_SHARES.get(missed, AUTHORIZER_ELSE)
-    raised = not config.release_version or "raise_features" in config.faults
-    if rng.random() >= share or not config.brokers or not raised:
+    share = AUTHORIZER_SHARES["newcomer" in config.faults]
+    if rng.random() >= share or not config.brokers:
         return config
     return replace(
         config,
@@ -376,7 +359,7 @@ def draw_freely(seed: int) -> SwarmConfig:
         auto_join=rng.random() < 0.1,
         max_clients=rng.choice((0, 0, 0, 2)),
         faults={name: FAULTS[name].draw(rng) for name in names},
-        numbered_share=0.0 if old else rng.choice((0.0, 0.5, 1.0)),
+        numbered_share=rng.choice((0.0, 0.5, 1.0)),
         asks_share=rng.choice((0.0, 0.0, 0.5, 0.9)),
     )
     apart = random.Random(f"{seed} swarm, apart")

@@ -45,7 +45,7 @@ def principal_of(host: str, config: SwarmConfig) -> str:
     if host == FORGER:
         return "User:mallory"
     # Only a cluster that begins at a level with entries begins with hers.
-    return ROOT if host == WARDEN and not config.release_version else OPERATOR
+    return ROOT if host == WARDEN else OPERATOR
 
 
 def certificate_of_node(node_id: int) -> PeerIdentity:

@@ -386,10 +386,6 @@ class SimLogStore(SimStore):
         if len(self._vote_dones) == 1:
             self._later("write_vote", self._vote_written)
 
-    def keep_vote_in_place(self, in_place: bool) -> None:
-        """Nothing: a simulated vote has no form."""
-        self._check()
-
     def _vote_written(self) -> None:
         failure = self._disk.take_failure("write_vote")
         if failure is not None:

@@ -5,22 +5,23 @@ from __future__ import annotations
 from broker_log import LogMaker
 
 from broker.metadata.view import View
-from broker.service.api_versions import METADATA_KEY, ApiVersions
+from broker.service.api_versions import FETCH_KEY, ApiVersions
 from raftlog.wire.records.v1 import records_pb2 as rec
 
 ME = 7
 
 
 class Broker:
-    def __init__(self, highest: int = 3) -> None:
+    def __init__(self, highest: int = 2) -> None:
         self.view, self.log = View(ME, max_bytes=1 << 30), LogMaker()
         self.view.reset(0)
         self.versions = ApiVersions(
             self.view, (("metadata.version", 1, highest), ("lao.version", 0, 1))
         )
         self.log.leader()
-        self.log.append(rec.FeatureLevelRecord(name="lao.version", feature_level=1))
-        self.level(2)
+        for name in ("lao.version", "broker.heartbeat.version"):
+            self.log.append(rec.FeatureLevelRecord(name=name, feature_level=1))
+        self.level(1)
         self.log.unfence(ME, self.log.register(ME))
         self.apply()
 
@@ -36,9 +37,9 @@ class Broker:
         return self.versions.moved()
 
     def offered(self) -> tuple[int, int]:
-        """The highest version of Metadata, and the finalized level."""
+        """The highest version of Fetch, and the finalized level."""
         response = self.versions.response()
-        highest = next(api.max_version for api in response.api_keys if api.api_key == METADATA_KEY)
+        highest = next(api.max_version for api in response.api_keys if api.api_key == FETCH_KEY)
         return highest, next(
             (one.level for one in response.finalized_features if one.name == "metadata.version"), 0
         )
@@ -47,14 +48,14 @@ class Broker:
 def test_a_level_is_offered_when_lao_has_passed_its_record_and_not_when_it_is_applied() -> None:
     broker = Broker()
     assert not broker.tell(broker.log.last), "nobody was told anything else"
-    assert broker.offered() == (0, 2)
-    at = broker.level(3)
+    assert broker.offered() == (0, 1)
+    at = broker.level(2)
     broker.apply()
     assert not broker.versions.moved()
-    assert broker.offered() == (0, 2)
+    assert broker.offered() == (0, 1)
     assert not broker.tell(at - 1)
     assert broker.tell(at)
-    assert broker.offered() == (1, 3)
+    assert broker.offered() == (1, 2)
     assert not broker.versions.moved(), "once"
 
 
@@ -64,7 +65,7 @@ def test_what_changes_no_level_tells_nobody_anything() -> None:
     broker.log.config("a")
     broker.apply()
     assert not broker.tell(broker.log.last)
-    broker.level(2)
+    broker.level(1)
     broker.apply()
     assert not broker.tell(broker.log.last)
 
@@ -78,19 +79,19 @@ def test_before_lao_is_known_what_needs_no_level_is_offered_and_who_heard_that_i
 
 
 def test_no_more_is_offered_than_the_build_can_do() -> None:
-    broker = Broker(highest=2)
-    at = broker.level(3)
+    broker = Broker(highest=1)
+    at = broker.level(2)
     broker.apply()
     broker.tell(at)
-    assert broker.offered() == (0, 3)
+    assert broker.offered() == (0, 2)
 
 
 def test_a_level_that_is_lowered_is_told_too() -> None:
     broker = Broker()
-    at = broker.level(3)
-    broker.apply()
-    broker.tell(at)
     at = broker.level(2)
     broker.apply()
+    broker.tell(at)
+    at = broker.level(1)
+    broker.apply()
     assert broker.tell(at)
-    assert broker.offered() == (0, 2)
+    assert broker.offered() == (0, 1)

@@ -323,13 +323,13 @@ def test_when_other_levels_are_offered_each_connection_is_told_and_later_closed(
         await cluster.until(lambda: len(client.opened_at) == 1)
         for name in ("lao.version", "broker.heartbeat.version"):
             cluster.quorum.log.append(rec.FeatureLevelRecord(name=name, feature_level=1))
-        cluster.quorum.commit(rec.FeatureLevelRecord(name="metadata.version", feature_level=3))
+        cluster.quorum.commit(rec.FeatureLevelRecord(name="metadata.version", feature_level=2))
         await cluster.until(lambda: bool(client.known_lao))
         told_at = cluster.loop.time()
         levels = {
             one.name: one.level for one in client.known_lao[-1].api_versions.finalized_features
         }
-        assert levels["metadata.version"] == 3
+        assert levels["metadata.version"] == 2
         assert client.closed_at == [], "what is under way has its time"
         await cluster.until(lambda: len(client.closed_at) == 1, within_s=2.0)
         assert 0.6 < client.closed_at[0] - told_at < 0.8

@@ -484,7 +484,7 @@ def test_without_heartbeats_lao_counts_for_nothing_until_one_is_told_from_after_
     assert view.hear(1, log.last, log.end)
     assert view.repeatable is not None
     assert bool(view.heartbeats)
-    levels = {"metadata.version": 3, "lao.version": 0}
+    levels = {"metadata.version": 2, "lao.version": 0}
     log.append(
         *[rec.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()]
     )

@@ -243,13 +243,13 @@ def strict(at_least: int | None = None, *, timeout_ms: int = 0) -> pb.ReadOption
 
 
 class StrictBroker(Broker):
-    """One at metadata.version 3, with a lease until ``lease_s``."""
+    """One with a lease until ``lease_s``."""
 
     def __init__(self, *, applied: int = 10, told: int = 10, lease_s: float = 0.0) -> None:
         super().__init__(applied=3, told=None)
         self.log.append(
-            rec.FeatureLevelRecord(name="metadata.version", feature_level=3),
-            rec.FeatureLevelRecord(name="lao.version", feature_level=1),
+            rec.NoOpRecord(),
+            rec.NoOpRecord(),
         )
         self.view.apply(self.log.since(self.view.applied + 1), high_watermark=self.log.end)
         self.apply(applied)
@@ -259,15 +259,6 @@ class StrictBroker(Broker):
 
     def grant(self, lease_s: float, sent_at: float = 0.0) -> None:
         self.lease.answered(sent_at, int(lease_s * 1000), "")
-
-
-def test_a_strict_read_is_taken_as_soon_as_its_level_is_applied() -> None:
-    """Whoever offers strict reads does so by LAO: it has applied the level, and so has this broker,
-    which may not know it.
-    """
-    broker = StrictBroker(applied=4, told=3)
-    assert broker.view.tip.features["metadata.version"] == 3
-    assert broker.ask("r", strict()) is None, "it waits for a lease, and is not refused"
 
 
 def test_a_strict_read_is_answered_at_lao_while_the_lease_runs() -> None:
@@ -335,12 +326,6 @@ def test_what_a_strict_read_is_told_at_its_deadline() -> None:
     ]
     assert len(broker.gate) == 0
     assert broker.released(0.5) == []
-
-
-def test_below_their_level_strict_reads_are_refused_at_once() -> None:
-    with pytest.raises(ApiError) as error:
-        Broker().ask("r", strict())
-    assert (error.value.code, error.value.field) == (ErrorCode.UNSUPPORTED_VERSION, "read.mode")
 
 
 def test_a_broker_that_stops_refuses_strict_reads_at_once() -> None:

@@ -57,7 +57,6 @@ def test_info_says_that_a_copy_of_the_vote_is_damaged(raftlog: Raftlog, tmp_path
     directory = tmp_path / "data"
     format_storage(directory, NodeIdentity("C", 1, "d1"))
     vote = VoteFile(directory)
-    vote.keep_in_place(True)
     vote.write(VoteState(9, 2, "d2"))
     whole = raftlog("storage", "info", "-d", directory, "--json")
     assert (whole.json["vote_copy_damaged"], whole.err) == (False, "")

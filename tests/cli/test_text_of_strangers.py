@@ -105,7 +105,7 @@ class Planted:
         self.identity = SimpleNamespace(cluster_id="c", generation=0)
         messages: list[Any] = [
             pb.LeaderChangeRecord(leader_id=1, voters=[1]),
-            pb.FeatureLevelRecord(name="metadata.version", feature_level=4),
+            pb.FeatureLevelRecord(name="metadata.version", feature_level=2),
             pb.RegisterBrokerRecord(
                 broker_id=7,
                 broker_epoch=2,

@@ -1,12 +1,8 @@
 """One cluster of two builds: every node is upgraded, rolled back and upgraded again under writes;
 then the feature is raised.
 
-Run it against a real other build, for instance the release before::
-
-    git worktree add ../before <commit> && (cd ../before && scripts/setup)
-    .venv/bin/python tests/cluster/mixed_builds.py ../before/.venv/bin/raftlog
-
-It prints what it has seen, and ends with an error if a promise is broken.
+Run it against a real other build: ``.venv/bin/python tests/cluster/mixed_builds.py RAFTLOG``. It
+prints what it has seen, and ends with an error if a promise is broken.
 """
 
 from __future__ import annotations
@@ -198,6 +194,18 @@ async def _refused(cluster: MixedCluster, name: str, say: Say) -> None:
     await asyncio.to_thread(cluster.wait_ready, [name], 60)
 
 
+async def _lowered(cluster: MixedCluster, name: str, say: Say) -> None:
+    """The level is lowered. A node of the other build stops as before: the log holds the record
+    that raised the level.
+    """
+    level = f"metadata.version={LATEST_METADATA_VERSION - 1}"
+    at = ("--bootstrap-controller", cluster.bootstrap_controllers)
+    lowered = await asyncio.to_thread(raftlog, "cluster", "features", "downgrade", level, *at)
+    assert lowered.code == 0, lowered.err
+    assert "warning: metadata.version goes from" in lowered.err
+    await _refused(cluster, name, say)
+
+
 async def runbook(cluster: MixedCluster, say: Say) -> None:
     """The steps of docs/operations.md, Upgrade and rollback, with one node rolled back between."""
     names = [node.name for node in cluster.controllers]
@@ -216,9 +224,11 @@ async def runbook(cluster: MixedCluster, say: Say) -> None:
         await load.more(WRITES)
         await _refused(cluster, names[2], say)
         await load.more(WRITES)
+        await _lowered(cluster, names[2], say)
+        await load.more(WRITES)
         await load.stop()
         acknowledged = dict(load.acknowledged)
-    await _holds_all(cluster, acknowledged, LATEST_METADATA_VERSION)
+    await _holds_all(cluster, acknowledged, LATEST_METADATA_VERSION - 1)
 
 
 def live(

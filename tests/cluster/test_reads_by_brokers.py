@@ -23,12 +23,12 @@ from cluster_kit import (
     setting,
     until_true,
 )
-from mixed_builds import MixedCluster, pinned
+from mixed_builds import PINNED, MixedCluster
 
 from raftlog.client.broker_client import BrokerClient
 from raftlog.errors import ApiError
 from raftlog.local.cluster import LocalCluster
-from raftlog.metadata.versions import STRICT_READS
+from raftlog.metadata.versions import LATEST_METADATA_VERSION, METADATA_VERSION
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
@@ -213,21 +213,24 @@ def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(
     """A broker of the build before and one of this; both of this; the level is raised while the
     client reads at both in turn.
     """
-    mixed = MixedCluster(
-        tmp_path / "c", pinned(STRICT_READS - 1), controllers=1, brokers=2, settings=SETTINGS
-    )
+    mixed = MixedCluster(tmp_path / "c", PINNED, controllers=1, brokers=2, settings=SETTINGS)
     mixed.generate()
     old, new = (node.name for node in mixed.brokers)
 
     async def test() -> None:
-        modes: list[int] = []
+        told: list[int] = []
         async with brokers_of(mixed) as client, controllers_of(mixed) as writer:
+
+            async def level() -> int:
+                offered = await client.api_versions(PATIENCE_S)
+                return next(
+                    one.level for one in offered.finalized_features if one.name == METADATA_VERSION
+                )
 
             async def read_until(done: asyncio.Event) -> None:
                 while not done.is_set():
-                    mode = await client.strongest_mode(PATIENCE_S)
-                    modes.append(mode)
-                    await client.read(value("k"), mode=mode, timeout_s=PATIENCE_S)
+                    told.append(await level())
+                    await client.read(value("k"), mode=broker_pb2.STRICT, timeout_s=PATIENCE_S)
 
             async def reading(work: Any) -> Any:
                 done = asyncio.Event()
@@ -243,27 +246,27 @@ def test_two_builds_and_a_client_that_takes_what_is_new_without_a_failed_call(
                     "cluster",
                     "features",
                     "upgrade",
-                    f"metadata.version={STRICT_READS}",
+                    f"metadata.version={LATEST_METADATA_VERSION}",
                     "--bootstrap-controller",
                     mixed.bootstrap_controllers,
                 )
 
             refused = await reading(asyncio.to_thread(raise_level))
             assert refused.code != 0, refused
-            assert "knows metadata.version from 1 to 2, not 3" in refused.err
+            assert "knows metadata.version from 1 to 1, not 2" in refused.err
             await reading(asyncio.to_thread(mixed.change, old, to_other=False))
             await asyncio.to_thread(mixed.wait_ready, [old, new], PATIENCE_S)
-            assert set(modes) == {broker_pb2.REPEATABLE}
+            assert set(told) == {1}
             raised = await reading(asyncio.to_thread(raise_level))
             assert raised.code == 0, raised.err
             await writer.call(setting("k", "1"), acks=VISIBLE, timeout_s=PATIENCE_S)
 
-            async def strict() -> bool:
-                return await client.strongest_mode() == broker_pb2.STRICT
+            async def heard() -> bool:
+                return await level() == LATEST_METADATA_VERSION
 
-            await until_true(strict, "the client has heard of the level")
+            await until_true(heard, "the client has heard of the level")
             await reading(asyncio.sleep(1.0))
-            assert modes[-1] == broker_pb2.STRICT
+            assert told[-1] == LATEST_METADATA_VERSION
 
     try:
         mixed.of_other.discard(new)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import sys
 import urllib.request
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,17 @@ from pathlib import Path
 import pytest
 from cluster_kit import PATIENCE_S, raftlog, says, until, until_true
 from data_kit import SETTINGS, TOPIC, DataWorld, Load, clients_of, in_sync, nothing_is_lost
+from mixed_builds import MixedCluster
 
 from raftlog.local.cluster import LocalCluster, Node
 from raftlog.metadata.leader_epochs import EPOCHS_PER_RECOVERY
 
+WITHOUT_EPOCH_FLOOR = """
+from controller.state import epoch_floor
+epoch_floor.first_leader_epoch = lambda recoveries: 0
+from raftlog.cli.main import main
+main()
+"""
 PARTITIONS = 3
 
 
@@ -143,15 +151,15 @@ def test_partitions_serve_again_whatever_elections_were_forgotten(tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised(
+def test_partitions_that_are_not_led_say_so_everywhere_until_their_epochs_are_raised(
     tmp_path: Path,
 ) -> None:
-    cluster = LocalCluster(tmp_path / "c", controllers=1, brokers=2, settings=SETTINGS)
-    cluster.generate()
+    """By a controller that leaves the leader epochs as the recovery found them, at first."""
+    other = [sys.executable, "-c", WITHOUT_EPOCH_FLOOR]
+    cluster = MixedCluster(tmp_path / "c", other, controllers=1, brokers=2, settings=SETTINGS)
+    LocalCluster.generate(cluster)
     (controller,) = cluster.controllers
-    shutil.rmtree(cluster.data_path(controller.name))
-    config = cluster.config_path(controller.name)
-    assert raftlog("storage", "format", "-c", config, "--release-version", 4).code == 0
+    cluster.of_other.add(controller.name)
     at, servers = (
         ("--bootstrap-controller", controller.endpoint),
         ("--bootstrap-server", cluster.bootstrap_servers),
@@ -217,8 +225,7 @@ def test_partitions_that_are_not_led_say_so_everywhere_until_the_level_is_raised
                 " lead it",
             )
 
-        raised = raftlog("cluster", "features", "upgrade", "metadata.version=5", *at)
-        assert raised.code == 0, raised.err
+        cluster.change(controller.name, to_other=False)
         cluster.wait_ready(names, PATIENCE_S)
         for partition in (0, 1):
             assert (

@@ -106,7 +106,7 @@ class Cell:
         self.settings = settings or ControllerSettings()
         self.hold_commits = False
         base = image or Image()
-        self.log = EpochLog(epoch, base.offset + 1, base, unknown(base.offset + 1, 0))
+        self.log = EpochLog(epoch, base.offset + 1, base, unknown(base.offset + 1))
         self.pending, self.lao = self.log.pending, self.log.lao
         self._fold([record(pb.LeaderChangeRecord(leader_id=1, voters=[1], granting_voters=[1]))])
         state = ControllerState(

@@ -6,16 +6,13 @@ from typing import Any
 
 import pytest
 from deciding import Cell
-from test_features import Quorum, cell, update
 
 from controller.decisions import acls
-from controller.decisions.quorum.features import SAFE_DOWNGRADE
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.acls import AclOperation, AclPermission, AclResourceType, PatternType
-from raftlog.metadata.records import RecordType, record
+from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
-from raftlog.wire.records.v1 import records_pb2 as pb
 
 ENTRY: dict[str, Any] = {
     "resource_type": 2, "resource_name": "orders", "pattern_type": 3, "principal": "User:alice",
@@ -179,18 +176,6 @@ def test_what_costs_more_than_its_number_has_bounds_of_its_own(
     assert [one.error.error_code for one in results] == [0, ErrorCode.POLICY_VIOLATION, 0]
 
 
-def test_below_its_level_there_are_no_entries() -> None:
-    stage = Cell(settings=ControllerSettings(bootstrap_metadata_version=6))
-    for request in (
-        create({}),
-        delete({}),
-        rpc.DescribeAclsRequest(filter=rpc.AccessControlEntryFilter(**ANY)),
-    ):
-        error = stage.decide(request).error
-        assert error is not None
-        assert error.code == ErrorCode.UNSUPPORTED_VERSION
-
-
 def test_a_cluster_begins_with_its_administrators() -> None:
     stage = Cell(settings=ControllerSettings(bootstrap_super_users=("User:root",)))
     found = stage.send(rpc.DescribeAclsRequest(filter=rpc.AccessControlEntryFilter(**ANY))).entries
@@ -198,22 +183,3 @@ def test_a_cluster_begins_with_its_administrators() -> None:
     assert {(one.principal, one.operation, one.permission_type) for one in found} == {
         ("User:root", AclOperation.ALL, AclPermission.ALLOW)
     }
-    old = ControllerSettings(bootstrap_super_users=("User:root",), bootstrap_metadata_version=6)
-    assert len(Cell(settings=old).pending.snapshot().acls) == 0
-
-
-def test_the_level_is_not_lowered_below_entries_or_owned_clients() -> None:
-    stage = cell(Quorum({1: 7, 2: 7, 3: 7}), level=7)
-    lower = update(("metadata.version", 6), kind=SAFE_DOWNGRADE)
-    assert stage.decide(lower).error is None
-    stage.send(create({}))
-    error = stage.decide(lower).error
-    assert error is not None
-    assert "1 access control entries are set" in error.message
-    stage.send(delete({}))
-    assert stage.decide(lower).error is None
-    stage._fold([record(pb.OpenClientRecord(name="n", principal="User:alice"))])
-    stage.commit()
-    error = stage.decide(lower).error
-    assert error is not None
-    assert f"belong to a principal, the first is {stage.pending.offset}" in error.message

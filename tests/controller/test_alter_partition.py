@@ -188,7 +188,7 @@ def test_epoch_minus_1_skips_the_epoch_check_until_every_broker_knows_epochs(sta
     result = stage.result(proposal)
     assert result.error_code == ErrorCode.INELIGIBLE_REPLICA
     assert "not -1" in result.error_message
-    stage.cell._fold([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=2))])
+    stage.cell._fold([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=1))])
     assert stage.result(proposal).error_code == 0
 
 

@@ -751,8 +751,3 @@ def test_who_wants_an_id_has_none(cell: Ids) -> None:
     cell.refused(
         cell.wanted("new", asking_for_s=-1.0), ErrorCode.INVALID_REQUEST, "id_wanted.asking_for_ms"
     )
-
-
-def test_below_the_level_there_are_no_ids_to_be_had() -> None:
-    cell = Ids(brokers=0, settings=ControllerSettings(bootstrap_metadata_version=2))
-    cell.refused(cell.wanted("new"), ErrorCode.UNSUPPORTED_VERSION, "")

@@ -10,7 +10,7 @@ from controller.decisions.clients.clients import CHECK_INTERVAL_S, IDLE, TOO_MAN
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import WINDOW
-from raftlog.metadata.entities import OwnedClient
+from raftlog.metadata.entities import Client
 from raftlog.metadata.records import RecordType, record
 from raftlog.wire.common.v1.common_pb2 import ClientIdentity
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -145,19 +145,6 @@ def test_a_delayed_attempt_of_a_closed_number_is_not_executed() -> None:
     assert writer.error(1, body=delete) == (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "client.sequence")
 
 
-def test_below_the_level_there_are_no_clients() -> None:
-    cell = Cell(settings=ControllerSettings(bootstrap_metadata_version=1))
-    for message in (rpc.OpenClientRequest(), rpc.CloseClientRequest(client_id=1)):
-        decision = cell.decide(message)
-        assert decision.error is not None
-        assert decision.error.code == ErrorCode.UNSUPPORTED_VERSION
-    request = envelope(WRITE)
-    request.client.sequence = 1
-    error = cell.decide_request(request).error
-    assert error is not None
-    assert error.code == ErrorCode.UNSUPPORTED_VERSION
-
-
 def test_a_name_is_bounded() -> None:
     error = Cell().decide(rpc.OpenClientRequest(name="x" * 250)).error
     assert error is not None
@@ -185,7 +172,7 @@ def test_the_longest_idle_goes_when_there_are_too_many() -> None:
 
 def test_nobody_loses_a_client_because_somebody_else_opens_many() -> None:
     clients = [
-        OwnedClient(number, "c", number, 1, who)
+        Client(number, "c", number, 1, who)
         for number, who in enumerate(["User:a", "User:b", "User:b", "User:b", "User:c"])
     ]
     assert [one.id for one in too_many(clients, 1)] == [1]

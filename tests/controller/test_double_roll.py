@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from deciding import Cell, registration
-from test_features import Quorum, refused, update
+from test_features import refused, update
 
-from controller.decisions.quorum.features import SAFE_DOWNGRADE, UPGRADE
+from controller.decisions.quorum.features import SAFE_DOWNGRADE
 from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
@@ -21,7 +21,7 @@ HEARTBEATS, LAO = "broker.heartbeat.version", "lao.version"
 OFF = update((HEARTBEATS, 0), (LAO, 0), kind=SAFE_DOWNGRADE)
 ON = update((HEARTBEATS, 1), (LAO, 1))
 ONLY_METADATA = [
-    pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=9)
+    pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=2)
 ]
 
 
@@ -32,12 +32,12 @@ def rolled_back(brokers: int = 3, **fields: Any) -> Cell:
     return cell
 
 
-def test_a_new_cluster_begins_with_heartbeats_and_an_old_log_stays_as_it_is() -> None:
-    assert Cell(0).pending.features[HEARTBEATS] == 1
-    old = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=2))
-    assert HEARTBEATS not in old.pending.features
-    old.now += 9.1
-    assert len(old.due()) == 1, "brokers of such a log have always been fenced for silence"
+@pytest.mark.parametrize("level", [1, 2])
+def test_new_cluster_begins_with_heartbeats_at_each_metadata_version(level: int) -> None:
+    cell = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=level))
+    assert [cell.pending.features[name] for name in (HEARTBEATS, LAO)] == [1, 1]
+    cell.now += 9.1
+    assert len(cell.due()) == 1, "its brokers are fenced for silence"
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -51,6 +51,16 @@ def test_without_heartbeats_a_broker_is_active_from_its_registration_on(version:
     cell.now += 3600
     assert cell.due() == []
     assert cell.broker(7).active
+
+
+def test_controlled_shutdown_does_not_wait_for_a_legacy_broker() -> None:
+    cell = rolled_back(2)
+    cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
+    cell.due()
+    cell.create_on((1, 2))
+    cell.beat(1, want_shut_down=True)
+    cell.beat(2)
+    assert cell.beat(1, want_shut_down=True).should_shut_down
 
 
 def test_a_legacy_broker_is_refused_once_heartbeats_are_in_force() -> None:
@@ -235,35 +245,10 @@ def test_a_new_controller_knows_who_joined_without_being_caught_up(way: str) -> 
     assert later.lao.lao == start
 
 
-@pytest.mark.parametrize(
-    ("request_", "level", "says", "field"),
-    [
-        (
-            update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE),
-            3,
-            "lao.version 1 rests on the brokers' heartbeats: lower it",
-            0,
-        ),
-        (update((HEARTBEATS, 1)), 2, f"{HEARTBEATS} 1 needs metadata.version 3", 0),
-        (
-            update(("metadata.version", 2), kind=SAFE_DOWNGRADE),
-            3,
-            f"{HEARTBEATS} 1 needs metadata.version 3",
-            0,
-        ),
-    ],
-)
-def test_levels_that_rest_on_each_other(
-    request_: rpc.UpdateFeaturesRequest, level: int, says: str, field: int
-) -> None:
-    cell = Cell(
-        0,
-        settings=ControllerSettings(bootstrap_metadata_version=level),
-        quorum=Quorum({1: 3, 2: 3, 3: 3}),
-    )
-    message, where = refused(cell, request_)
-    assert says in message
-    assert where == f"updates[{field}].max_version_level"
+def test_heartbeats_are_not_lowered_beside_lao() -> None:
+    message, where = refused(Cell(0), update((HEARTBEATS, 0), kind=SAFE_DOWNGRADE))
+    assert "lao.version 1 rests on the brokers' heartbeats: lower it" in message
+    assert where == "updates[0].max_version_level"
 
 
 def test_lao_cannot_be_raised_without_heartbeats() -> None:
@@ -271,36 +256,6 @@ def test_lao_cannot_be_raised_without_heartbeats() -> None:
     assert "raise broker.heartbeat.version to 1" in refused(cell, update((LAO, 1)))[0]
     cell.send(update((HEARTBEATS, 1)))
     cell.send(update((LAO, 1)))
-
-
-def test_heartbeats_do_not_end_by_the_way() -> None:
-    """A log raised from metadata.version 2 names no level of heartbeats: LAO alone says that they
-    are in force.
-    """
-    quorum = Quorum({1: 3, 2: 3, 3: 3})
-    cell = Cell(1, settings=ControllerSettings(bootstrap_metadata_version=2), quorum=quorum)
-    cell.send(update(("metadata.version", 3), kind=UPGRADE))
-    cell.now += 9.1
-    assert len(cell.due()) == 1
-    message, _ = refused(cell, update((LAO, 0), kind=SAFE_DOWNGRADE))
-    assert message.startswith("this would end the brokers' heartbeats")
-    cell.send(OFF)
-    assert not cell.due()
-
-
-def test_back_to_a_build_before_everybody_must_heartbeat() -> None:
-    quorum = Quorum({1: 3, 2: 3, 3: 3})
-    cell = rolled_back(1, quorum=quorum)
-    cell.send(registration(7, registration_version=0, features=ONLY_METADATA))
-    cell.due()
-    mapped = [rpc.HostnameAlteration(hostname=name) for name in ("host-1", "host-7")]
-    cell.send(rpc.AlterHostnamesRequest(alterations=mapped))
-    down = update(("metadata.version", 2), kind=SAFE_DOWNGRADE)
-    assert "broker 7 has a legacy registration" in refused(cell, down)[0]
-    cell.send(rpc.UnregisterBrokerRequest(broker_id=7))
-    cell.send(down)
-    cell.now += 9.1
-    assert len(cell.due()) == 1
 
 
 def test_validate_only_tells_what_would_be_refused() -> None:

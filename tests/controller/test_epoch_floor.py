@@ -9,20 +9,17 @@ from itertools import pairwise
 import pytest
 from deciding import Cell, registration
 
-from controller.decision import Write
-from controller.settings import ControllerSettings
 from controller.state.batched_changes import MAX_RAISED, RETRY_S
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.image import Image
 from raftlog.metadata.leader_epochs import EPOCHS_PER_RECOVERY, MAX_RECOVERIES, first_leader_epoch
-from raftlog.metadata.records import record
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
-def taken_back(partitions: int = 3, *, level: int = 0) -> Image:
+def taken_back(partitions: int = 3) -> Image:
     """What a recovery found: three brokers, a topic, one of its partitions without a leader."""
-    cell = Cell(settings=ControllerSettings(bootstrap_metadata_version=level))
+    cell = Cell()
     cell.send(
         rpc.CreateTopicsRequest(
             topics=[rpc.CreatableTopic(name="t", num_partitions=partitions, replication_factor=2)]
@@ -249,18 +246,6 @@ def test_what_is_gone_or_was_raised_meanwhile_is_passed_over() -> None:
     cell.send(rpc.DeleteTopicsRequest(names=["t"]))
     assert cell.decider.due.begin_generation() is None
     assert cell.send(registration(1)).broker_epoch >= 0
-
-
-def test_below_level_5_nothing_is_raised_until_the_level_is() -> None:
-    before = taken_back(level=4)
-    cell = successor(before, 1)
-    assert leader_epochs(cell) == {0}
-    assert cell.send(registration(1)).broker_epoch >= 0, (
-        "what cannot be helped keeps nobody waiting"
-    )
-    cell.propose(Write([record(pb.FeatureLevelRecord(name="metadata.version", feature_level=5))]))
-    cell.due()
-    assert leader_epochs(cell) == {EPOCHS_PER_RECOVERY}
 
 
 @pytest.mark.parametrize("generation", [MAX_RECOVERIES, MAX_RECOVERIES + 1, 2**40])

@@ -8,7 +8,6 @@ import pytest
 from deciding import Cell
 
 from controller.decisions.clients import export_cursors
-from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.records import RecordType
@@ -153,9 +152,3 @@ def test_there_are_so_many_at_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
     results = at.send(alter({"name": "b"}, {"name": "c", "end_offset": 1})).results
     assert not any(one.HasField("error") for one in results)
     assert ends(at) == {"a": 1, "c": 1}
-
-
-def test_below_the_level_nothing_is_written_and_nothing_is_answered() -> None:
-    at = cell(settings=ControllerSettings(bootstrap_metadata_version=3))
-    for request in (rpc.ListExportCursorsRequest(), alter({"name": "a", "end_offset": 1})):
-        at.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")

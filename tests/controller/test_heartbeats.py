@@ -301,15 +301,6 @@ def test_a_broker_that_is_offered_leaderships_again_while_it_stops_gives_them_aw
     assert {cell.partition(cell.pending.topic_ids["u"], index).leader for index in range(4)} == {2}
 
 
-def test_controlled_shutdown_does_not_wait_for_a_legacy_broker() -> None:
-    cell = Cell(brokers=2, settings=ControllerSettings(bootstrap_metadata_version=2))
-    cell.join(3, registration_version=0)
-    cell.create_on((1, 2))
-    _stopping(cell, 1)
-    cell.beat(2)
-    assert _stopping(cell, 1).should_shut_down
-
-
 def test_nothing_is_remembered_of_a_decision_that_was_not_proposed() -> None:
     cell = Cell(brokers=2)
     cell.create_on((1, 2))

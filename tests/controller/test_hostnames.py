@@ -10,7 +10,6 @@ from deciding import Cell, registration
 from controller.decision import Write
 from controller.decisions.brokers import hostnames
 from controller.decisions.brokers.hostnames import COLLECT_INTERVAL_S, COLLECT_MAX
-from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.causes import HostnameCause
 from raftlog.metadata.records import RecordType, record
@@ -70,14 +69,6 @@ def test_a_process_that_moves_takes_its_mapping_along() -> None:
         RecordType.HOSTNAME,
     ]
     assert mapped(cell) == {"g": 4, "h": 4}
-
-
-def test_below_the_level_nothing_is_written_and_nothing_is_answered() -> None:
-    cell = Cell(brokers=0, settings=ControllerSettings(bootstrap_metadata_version=2))
-    decision = cell.propose(cell.decide(registration(4)))
-    assert [one.type for one in decision.records] == [RecordType.REGISTER_BROKER]
-    for request in (rpc.ListHostnamesRequest(), alter({"hostname": "h", "broker_id": 1})):
-        cell.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")
 
 
 def test_list_shows_where_each_broker_is() -> None:

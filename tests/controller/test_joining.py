@@ -82,7 +82,7 @@ def test_what_a_leader_asks_of_itself_it_asks_in_its_own_name() -> None:
 BOTH = "SSL://c4:2,PLAINTEXT://c4:1"
 
 
-def test_a_voter_tells_all_its_listeners_where_the_set_may_name_them() -> None:
+def test_a_voter_tells_all_its_listeners() -> None:
     node = replace(ME, endpoint=BOTH)
     there = Voter(4, "c4:1", "d4")
     asked = wish(seen(there, role="follower"), node, auto_join=False)
@@ -92,18 +92,3 @@ def test_a_voter_tells_all_its_listeners_where_the_set_may_name_them() -> None:
     joining = wish(seen(), node, auto_join=True)
     assert isinstance(joining, rpc.AddRaftVoterRequest)
     assert joining.endpoint == BOTH
-
-
-def test_below_that_level_it_stays_where_it_is_known_if_it_still_listens_there() -> None:
-    """The others dial what the set names as they dial each other: another port might be one with
-    TLS.
-    """
-    node = replace(ME, endpoint=BOTH)
-    for known, wanted in (("c4:1", None), ("c4:2", None), ("gone:9", "c4:2")):
-        asked = wish(
-            seen(Voter(4, known, "d4"), role="follower"), node, auto_join=False, several=False
-        )
-        assert (asked and asked.endpoint) == wanted
-    joining = wish(seen(), node, auto_join=True, several=False)
-    assert isinstance(joining, rpc.AddRaftVoterRequest)
-    assert joining.endpoint == "c4:2"

@@ -62,10 +62,10 @@ class Quorum:
 
 
 class Members(Cell):
-    def __init__(self, *, version: int = 2, static: bool = False) -> None:
+    def __init__(self, *, static: bool = False) -> None:
         self.quorum = Quorum()
         super().__init__(0, quorum=self.quorum, bootstrap=False)
-        levels = (("metadata.version", version), ("lao.version", 1))
+        levels = (("metadata.version", 2), ("lao.version", 1), ("broker.heartbeat.version", 1))
         self.propose(
             Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels])
         )
@@ -141,19 +141,12 @@ def test_a_set_that_names_its_directories_waits_for_nobody() -> None:
     assert cell.changed(first) == {1: "d1"}
 
 
-def test_below_level_2_the_set_stays_static() -> None:
-    cell = Members(version=1, static=True)
-    assert cell.due() == []
-    for request in ALL:
-        cell.refused(request, ErrorCode.UNSUPPORTED_VERSION, "")
-
-
 def test_the_first_set_waits_for_a_record_of_this_epoch_to_be_committed() -> None:
     quorum = Quorum()
     cell = Cell(0, quorum=quorum, bootstrap=False)
     cell.log.committed = msgspec.structs.replace(cell.log.committed, offset=-1)
     cell.hold_commits = True
-    levels = (("metadata.version", 2), ("lao.version", 1))
+    levels = (("metadata.version", 2), ("lao.version", 1), ("broker.heartbeat.version", 1))
     cell.propose(Write([record(pb.FeatureLevelRecord(name=n, feature_level=v)) for n, v in levels]))
     assert cell.due() == []
     for request in ALL:
@@ -307,14 +300,10 @@ def test_a_voter_moves() -> None:
     assert same.records == []
 
 
-def test_a_voter_has_several_listeners_where_every_build_can_dial_them() -> None:
+def test_a_voter_has_several_listeners() -> None:
     both = "SSL://c2:2,PLAINTEXT://c2:1"
-    below = Members(version=6)
-    for request in (update(2, both), add(endpoint=both)):
-        below.quorum.observers = [replica(4, version=7)]
-        below.refused(request, ErrorCode.UNSUPPORTED_VERSION, "endpoint")
-    cell = Members(version=7)
-    cell.quorum.observers = [replica(4, version=7)]
+    cell = Members()
+    cell.quorum.observers = [replica(4)]
     for request, endpoints in (
         (update(2, both), ["c1:1", both, "c3:1"]),
         (add(endpoint=both), ["c1:1", "c2:1", "c3:1", both]),

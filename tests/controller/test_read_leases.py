@@ -11,8 +11,6 @@ from deciding import Cell, registration
 
 from controller.state.leases import LEASE_SHARE, ReadLeases
 from raftlog.errors import ErrorCode
-from raftlog.quorum.core import QuorumDescription
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -111,17 +109,6 @@ def test_a_fenced_broker_and_one_about_to_be_unfenced_get_none() -> None:
     assert ask(cell, 2).read_lease_ms == 0, (
         "the reply that unfences it waits for the commit, but its image is one of those"
     )
-
-
-def test_below_its_level_there_are_none() -> None:
-    cell = Cell(brokers=0, bootstrap=False)
-    cell.settings = type(cell.settings)(bootstrap_metadata_version=2)
-    cell.decider.state.settings = cell.settings
-    cell.due()
-    cell.join(1)
-    reply = ask(cell, 1)
-    assert reply.read_lease_ms == 0
-    assert "metadata.version is 2" in reply.read_lease_refusal
 
 
 def test_a_stuck_broker_is_fenced_when_its_lease_has_ended_and_gets_no_other() -> None:
@@ -243,56 +230,3 @@ def test_a_process_that_stops_leaves_whatever_lease_it_had() -> None:
     ask(cell, 1)
     assert cell.beat(1, want_shut_down=True).should_shut_down
     assert cell.broker(1).fenced
-
-
-DOWN_TO_2 = rpc.UpdateFeaturesRequest(
-    updates=[
-        rpc.FeatureUpdate(name=name, max_version_level=level, upgrade_type=2)
-        for name, level in (("metadata.version", 2), ("broker.heartbeat.version", 0))
-    ]
-)
-
-
-def with_voters(now: float) -> QuorumDescription:
-    return QuorumDescription("leader", 1, 1, 1, 0, 9, 9, 9, 0, (), (), (Voter(1, "h1:1"),), 100)
-
-
-def without_hostnames() -> Cell:
-    cell = Cell(brokers=2, quorum=with_voters)
-    mapped = [rpc.HostnameAlteration(hostname=f"host-{broker_id}") for broker_id in (1, 2)]
-    cell.send(rpc.AlterHostnamesRequest(alterations=mapped))
-    all_beat(cell, seconds=SESSION_S + 1)
-    return cell
-
-
-def test_strict_reads_end_when_all_leases_have_ended_and_nobody_gets_another_meanwhile() -> None:
-    """[a program of the level before takes over, and unregisters a broker that holds a lease]"""
-    cell = without_hostnames()
-    assert ask(cell, 1).read_lease_ms == LEASE_MS
-    ends_at = cell.decider.state.read_leases.ends_at(1)
-    cell.now += 2.0
-    decision = cell.propose(cell.decide(DOWN_TO_2))
-    assert (decision.records, decision.decide_again_at) == ([], ends_at)
-    for broker_id in (1, 2):
-        assert "metadata.version to be lowered" in ask(cell, broker_id).read_lease_refusal
-    cell.now = ends_at
-    ask(cell, 2)
-    decision = cell.propose(cell.decide(DOWN_TO_2))
-    assert decision.error is None
-    assert cell.pending.features["metadata.version"] == 2
-
-
-def test_a_level_that_nobody_reads_strictly_under_is_lowered_at_once() -> None:
-    cell = without_hostnames()
-    assert cell.decide(DOWN_TO_2).records
-
-
-def test_asking_what_a_lower_level_would_mean_stops_no_renewals() -> None:
-    cell = without_hostnames()
-    ask(cell, 1)
-    ask_only = rpc.UpdateFeaturesRequest()
-    ask_only.CopyFrom(DOWN_TO_2)
-    ask_only.validate_only = True
-    decision = cell.propose(cell.decide(ask_only))
-    assert decision.body is not None
-    assert ask(cell, 1).read_lease_ms == LEASE_MS

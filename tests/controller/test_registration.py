@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
-from controller.settings import ControllerSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -93,19 +92,6 @@ def test_the_checks_come_in_kafkas_order() -> None:
         registration(1, "another", **bad), ErrorCode.DUPLICATE_BROKER_REGISTRATION, "broker_id"
     )
     cell.refused(registration(2, "another", **bad), ErrorCode.UNSUPPORTED_VERSION, "features")
-
-
-def test_a_legacy_broker_need_not_know_of_lao() -> None:
-    """In a log of before metadata.version 3: it heartbeats, and reports nothing."""
-    cell = Cell(brokers=0, settings=ControllerSettings(bootstrap_metadata_version=2))
-    only_metadata = [
-        pb.FeatureRange(name="metadata.version", min_supported_version=1, max_supported_version=9)
-    ]
-    cell.refused(registration(1, features=only_metadata), ErrorCode.UNSUPPORTED_VERSION, "features")
-    cell.register(1, features=only_metadata, registration_version=0)
-    assert not cell.beat(1, current_metadata_offset=0).is_fenced
-    assert cell.lao.lao == -1
-    assert "1" in cell.lao.unknown_reason
 
 
 def test_the_same_process_gets_the_same_epoch_and_writes_nothing() -> None:

@@ -148,7 +148,7 @@ class Stage:
             self.images += 1
             return image(offset, **fields)
 
-        self.snapshots.tick(now, state_bytes, made, unknown(offset + 1, 0))
+        self.snapshots.tick(now, state_bytes, made, unknown(offset + 1))
         return self.replica.snapshots.writing is not None
 
     def holding(self) -> int:
@@ -177,15 +177,6 @@ def test_one_is_taken_when_enough_was_applied_and_then_it_counts_anew() -> None:
     assert not stage.tick(1.3, 20)
     stage.snapshots.applied(1)
     assert stage.tick(1.4, 20)
-
-
-def test_none_below_metadata_version_2_and_at_once_when_it_is_raised() -> None:
-    stage = Stage()
-    stage.snapshots.applied(5000)
-    for tenth in range(50):
-        assert not stage.tick(tenth / 10, 10, level=1)
-    assert stage.images <= 6, "an image is not made at every tick for nothing"
-    assert stage.tick(6.5, 11, level=2)
 
 
 def test_none_of_what_has_one_already() -> None:
@@ -263,7 +254,7 @@ def test_retention_asks_the_committed_image_for_export_cursors() -> None:
     cursor = pb.ExportCursorRecord(name="nightly", end_offset=15)
     made.apply_batch([record(cursor)], base_offset=30, epoch=1, timestamp_ms=0)
     committed = made.snapshot()
-    stage.snapshots.tick(RETENTION_EVERY_S + 2, 0, lambda: committed, unknown(31, 0))
+    stage.snapshots.tick(RETENTION_EVERY_S + 2, 0, lambda: committed, unknown(31))
     assert stage.replica.advanced == []
     assert stage.holding() == 1
     stage.tick(2 * RETENTION_EVERY_S + 2, 31)

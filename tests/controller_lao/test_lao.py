@@ -538,7 +538,7 @@ def level(name: str, level: int) -> Record:
 
 def test_below_its_feature_level_lao_is_unknown_and_it_does_not_go_back() -> None:
     levels = [
-        level("metadata.version", 3),
+        level("metadata.version", 2),
         level("broker.heartbeat.version", 1),
         level("lao.version", 1),
     ]

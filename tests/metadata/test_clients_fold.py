@@ -57,6 +57,7 @@ class ClientsModel:
         self.clients[client_id] = {
             "id": client_id,
             "name": f"c{client_id}",
+            "principal": "",
             "last_write_ms": self.time,
             "all_below_done": 1,
             "results": {},

@@ -23,7 +23,7 @@ from log_history import LogHistory
 
 @pytest.fixture(scope="module")
 def history() -> LogHistory:
-    history = LogHistory(61, metadata_version=8).run(600)
+    history = LogHistory(61).run(600)
     client = history.open_client()
     for number in range(5):
         change = pb.ConfigRecord(resource_type=2, resource_name="t", name=f"k{number}", value="x")

@@ -11,7 +11,7 @@ import pytest
 from raftlog import batch
 from raftlog.errors import FatalError
 from raftlog.metadata.image import Image
-from raftlog.metadata.log_hash import EMPTY, LogHash, extended, seed, unknown
+from raftlog.metadata.log_hash import EMPTY, LogHash, extended, unknown
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import SnapshotLoader, header_of, pieces
 from raftlog.metadata.snapshot_file import encode_footer, read_footer
@@ -40,7 +40,7 @@ def level(to: int) -> pb.FeatureLevelRecord:
 
 LOG = [
     one(0, pb.LeaderChangeRecord(leader_id=1)),
-    one(1, level(8), pb.FeatureLevelRecord(name="lao.version", feature_level=1)),
+    one(1, level(2), pb.FeatureLevelRecord(name="lao.version", feature_level=1)),
     one(3, config("a"), config("b"), principal="alice"),
     one(5, config("c"), principal="alice"),
 ]
@@ -51,7 +51,7 @@ def test_it_is_the_chain_that_the_document_says() -> None:
     for data in LOG:
         digest = hashlib.sha256(digest + data).digest()
     found = extended(EMPTY, b"".join(LOG))
-    assert found == LogHash(0, 6, digest, 8)
+    assert found == LogHash(0, 6, digest)
     assert found.is_known
 
 
@@ -73,20 +73,6 @@ def test_every_byte_of_a_batch_counts() -> None:
     assert len(seen) == len(last) - 4 + 1
 
 
-def test_it_begins_with_the_batch_that_raises_the_level_whatever_is_below() -> None:
-    older = [one(0, pb.LeaderChangeRecord(leader_id=1)), one(1, level(7)), one(2, config("x"))]
-    raised, after = one(3, level(8)), one(4, config("y"))
-    below = extended(EMPTY, b"".join(older))
-    assert not below.is_known, "nobody says it below level 8"
-    expected = hashlib.sha256(hashlib.sha256(seed(3) + raised).digest() + after).digest()
-    assert extended(below, raised + after) == LogHash(3, 5, expected, 8)
-    # A node that began with a snapshot of level 7, without the log below.
-    assert extended(unknown(3, 7), raised + after) == LogHash(3, 5, expected, 8)
-    # Lowered and raised again: what stood between is not covered by anybody's word.
-    again = extended(EMPTY, b"".join([*older, raised, one(4, level(7)), one(5, level(8))]))
-    assert (again.begin_offset, again.is_known) == (5, True)
-
-
 def test_a_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> None:
     known = extended(EMPTY, b"".join(LOG))
     for kind, begin in (("restore", 6), ("unsafe recovery", 0)):
@@ -94,22 +80,21 @@ def test_a_restored_log_begins_another_chain_and_a_recovered_one_goes_on() -> No
         chunk = beginning_chunk(what, (), base_offset=6, epoch=2, timestamp_ms=9)
         found = extended(known, chunk)
         assert (found.begin_offset, found.end_offset, found.is_known) == (begin, 8, True)
-        assert (extended(unknown(6, 8), chunk).is_known) is (begin == 6)
+        assert (extended(unknown(6), chunk).is_known) is (begin == 6)
 
 
-def test_a_snapshot_carries_it_at_level_8_and_its_bytes_are_as_before_below() -> None:
+def test_a_snapshot_carries_it() -> None:
     image = Image(offset=5, epoch=1, timestamp_ms=7)
     header = header_of(image, cluster_id="c", generations=())
     plain = b"".join(pieces(image, header))
-    below = LogHash(0, 6, b"d" * 32, 7)
-    assert b"".join(pieces(image, header, below)) == plain
-    content = b"".join(pieces(image, header, below._replace(level=8)))
+    assert b"".join(pieces(image, header, unknown(6))) == plain
+    content = b"".join(pieces(image, header, LogHash(0, 6, b"d" * 32)))
     loader = SnapshotLoader()
     loader.feed(content)
     loader.finish()
-    assert loader.log_hash()[:3] == (0, 6, b"d" * 32)
+    assert loader.log_hash() == (0, 6, b"d" * 32)
     footer = read_footer(content[-256:])
     assert footer is not None
     assert (footer.log_hash_begin_offset, footer.log_hash) == (0, b"d" * 32)
     with pytest.raises(FatalError, match="is of offset 5, the snapshot of 6"):
-        encode_footer(header, 1, 0, LogHash(0, 5, b"d" * 32, 8))
+        encode_footer(header, 1, 0, LogHash(0, 5, b"d" * 32))

@@ -19,7 +19,6 @@ from raftlog.metadata.entities import (
     Client,
     ExportCursor,
     Hostname,
-    OwnedClient,
     entity_bytes,
     entity_hash,
 )
@@ -363,13 +362,11 @@ def test_a_client_of_somebody_stays_that_whatever_it_writes() -> None:
     opened = record(pb.OpenClientRecord(name="w", principal="User:a"))
     builder.apply_batch([opened], base_offset=builder.offset + 1, epoch=2, timestamp_ms=7)
     id_ = builder.offset
-    assert builder.clients[id_] == OwnedClient(id_, "w", 7, 1, "User:a")
+    assert builder.clients[id_] == Client(id_, "w", 7, 1, "User:a")
     builder.apply_batch([record(pb.NoOpRecord())], base_offset=id_ + 1, epoch=2, timestamp_ms=9,
         client_id=id_, sequence=1, all_below_done=1)  # fmt: skip
-    assert builder.clients[id_] == OwnedClient(id_, "w", 9, 1, "User:a")
-    # The canonical bytes of one that is nobody's are those of builds before there were owners.
-    assert entity_bytes(OwnedClient(1, "w", 2, 3, "User:a")) != entity_bytes(Client(1, "w", 2, 3))
-    assert entity_bytes(Client(1, "w", 2, 3)) == b"\x94\x01\xa1w\x02\x03"
+    assert builder.clients[id_] == Client(id_, "w", 9, 1, "User:a")
+    assert entity_bytes(Client(1, "w", 2, 3, "")) == b"\x95\x01\xa1w\x02\x03\xa0"
 
 
 def test_a_batch_must_follow_the_image() -> None:

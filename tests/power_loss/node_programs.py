@@ -100,7 +100,6 @@ def append(root: Path) -> None:
 async def _append(directory: Path) -> None:
     node = SaidStore(directory)
     await node.vote(VoteState(epoch=1, voted_id=1, voted_directory_id="d1"))
-    node.store.keep_vote_in_place(True)
     await node.write(1)
     await node.write(2, 3, size=3000, inline=True)
     await node.vote(VoteState(epoch=2, voted_id=3))

@@ -9,13 +9,14 @@ from log_history import LogHistory
 from raftlog import batch
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.records import record
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class AuditedLog(LogHistory):
     """Five brokers. Topics have one partition, with the replicas that are named."""
 
-    def __init__(self, *, metadata_version: int = 3) -> None:
+    def __init__(self, *, metadata_version: int = LATEST_METADATA_VERSION) -> None:
         super().__init__(71, brokers=5, metadata_version=metadata_version)
 
     def forge(self, *messages: Any, epoch: int | None = None) -> int:

@@ -18,7 +18,7 @@ class IncidentHistory(LogHistory):
     """
 
     def __init__(self, seed: int = 61) -> None:
-        super().__init__(seed, brokers=0, metadata_version=3)
+        super().__init__(seed, brokers=0)
         self.brokers = BROKERS
         self.held: dict[int, int] = {}
         """Brokers that apply nothing beyond an offset."""

@@ -34,7 +34,7 @@ from replay.request import JobRequest
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The same invented history without buckets, and with some of its ranges in buckets."""
-    log = LogHistory(11, metadata_version=7).run(440)
+    log = LogHistory(11).run(440)
     plain, cut = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("cut")
     for directory in (plain, cut):
         with ExportWriter(

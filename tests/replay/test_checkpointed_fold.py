@@ -49,7 +49,7 @@ def exported_to(directory: Path, history: LogHistory, segment_records: int) -> P
 
 @pytest.fixture(scope="module")
 def history() -> LogHistory:
-    return LogHistory(21, metadata_version=8).run(RECORDS_OF_LOG)
+    return LogHistory(21).run(RECORDS_OF_LOG)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_state_at_a_time_is_that_behind_the_last_batch_of_then_when_log_time_wen
     tmp_path: Path,
 ) -> None:
     """[log time was years ahead for a while: the records of then were missing in all states]"""
-    history = LogHistory(23, metadata_version=8).run(200)
+    history = LogHistory(23).run(200)
     before_ms, before = history.timestamp_ms, history.end_offset - 1
     history.timestamp_ms += 10 * 365 * 86_400_000
     history.run(330)
@@ -91,7 +91,7 @@ def test_state_at_a_time_is_that_behind_the_last_batch_of_then_when_log_time_wen
 @pytest.mark.parametrize("seed", in_gate(range(4), {0, 1}))
 def test_the_state_at_any_offset_is_what_the_nodes_had(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)
-    history = LogHistory(seed + 40, metadata_version=8 if seed % 2 else 7).run(500)
+    history = LogHistory(seed + 40, metadata_version=1 + seed % 2).run(500)
     exported_to(tmp_path, history, rng.choice([90, 200, 1000]))
     begins = set()
     for offset in [*sorted(rng.sample(sorted(history.hashes), 12)), history.end_offset - 1]:
@@ -165,7 +165,7 @@ def recurring(seed: int, directory: Path) -> tuple[list[tuple[int, int]], str]:
     """An export in which five topic names belong to many topics in turn; pairs of its offsets, and
     the id of one of the topics.
     """
-    history = LogHistory(seed, metadata_version=8, topic_names=5).run(RECORDS_OF_LOG)
+    history = LogHistory(seed, topic_names=5).run(RECORDS_OF_LOG)
     exported_to(directory, history, 350)
     rng = Random(seed)
     pairs = [sorted(rng.sample(range(20, RECORDS_OF_LOG), 2)) for _ in range(6)]

@@ -105,7 +105,7 @@ HARMS: dict[str, tuple[Harms, int, dict[str, tuple[str, ...]]]] = {
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("exported")
-    history = LogHistory(61, metadata_version=3)
+    history = LogHistory(61, with_entries=False)
     export(history.run(100), directory)
     export(history.run(200), directory)
     return directory

@@ -40,7 +40,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Day:
     """Until noon there are orders, old and mails; afterwards old goes, new comes, mails is made
     anew, and so on.
     """
-    log = LogHistory(61, metadata_version=4)
+    log = LogHistory(61)
     for name in ("orders", "old", "mails"):
         log.create_topic(name, 1)
     log.alter_config("orders", "retention.ms", "1", "User:alice")
@@ -145,7 +145,7 @@ def test_points_in_the_wrong_order(replay: Replay, day: Day) -> None:
 
 @pytest.mark.nightly
 def test_a_diff_is_what_two_states_differ_in(replay: Replay, tmp_path: Path) -> None:
-    log = LogHistory(67, metadata_version=4).run(700)
+    log = LogHistory(67).run(700)
     export(log, tmp_path)
     offsets = sorted(log.hashes)
     at = offsets[len(offsets) // 3]

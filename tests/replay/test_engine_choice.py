@@ -47,7 +47,7 @@ main()
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("small")
-    export(LogHistory(5, metadata_version=7).run(26), directory)
+    export(LogHistory(5).run(26), directory)
     return directory
 
 
@@ -119,7 +119,7 @@ def test_spark_is_taken_above_either_limit(
 
 def test_checkpoint_counts_for_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question behind a checkpoint reads what lies behind it."""
-    log = LogHistory(11, metadata_version=7).run(400)
+    log = LogHistory(11).run(400)
     export(log, tmp_path, checkpoint_records=100)
     last = open_export(JobRequest(job="state", export=str(tmp_path))).manifest.checkpoints[-1]
     monkeypatch.setattr(engine_choice, "LOCAL_MAX_RECORDS", log.end_offset - last.offset - 1)

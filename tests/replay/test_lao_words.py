@@ -23,7 +23,7 @@ class Measuring(Story):
     """Its controllers measure how long records take."""
 
     def __init__(self) -> None:
-        LogHistory.__init__(self, 61, metadata_version=8)
+        LogHistory.__init__(self, 61)
         self.rng.randrange = lambda *_: 0  # type: ignore[method-assign]
         self.create_topic("orders", 1)
 

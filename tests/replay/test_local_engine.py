@@ -64,7 +64,7 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LogHistory]:
-    log = LogHistory(11, metadata_version=LEVEL).run(400)
+    log = LogHistory(11).run(400)
     directory = tmp_path_factory.mktemp("local")
     export(log, directory)
     return directory, log

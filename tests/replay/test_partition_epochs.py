@@ -87,7 +87,7 @@ def moves(log: LogHistory, name: str) -> list[tuple[int, Epochs]]:
 def test_epochs_are_those_of_the_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int
 ) -> None:
-    log = LogHistory(19, metadata_version=7).run(150)
+    log = LogHistory(19).run(150)
     seen = [(log.end_offset - 1, of_image(log)), *moves(log, "moved")]
     log.run(300)
     seen.append((log.end_offset - 1, of_image(log)))

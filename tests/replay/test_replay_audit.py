@@ -515,8 +515,9 @@ def unsupported(log: AuditedLog) -> Found:
     def level(name: str, level: int) -> int:
         return log.append(pb.FeatureLevelRecord(name=name, feature_level=level))
 
-    behind = registers(known("metadata.version", 1, 2), known("another", 5, 7))
-    beyond = level("metadata.version", 3)
+    behind = registers(known("metadata.version", 1, 1), known("another", 5, 7))
+    level("metadata.version", 1)
+    beyond = level("metadata.version", 2)
     below = level("another", 4)
     level("another", 0)
     registers()
@@ -528,7 +529,7 @@ def unsupported(log: AuditedLog) -> Found:
 
 def allowed() -> AuditedLog:
     """Next to each rule, on the right side of it."""
-    log = AuditedLog(metadata_version=2)
+    log = AuditedLog(metadata_version=1)
     _early(log)
     _lives(log)
     _elections(log)
@@ -546,10 +547,10 @@ def allowed() -> AuditedLog:
 
 
 def _early(log: AuditedLog) -> None:
-    """Below metadata.version 3 a leader may not know the epochs of its followers."""
+    """Below metadata.version 2 a leader may not know the epochs of its followers."""
     log.topic("early", [1, 2])
     log.propose("early", [1, 2], {2: -1})
-    log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=3))
+    log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=2))
 
 
 def _lives(log: AuditedLog) -> None:
@@ -772,31 +773,6 @@ def voters(log: LogHistory, directories: dict[int, str], endpoint: str = "h:1") 
     return log.append(pb.VotersRecord(voters=entries), control=True)
 
 
-def level(log: LogHistory, number: int) -> int:
-    return log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=number))
-
-
-@offence
-def lowered(log: AuditedLog) -> Found:
-    """Cursors and others; and, as they go, what is left of them."""
-    level(log, 8)
-    log.append(pb.ExportCursorRecord(name="nightly", end_offset=1))
-    all_of_it = level(log, 3)
-    level(log, 8)
-    # The state that the offences before have left.
-    image = log.draft.snapshot()
-    for name in image.export_cursors:
-        log.append(pb.ExportCursorRecord(name=name))
-    for id_ in image.acls:
-        log.append(pb.RemoveAccessControlEntryRecord(id=id_))
-    for client_id in image.clients:
-        log.append(pb.CloseClientRecord(client_id=client_id, reason="closed"))
-    level(log, 3)
-    hosts = level(log, 2)
-    level(log, 3)
-    return [("LEVEL_LOWERED", all_of_it, None), ("LEVEL_LOWERED", hosts, None)]
-
-
 @offence
 def config_of_nobody(log: AuditedLog) -> Found:
     log.topic("there", [1, 2])
@@ -897,6 +873,7 @@ def test_worker_processes_find_the_same(
 def test_an_epoch_that_goes_back_is_found(spark: SparkSession, tmp_path: Path) -> None:
     """No export of ours holds one: the writer refuses it."""
     log = LogHistory(2)
+    elected = log.end_offset
     log.elect(2)
     export(log.run(60), tmp_path)
     rows = records(spark, open_export(JobRequest(job="", export=str(tmp_path))))
@@ -905,7 +882,7 @@ def test_an_epoch_that_goes_back_is_found(spark: SparkSession, tmp_path: Path) -
     )
     found = audit(History(forged, log.end_offset), quorum.RULES).collect()
     assert [(row.rule, row.offsets, row.subject) for row in found] == [
-        (CONTROLLER_EPOCH_WENT_BACK.id, [50, 8], "controller epoch 1")
+        (CONTROLLER_EPOCH_WENT_BACK.id, [50, elected], "controller epoch 1")
     ]
 
 
@@ -913,6 +890,7 @@ def test_without_spark_such_an_epoch_is_found_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = LogHistory(2)
+    elected = log.end_offset
     log.elect(2)
     export(log.run(60), tmp_path)
 
@@ -927,7 +905,7 @@ def test_without_spark_such_an_epoch_is_found_too(
     rule = CONTROLLER_EPOCH_WENT_BACK.id
     result = compute_local(JobRequest(job="audit", export=str(tmp_path), rules=(rule,)))
     assert [(each.rule, each.offsets, each.subject) for each in result.findings] == [
-        (rule, [50, 8], "controller epoch 1")
+        (rule, [50, elected], "controller epoch 1")
     ]
 
 

@@ -372,7 +372,7 @@ def all_took(took_us: int, count: int) -> pb.DurationSketch:
 
 
 def test_what_controllers_have_measured_is_put_together(replay: Replay, tmp_path: Path) -> None:
-    log = LogHistory(7, metadata_version=8)
+    log = LogHistory(7)
     for took_us, count in ((4_000, 90), (7_000, 9), (2_000_000, 1)):
         log.append(
             pb.ProgressRecord(

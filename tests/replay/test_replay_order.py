@@ -42,7 +42,7 @@ from replay.points import state_hashes
 from replay.request import JobRequest
 from replay.source import records
 
-HISTORY = LogHistory(71, metadata_version=3).run(400)
+HISTORY = LogHistory(71).run(400)
 Change = Callable[[pa.Table], pa.Table]
 
 

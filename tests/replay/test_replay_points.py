@@ -17,7 +17,7 @@ from replay.source import records
 
 @pytest.fixture(scope="module")
 def history() -> LogHistory:
-    return LogHistory(51, metadata_version=3).run(700)
+    return LogHistory(51).run(700)
 
 
 @pytest.fixture(scope="module")

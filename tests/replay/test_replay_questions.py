@@ -35,7 +35,7 @@ def small(seed: int = 51) -> LogHistory:
 
 @pytest.mark.nightly
 def test_a_clean_history_passes(replay: Replay, tmp_path: Path) -> None:
-    log = LogHistory(52, metadata_version=3).run(1200)
+    log = LogHistory(52).run(1200)
     export(log, tmp_path)
     result = replay("audit", tmp_path)
     assert (result.passed, result.findings) == (True, [])
@@ -124,13 +124,13 @@ def test_history_of_a_broker(replay: Replay, tmp_path: Path) -> None:
     change = result.changes[2]
     assert (
         words(change.before, change.after, change.fields)
-        == "fenced: false → true\nreason: caught up → session timed out"
+        == "fenced: false → true\nreason: caught up → session timed out\ncause: 2 → 4"
     )
 
 
 def test_history_of_access_control_entries(replay: Replay, tmp_path: Path) -> None:
     """Who has granted and taken what, in words."""
-    log = LogHistory(53, metadata_version=7)
+    log = LogHistory(53)
     read, topic = AclOperation.READ, AclResourceType.TOPIC
     of_alice = log.add_entry("User:alice", read, topic, "orders", by="User:admin")
     log.add_entry("User:*", AclOperation.ALTER, AclResourceType.CLUSTER, "kafka-cluster")
@@ -166,7 +166,7 @@ def test_history_of_access_control_entries(replay: Replay, tmp_path: Path) -> No
 
 
 def test_a_report_tells_of_entries_as_history_does(tmp_path: Path) -> None:
-    log = LogHistory(54, metadata_version=7)
+    log = LogHistory(54)
     operation, type_ = AclOperation.ALTER_CONFIGS, AclResourceType.EXPORT_CURSOR
     id_ = log.add_entry("User:alice", operation, type_, "e", host="10.0.0.1", by="User:admin")
     log.remove_entry(id_, by="User:root")
@@ -182,7 +182,7 @@ def test_a_report_tells_of_entries_as_history_does(tmp_path: Path) -> None:
     assert [row.text for row in told][-2:] == [
         f"{entry}, by User:admin", f"removed: {entry}, by User:root"
     ]  # fmt: skip
-    assert unnamed[0].text == "metadata.version = 7"
+    assert unnamed[0].text == "metadata.version = 2"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from log_history import CLUSTER_ID, LogHistory
 from spark_runs import Replay
 from tiers import in_gate
 
-from raftlog.metadata.entities import OwnedClient, format_hash
+from raftlog.metadata.entities import format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.segments.export import export
@@ -41,7 +41,7 @@ def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def with_clients(tmp_path_factory: pytest.TempPathFactory) -> tuple[LogHistory, Path]:
-    history = LogHistory(23, metadata_version=8).run(1000)
+    history = LogHistory(23).run(1000)
     directory = tmp_path_factory.mktemp("clients")
     with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=300) as writer:
         writer.append_chunk(b"".join(history.batches))
@@ -157,7 +157,7 @@ def test_clients_and_their_results(
         row[:2] for row in found if row[0].startswith("client")
     )
     assert all(row in found for row in expected)
-    assert any(type(client) is OwnedClient for client in image.clients.values())
+    assert any(client.principal for client in image.clients.values())
     for named in ("hostname", "export_cursor", "kv", "acl"):
         expected = [
             (kind, key, plain(value)) for kind, key, value in entities(image) if kind == named

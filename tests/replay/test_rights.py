@@ -61,7 +61,7 @@ NAMES = ("a", "ab", "abc", "b", "żółw")
 
 def random_history(seed: int, writes: int) -> LogHistory:
     """Entries come and go; principals set configs and create topics."""
-    log = LogHistory(seed, metadata_version=7)
+    log = LogHistory(seed)
     rng = log.rng
     log.alter_config("a", "key", "1")
     while writes:
@@ -221,7 +221,7 @@ def turns_of_everyone() -> TurnsOfEveryone:
     """Any entry about the resource closes the way, by a prefix or all names, too, and whoever it is
     for; without one it is open again.
     """
-    log = LogHistory(9, metadata_version=7)
+    log = LogHistory(9)
 
     def write() -> int:
         return log.alter_config("ab", "key", "1", "User:bob")
@@ -270,7 +270,7 @@ def test_a_watch_knows_of_everyone_what_it_has_forgotten(
 
 
 def test_without_entries_nothing_is_judged(replay: Replay, tmp_path: Path) -> None:
-    log = LogHistory(6, metadata_version=7)
+    log = LogHistory(6)
     written = log.alter_config("a", "key", "1", "User:bob")
     export(log, tmp_path)
     result = replay("audit", tmp_path, rules=RULE)
@@ -283,7 +283,7 @@ def test_without_entries_nothing_is_judged(replay: Replay, tmp_path: Path) -> No
 
 def test_an_export_of_before_the_columns_is_read(spark: SparkSession, tmp_path: Path) -> None:
     """It has no entries; a session whose name is not known is not judged."""
-    old = LogHistory(8, metadata_version=6)
+    old = LogHistory(8)
     old.append(pb.OpenClientRecord(name="c"), principal="User:bob")
     old.alter_config("a", "key", "1", "User:bob")
     export(old, tmp_path / "export")
@@ -294,10 +294,7 @@ def test_an_export_of_before_the_columns_is_read(spark: SparkSession, tmp_path: 
     history = History(rows, old.end_offset)
     assert audit_of(history, rights.RULES).collect() == []
     assert remember(history).count() > 0
-    raised = rows.withColumn("feature_level", sf.col("feature_level") + 1)
-    found = audit_of(
-        History(raised, old.end_offset, super_users=frozenset({"User:x"})), rights.RULES
-    )
+    found = audit_of(History(rows, old.end_offset, super_users=frozenset({"User:x"})), rights.RULES)
     assert [row.subject for row in found.collect()] == ["topic a"]
 
 
@@ -322,11 +319,11 @@ def test_what_is_remembered_of_entries(spark: SparkSession, tmp_path: Path) -> N
     """Those that are there, and the first that was there: its removal must not end the rule. And
     the first level with entries, which counts where super users are named.
     """
-    log = LogHistory(7, metadata_version=7)
+    log = LogHistory(7)
     ids = [log.add_entry("User:a", ALTER_CONFIGS, TOPIC, name) for name in ("a", "b", "c")]
     at = [log.end_offset - 3, log.end_offset - 2, log.end_offset - 1]
     gone = [log.remove_entry(ids[0]), log.remove_entry(ids[1])]
-    lowered = log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=6))
+    lowered = log.append(pb.FeatureLevelRecord(name="metadata.version", feature_level=2))
     rows = rows_of(spark, log, tmp_path)
     known = remember(History(rows, log.end_offset)).cache()
     levels = known.where(sf.col("feature_name") == "metadata.version").select("offset").collect()

@@ -54,7 +54,7 @@ def test_the_audit_of_many_tasks_is_that_of_one_process(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
     """Of a history of invented changes, in which many rules are broken."""
-    export(LogHistory(11, metadata_version=7).run(400), tmp_path)
+    export(LogHistory(11).run(400), tmp_path)
     request = JobRequest(job="audit", export=str(tmp_path), limit=50)
     expected = replay("audit", tmp_path, limit=50)
     assert expected.total > 50

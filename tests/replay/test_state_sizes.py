@@ -33,7 +33,7 @@ def test_columns_say_what_a_fold_says(
     seed: int, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "SLICE_ROWS", 41)
-    assert _periods(LogHistory(seed + 70, metadata_version=8).run(900), tmp_path, workers) > 5
+    assert _periods(LogHistory(seed + 70).run(900), tmp_path, workers) > 5
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -44,7 +44,7 @@ def test_clients_that_write_much_and_leave(
     and a header names one that nobody has opened, or that comes later.
     """
     monkeypatch.setattr(reading, "SLICE_ROWS", 3)
-    log, config = LogHistory(3, metadata_version=8), pb.ConfigRecord(resource_type=4, name="x")
+    log, config = LogHistory(3), pb.ConfigRecord(resource_type=4, name="x")
     never, later = 777_777, log.end_offset + 2
     log.append(config, client_id=later)
     busy, quiet = (log.append(pb.OpenClientRecord(name=name)) for name in ("busy", "quiet"))

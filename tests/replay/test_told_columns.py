@@ -20,7 +20,7 @@ from replay.request import JobRequest
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    log = LogHistory(31, metadata_version=8).run(600)
+    log = LogHistory(31).run(600)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pair, "ROW_GROUP_RECORDS", 40)
         directory = tmp_path_factory.mktemp("export")

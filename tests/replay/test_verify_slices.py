@@ -48,7 +48,7 @@ RECORDS_OF_LOG = 600
 
 @pytest.fixture(scope="module")
 def history() -> LogHistory:
-    return LogHistory(33, metadata_version=8).run(RECORDS_OF_LOG)
+    return LogHistory(33).run(RECORDS_OF_LOG)
 
 
 @pytest.fixture(scope="module")

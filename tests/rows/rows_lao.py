@@ -105,8 +105,6 @@ ROWS: tuple[RowEdit | NoEdit, ...] = (
            "if state.read_leases.ends_at(broker.id) > now:", "if False:", _LEASES),
     breaks("SR-5", "Unregistered under a lease", "controller.decisions.brokers.registration:unregister_broker",
            "if not broker.fenced and leases.ends_at(broker.id) > now:", "if False:", _LEASES),
-    breaks("SR-6", "The level is lowered under leases", "controller.decisions.quorum.features:update_features",
-           "if _ends_strict_reads(image, asked) and leases_end_at > now:", "if False:", _LEASES),
     breaks("SR-7", "Leases of before are not waited for", "controller.state.leases:ReadLeases.ends_at",
            "max(self._granted_at.get(broker_id, self._claimed_at), self._claimed_at)", "self._granted_at.get(broker_id, -1e9)", _LEASES),
     breaks("SR-8", "A strict read does not wait for LAO", "broker.metadata.read_gate:ReadGate.admit",

@@ -14,7 +14,6 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, parse, record
-from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 
@@ -22,7 +21,7 @@ class Story(LogHistory):
     """Fences, shutdowns, a double roll and a re-registration, of five brokers."""
 
     def __init__(self) -> None:
-        super().__init__(5, brokers=5, metadata_version=LATEST_METADATA_VERSION)
+        super().__init__(5, brokers=5)
         self._heartbeats(1)
         self.create_topic("a", 3)
         self.progress()

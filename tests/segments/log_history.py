@@ -19,14 +19,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import EMPTY, LogHash, extended
 from raftlog.metadata.records import record
-from raftlog.metadata.versions import (
-    supports_acls,
-    supports_export_cursors,
-    supports_hostnames,
-    supports_key_values,
-    supports_leader_epoch_ranges,
-    supports_log_hash,
-)
+from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CLUSTER_ID = "test-cluster-0000000000"
@@ -44,10 +37,14 @@ class LogHistory:
         *,
         brokers: int = 3,
         generation: int = 0,
-        metadata_version: int = 1,
+        metadata_version: int = LATEST_METADATA_VERSION,
         topic_names: int = 0,
+        with_entries: bool = True,
     ) -> None:
-        """``topic_names``: so many topics take turns on their names; 0: each has a new name."""
+        """``topic_names``: number of topics that take turns on their names; 0: each has a new name.
+        ``with_entries``: access control entries come and go.
+        """
+        self.with_entries = with_entries
         self.topic_names = topic_names
         self.cluster_id, self.generation, self.start_offset = CLUSTER_ID, generation, 0
         self.connections = 0
@@ -160,11 +157,7 @@ class LogHistory:
         return self.append(first, *self._removals(broker_id), *self._mapping(broker_id))
 
     def _mapping(self, broker_id: int) -> list[Any]:
-        """Below the level that knows hostnames, none; else that of a host that two brokers take
-        turns on, or its deletion.
-        """
-        if not supports_hostnames(self.draft.features):
-            return []
+        """That of a host that two brokers take turns on, or its deletion."""
         name = f"host-{broker_id // 2}"
         if name in self.draft.hostnames and self.rng.random() < 0.2:
             return [pb.HostnameRecord(hostname=name, reason="stale", cause=pb.STALE)]
@@ -208,7 +201,7 @@ class LogHistory:
             for old in self._held()
             if old.leader < 0 and broker_id in old.isr
         ]
-        for change in changes if supports_leader_epoch_ranges(self.draft.features) else []:
+        for change in changes:
             before = self.draft.partitions[change.topic_id, change.partition_id].leader_epoch
             if before % 2:
                 change.leader_epoch = before + 1000
@@ -300,7 +293,7 @@ class LogHistory:
                 client_id=self.client_id,
             )
         self.sequence = 0
-        owner = self.rng.choice(PRINCIPALS) if supports_acls(self.draft.features) else ""
+        owner = self.rng.choice(PRINCIPALS)
         self.client_id = self.append(
             pb.OpenClientRecord(name=f"client-{self.end_offset}", principal=owner), principal=owner
         )
@@ -406,12 +399,11 @@ class LogHistory:
         }
         self.reached = min(applied.values(), default=self.reached)
         known = self.log_hash
-        told = supports_log_hash(self.draft.features)
         self.append(
             pb.ProgressRecord(
-                log_hash_begin_offset=known.begin_offset if told else 0,
-                log_hash_end_offset=known.end_offset if told else 0,
-                log_hash=known.digest if told else b"",
+                log_hash_begin_offset=known.begin_offset,
+                log_hash_end_offset=known.end_offset,
+                log_hash=known.digest,
                 lowest_acknowledged_offset=self.reached,
                 high_watermark=high_watermark,
                 applied=[
@@ -451,13 +443,13 @@ class LogHistory:
                 self.set_fenced(broker_id, fenced=False)
         elif dice < 0.09:
             self.elect(rng.randrange(1, 4))
-        elif dice < 0.11 and self.draft.features["metadata.version"] > 1:
+        elif dice < 0.11:
             self.open_client()
-        elif dice < 0.14 and supports_export_cursors(self.draft.features):
+        elif dice < 0.14:
             self.move_cursor(f"cursor-{rng.randrange(3)}")
-        elif 0.14 <= dice < 0.17 and supports_acls(self.draft.features):
+        elif 0.14 <= dice < 0.17 and self.with_entries:
             self._change_entries()
-        elif 0.285 <= dice < 0.3 and supports_key_values(self.draft.features):
+        elif 0.285 <= dice < 0.3:
             self.change_key(f"locks/{rng.randrange(4)}")
         elif dice < 0.2:
             self.progress()

@@ -43,7 +43,7 @@ ROWS = 100
 
 @pytest.fixture
 def history() -> LogHistory:
-    return LogHistory(33, metadata_version=7).run(440)
+    return LogHistory(33).run(440)
 
 
 @pytest.fixture

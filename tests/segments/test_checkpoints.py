@@ -46,7 +46,7 @@ EVERY = 40
 
 @pytest.fixture(scope="module")
 def history() -> LogHistory:
-    return LogHistory(3, metadata_version=8).run(600)
+    return LogHistory(3).run(600)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def require_true(directory: Path, history: LogHistory) -> tuple[Checkpoint, ...]
 
 @pytest.mark.parametrize("seed", range(4))
 def test_each_checkpoint_is_the_state_that_its_offset_had(seed: int, tmp_path: Path) -> None:
-    history = LogHistory(seed, metadata_version=8 if seed % 2 else 1).run(500)
+    history = LogHistory(seed, metadata_version=1 + seed % 2).run(500)
     export(history, tmp_path, checkpoint_records=EVERY)
     made = require_true(tmp_path, history)
     assert len(made) >= 4
@@ -219,7 +219,7 @@ def test_leftovers_of_a_writer_that_crashed_are_removed(copy: Path, history: Log
 def test_a_damaged_checkpoint_does_not_keep_the_export_from_going_on(
     copy: Path, tmp_path: Path
 ) -> None:
-    history = LogHistory(3, metadata_version=8).run(600)
+    history = LogHistory(3).run(600)
     last = read_manifest(copy).checkpoints[-1]
     (copy / last.file).write_bytes(b"")
     export(history.run(900), copy, checkpoint_records=EVERY)

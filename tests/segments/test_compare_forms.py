@@ -35,7 +35,7 @@ def written(history: LogHistory, directory: Path, records: int) -> Manifest:
 
 @pytest.fixture(scope="module")
 def history() -> LogHistory:
-    return LogHistory(111, metadata_version=3).run(300)
+    return LogHistory(111).run(300)
 
 
 @pytest.fixture(autouse=True)

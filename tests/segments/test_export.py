@@ -141,7 +141,7 @@ def test_typed_columns(tmp_path: Path) -> None:
 
 def test_columns_of_entries_and_of_owners(tmp_path: Path) -> None:
     """An entry's principal and resource type are not in the columns of batches and configs."""
-    log = LogHistory(5, metadata_version=7)
+    log = LogHistory(5)
     added_at = log.end_offset
     id_ = log.add_entry(
         "User:alice", AclOperation.READ, AclResourceType.CLIENT_SESSION, "s-",
@@ -169,7 +169,7 @@ def test_columns_of_entries_and_of_owners(tmp_path: Path) -> None:
 
 
 def test_a_column_of_voters(tmp_path: Path) -> None:
-    log = LogHistory(5, metadata_version=7)
+    log = LogHistory(5)
     entries = [
         pb.VoterEntry(voter_id=id_, voter_directory_id=directory, endpoint=f"host-{id_}:1")
         for id_, directory in ((1, "one"), (2, ""))
@@ -188,7 +188,7 @@ def test_manifest_describes_the_export(history: LogHistory, tmp_path: Path) -> N
     export(history, tmp_path)
     manifest = read_manifest(tmp_path)
     assert (manifest.cluster_id, manifest.generation, manifest.history_begin) == (CLUSTER_ID, 0, 0)
-    assert manifest.metadata_version == 1
+    assert manifest.metadata_version == 2
     assert manifest.high_watermark == manifest.end_offset == history.end_offset
     for segment in manifest.segments:
         assert segment.records == history.end_offset

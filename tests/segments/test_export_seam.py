@@ -49,9 +49,9 @@ class Directory(Cluster):
     connections = 0
 
 
-def forked(seed: int, *, level: int = 7, at: int = 100) -> tuple[LogHistory, LogHistory]:
+def forked(seed: int, *, at: int = 100) -> tuple[LogHistory, LogHistory]:
     """Two logs of one generation that are the same up to about an offset."""
-    one, other = (LogHistory(seed, metadata_version=level).run(at) for _ in range(2))
+    one, other = (LogHistory(seed).run(at) for _ in range(2))
     assert one.batches == other.batches
     other.rng.seed(seed + 1000)
     other.elect(3)
@@ -80,10 +80,10 @@ def test_export_refuses_cluster_whose_log_ends_before_it(tmp_path: Path) -> None
 
 
 def test_directory_may_lag_behind_the_export_but_not_differ(tmp_path: Path) -> None:
-    exported, other = forked(8)
+    exported, other = forked(0)
     export(exported, tmp_path)
     assert export(other, tmp_path).records == 0
-    with pytest.raises(ExportMismatchError, match="has another one there, of epoch 4"):
+    with pytest.raises(ExportMismatchError, match="has another one there, of epoch"):
         export(Directory(other.run(exported.end_offset + 50)), tmp_path)
 
 
@@ -92,8 +92,8 @@ def test_export_continues_where_the_log_begins_at_its_end(tmp_path: Path) -> Non
     history = LogHistory(9).run(100)
     export(history, tmp_path)
     history.start_offset = history.end_offset
-    assert export(history.run(150), tmp_path).records >= 50
-    history.start_offset = history.run(200).end_offset
+    assert export(history.run(history.end_offset + 50), tmp_path).records >= 50
+    history.start_offset = history.run(history.end_offset + 50).end_offset
     with pytest.raises(ExportGapError):
         export(history, tmp_path)
 
@@ -146,7 +146,7 @@ def said(log: LogHistory, *, node_id: int = 1) -> StateHash:
 
 def test_export_refuses_log_whose_hash_no_node_names(tmp_path: Path) -> None:
     """The last batch is the same: only the log hash knows what lies below."""
-    exported, other = forked(12, level=8)
+    exported, other = forked(12)
     export(exported, tmp_path)
     exported.run(300)
     with pytest.raises(ExportMismatchError, match=r"up to offset .* the log hash of"):

@@ -197,11 +197,11 @@ def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
 
 
 def test_feature_levels(tmp_path: Path) -> None:
-    history = LogHistory(89, metadata_version=3)
+    history = LogHistory(89)
     export(history, tmp_path)
     manifest = read_manifest(tmp_path)
-    assert manifest.features == {"metadata.version": 3}
-    assert manifest.metadata_version == 3
+    assert manifest.features == {"metadata.version": 2}
+    assert manifest.metadata_version == 2
 
 
 def test_a_callback_that_fails_ends_the_export_and_the_publish_stays(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ Document = dict[str, Any]
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of a log at level 8, in some pairs of files, with checkpoints."""
     where = tmp_path_factory.mktemp("honest") / "exported"
-    history = LogHistory(5, metadata_version=8).run(300)
+    history = LogHistory(5).run(300)
     with ExportWriter(
         where, CLUSTER_ID, 0, max_segment_records=100, checkpoint_records=150
     ) as writer:
@@ -176,8 +176,8 @@ def test_rows_with_a_time_that_no_calendar_has_are_damage(forged: Path, statisti
     [
         ({"metadata_version": 7}, "another one than among its features"),
         (
-            {"features": {"metadata.version": 3}},
-            "says level 3 of metadata.version at the end, and the log 8",
+            {"features": {"metadata.version": 1}},
+            "says level 1 of metadata.version at the end, and the log 2",
         ),
         ({"features": None, "metadata_version": None}, "says level 0 of metadata.version"),
     ],

@@ -40,7 +40,7 @@ class World:
     """A log at level 8 whose progress records name its hash, and what a node would say of it."""
 
     def __init__(self) -> None:
-        self.history = LogHistory(5, metadata_version=8).run(300)
+        self.history = LogHistory(5).run(300)
         self.batches = self.history.batches
         self.known = self.history.log_hash
 
@@ -350,7 +350,7 @@ def test_log_of_a_restored_cluster_is_vouched_for_from_its_beginning(
 ) -> None:
     """Its level was set below, in the state that it was restored with; its log hash begins here."""
     messages = [pb.RecoveryRecord(kind=RESTORED), pb.NoOpRecord()]
-    known, chunks = unknown(26, -1), list[bytes]()
+    known, chunks = unknown(26), list[bytes]()
     for at, message in enumerate(messages):
         chunks.append(
             batch.encode(
@@ -383,12 +383,3 @@ def test_log_of_a_restored_cluster_is_vouched_for_from_its_beginning(
     ]
     assert not any("controllers keep the log hash" in one for one in found.warnings)
     assert found.log_hash == extended(known, b"".join(chunks[2:])).digest.hex()
-
-
-def test_below_level_8_nobody_vouches(tmp_path: Path) -> None:
-    history = LogHistory(6, metadata_version=7).run(30)
-    found = judged(exported(tmp_path, history.batches, []))
-    assert (found.log_hash, found.faults) == ("", [])
-    assert found.warnings == [
-        "Nobody vouches for the bytes: controllers keep the log hash from metadata.version 8 on."
-    ]

@@ -52,16 +52,6 @@ async def test_every_node_takes_snapshots_by_itself_and_drops_what_they_cover() 
 
 
 @simulated
-async def test_at_metadata_version_1_nothing_is_taken_and_nothing_dropped() -> None:
-    world = World(bootstrap_metadata_version=1)
-    await world.active()
-    await world.write(150)
-    await asyncio.sleep(30)
-    for node in world.nodes:
-        assert (node.service.replica.snapshots.ids, node.log_start) == ((), 0)
-
-
-@simulated
 async def test_a_node_begins_with_its_snapshot_and_the_tail_as_if_it_had_never_died() -> None:
     world = World()
     await compacted(world)

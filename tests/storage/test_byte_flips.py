@@ -72,7 +72,6 @@ async def make_directory(parent: Path, *, whole: bool) -> dict[str, Path]:
                 store.advance_log_start(made)
         else:
             await _snapshot(store, end - 6, epoch)
-            store.keep_vote_in_place(True)
             await write_vote(store, VoteState(5, 2, "d2", 2))
             shutil.copytree(closed, killed)
             without_zeros_ahead(killed / "log")

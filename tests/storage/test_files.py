@@ -21,7 +21,7 @@ from raftlog.storage.files import (
     COPY_BYTES,
     VOTE_FILE,
     VoteFile,
-    read_checked,
+    damaged_copies,
     read_vote_file,
     write_vote_file,
 )
@@ -39,67 +39,30 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def plain(directory: Path) -> VoteState:
-    """As a program reads it that knows this form alone."""
-    return read_checked(directory / VOTE_FILE, "vote", VoteState)
-
-
-def in_place(directory: Path) -> VoteFile:
-    """The vote of a store that may overwrite it."""
-    file = VoteFile(directory)
-    file.keep_in_place(True)
-    return file
-
-
 def copies_after(directory: Path, *votes: VoteState) -> list[bytes]:
     """The file after each of these votes, the first of them from before."""
     write_vote_file(directory, votes[0])
-    file = in_place(directory)
+    file = VoteFile(directory)
     images = [(directory / VOTE_FILE).read_bytes()]
     for vote in votes[1:]:
         file.write(vote)
         assert read_vote_file(directory) == vote
         images.append((directory / VOTE_FILE).read_bytes())
-    file.close(in_order=False)
+    file.close()
     return images
 
 
-def test_the_form_changes_and_the_vote_does_not(directory: Path) -> None:
-    file = VoteFile(directory)
-    for vote, keep in ((BEFORE, False), (TOLD, True), (NEXT, True), (LATER, False)):
-        file.keep_in_place(keep)
-        file.write(vote)
-        assert read_vote_file(directory) == file.vote == vote
-        if keep:
-            with pytest.raises(CorruptLogError, match=r"quorum-state\.json is corrupt"):
-                plain(directory)
-        else:
-            assert plain(directory) == vote
-    for keep in (True, False):
-        file.keep_in_place(keep)
-        assert read_vote_file(directory) == LATER
-    file.keep_in_place(True)
-    file.close(in_order=True)
-    assert plain(directory) == LATER
-
-
-async def test_a_store_overwrites_the_vote_from_when_it_is_told(directory: Path) -> None:
+async def test_a_store_overwrites_the_vote(directory: Path) -> None:
     write_vote_file(directory, BEFORE)
     store = open_rocks(directory)
     assert store.recover().vote == BEFORE
-    assert await write_vote(store, TOLD) is None
-    assert plain(directory) == TOLD
-    store.keep_vote_in_place(True)
     assert await write_vote(store, NEXT) is None
     inode = (directory / VOTE_FILE).stat().st_ino
     assert await write_vote(store, LATER) is None
     assert (directory / VOTE_FILE).stat().st_ino == inode, "overwritten in place"
-    killed = (directory / VOTE_FILE).read_bytes()
     store.close()
-    assert plain(directory) == LATER
-    (directory / VOTE_FILE).write_bytes(killed)
     store = open_rocks(directory)
-    assert store.recover().vote == plain(directory) == LATER
+    assert store.recover().vote == read_vote_file(directory) == LATER
     store.close()
 
 
@@ -181,7 +144,7 @@ async def test_a_damaged_copy_is_mended_at_the_next_start(directory: Path) -> No
         assert store.recover().vote == TOLD
     said = [line for line in lines if line["event"].startswith("one of the two copies")]
     assert [line["log_level"] for line in said] == ["warning"]
-    assert plain(directory) == TOLD
+    assert damaged_copies(directory) == ()
     store.close()
 
 
@@ -191,7 +154,6 @@ async def test_a_failed_write_breaks_the_store_and_leaves_the_file_as_it_is(
 ) -> None:
     store = open_rocks(directory)
     store.recover()
-    store.keep_vote_in_place(True)
     assert await write_vote(store, TOLD) is None
 
     def fail(*_: object) -> None:
@@ -205,19 +167,17 @@ async def test_a_failed_write_breaks_the_store_and_leaves_the_file_as_it_is(
     with pytest.raises(StorageError):
         store.append(b"", 0, 1)
     store.close()
-    with pytest.raises(CorruptLogError):
-        plain(directory)
     assert read_vote_file(directory) in (TOLD, NEXT)
 
 
 def test_a_short_write_is_an_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = in_place(directory)
+    file = VoteFile(directory)
     file.write(TOLD)
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", lambda *_: COPY_BYTES)
         with pytest.raises(StorageError, match=r"quorum-state\.json: 4096 of 8192 bytes"):
             file.write(NEXT)
-    file.close(in_order=False)
+    file.close()
     assert read_vote_file(directory) == TOLD
 
 

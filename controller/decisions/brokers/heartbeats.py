@@ -28,7 +28,6 @@ from controller.rules.partition_change import MAX_REMOVALS, leads_any
 from controller.state.batched_changes import holds_many
 from controller.state.state import LEGACY_REGISTRATION, ControllerState, heartbeats_off
 from raftlog.errors import ErrorCode
-from raftlog.metadata import versions
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import Broker
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -100,17 +99,12 @@ def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float
 
 
 def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
-    if not versions.supports_strict_reads(state.log.pending.features):
-        level = versions.metadata_version(state.log.pending.features)
-        return f"metadata.version is {level}: leases for strict reads need 3"
     if heartbeats_off(state):
         return "heartbeats are not in force: broker.heartbeat.version is 0"
     if not state.log.lao.unfenced_throughout(broker.id):
         return "that this broker is unfenced is not committed yet"
     if state.read_leases.is_withheld(broker.id, now):
-        return (
-            "this broker is about to be fenced or unregistered, or metadata.version to be lowered"
-        )
+        return "this broker is about to be fenced or unregistered"
     return ""
 
 

@@ -25,7 +25,6 @@ from raftlog.metadata.entities import Hostname
 from raftlog.metadata.hostnames import MAPPING_VERSION, host_of, hostname_key
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import supports_hostnames
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -42,22 +41,8 @@ _WORDS = {
 """The causes in words, for people."""
 
 
-def check_supported(view: ImageView) -> None:
-    """Raise UNSUPPORTED_VERSION below the level of metadata.version that knows hostnames."""
-    if not supports_hostnames(view.features):
-        raise refuse(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "hostnames and broker ids that are not configured need metadata.version 3: raise it"
-            " with UpdateFeatures",
-        )
-
-
 def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
-    """The record that maps a registering broker's host to it; none if that is so already, or not
-    known at this metadata.version.
-    """
-    if not supports_hostnames(view.features):
-        return []
+    """The record that maps a registering broker's host to it; none if that is so already."""
     name = hostname_key(host)
     old = view.hostnames.get(name)
     if old is not None and (old.broker_id, old.cause) == (broker_id, HostnameCause.BY_REGISTRATION):
@@ -78,11 +63,7 @@ def mapping_change(name: str, broker_id: int | None, cause: HostnameCause) -> Re
 
 
 def list_hostnames(state: ControllerState, now: float) -> Reply:
-    """All mappings by name, the absent ids, and the brokers without an id that wait.
-
-    Raises UNSUPPORTED_VERSION.
-    """
-    check_supported(state.log.pending)
+    """All mappings by name, the absent ids, and the brokers without an id that wait."""
     image = state.log.committed
     body = rpc.ListHostnamesResponse(
         offset=image.offset,
@@ -128,10 +109,9 @@ def alter_hostnames(
 ) -> Write | Reply:
     """Set and delete mappings.
 
-    Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its
+    Raises POLICY_VIOLATION; what is wrong with one alteration is in its
     result.
     """
-    check_supported(state.log.pending)
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     records: list[Record] = []
     results: list[rpc.HostnameAlterationResult] = []

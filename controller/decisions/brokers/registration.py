@@ -20,7 +20,7 @@ from controller.decision import (
     write_or_reply,
 )
 from controller.decisions.brokers.broker_ids import Choice, choose_broker_id
-from controller.decisions.brokers.hostnames import check_supported, mapping_of
+from controller.decisions.brokers.hostnames import mapping_of
 from controller.rules.fencing import registration_change
 from controller.rules.partition_change import removals
 from controller.state.batched_changes import RETRY_S, holds_many
@@ -67,7 +67,6 @@ def register_broker(
         return Defer(now + RETRY_S)
     choice: Choice | None = None
     if request.HasField("id_wanted"):
-        check_supported(state.log.pending)
         choice = choose_broker_id(state, request, now)
         request = _with_id(request, choice.broker_id)
     old = state.log.pending.brokers.get(request.broker_id)

@@ -20,10 +20,9 @@ from controller.settings import ControllerSettings
 from controller.state.epoch_log import PendingImage
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
-from raftlog.metadata.entities import Client, ClientResult, owner_of
+from raftlog.metadata.entities import Client, ClientResult
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
-from raftlog.metadata.versions import supports_acls, supports_clients
 from raftlog.quorum_time import STAND_STILL_MAX_MS
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
@@ -43,11 +42,10 @@ def find_result(
 ) -> ClientResult | None:
     """What the write that ``identity`` names became; None: it was not executed, and may be.
 
-    Raises UNSUPPORTED_VERSION, INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST,
+    Raises INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST,
     DUPLICATE_SEQUENCE_NUMBER for a number that the client said to be done,
     OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond the window.
     """
-    _check_supported(view, "client")
     client = view.clients.get(identity.client_id)
     if identity.generation != generation:
         raise refuse(
@@ -96,7 +94,7 @@ def check_owner(view: ImageView, client_id: int, principal: str) -> None:
     open.
     """
     client = view.clients.get(client_id)
-    if client is not None and owner_of(client) not in ("", principal):
+    if client is not None and client.principal not in ("", principal):
         raise refuse(
             ErrorCode.UNKNOWN_PRODUCER_ID, f"client {client_id} is not open", "client.client_id"
         )
@@ -107,12 +105,10 @@ def open_client(
 ) -> Write:
     """Open a client; with an ``owner``, for that principal alone.
 
-    Raises UNSUPPORTED_VERSION, INVALID_REQUEST.
+    Raises INVALID_REQUEST.
     """
-    _check_supported(view, "")
-    principal = owner if supports_acls(view.features) else ""
     return Write(
-        [record(pb.OpenClientRecord(name=request.name, principal=principal))],
+        [record(pb.OpenClientRecord(name=request.name, principal=owner))],
         rpc.OpenClientResponse(client_id=next_offset),
     )
 
@@ -120,9 +116,8 @@ def open_client(
 def close_client(view: ImageView, request: rpc.CloseClientRequest, generation: int) -> Write:
     """Close a client: its id is never valid again.
 
-    Raises UNSUPPORTED_VERSION, UNKNOWN_PRODUCER_ID.
+    Raises UNKNOWN_PRODUCER_ID.
     """
-    _check_supported(view, "")
     # [A program that has lived through an unsafe recovery ends, and closes the client that has the
     # id of its own now, with writes under way.]
     other = request.HasField("generation") and request.generation != generation
@@ -190,7 +185,7 @@ def too_many(clients: Sequence[Client], excess: int) -> list[Client]:
     """
     queues: dict[str, deque[Client]] = {}
     for client in clients:
-        queues.setdefault(owner_of(client), deque()).append(client)
+        queues.setdefault(client.principal, deque()).append(client)
     most = [(-len(queue), owner) for owner, queue in queues.items()]
     heapify(most)
     chosen: list[Client] = []
@@ -208,12 +203,3 @@ def _close(
         record(pb.CloseClientRecord(client_id=client_id, reason=reason)) for client_id in client_ids
     ]
     return Write(records, body)
-
-
-def _check_supported(view: ImageView, field: str) -> None:
-    if not supports_clients(view.features):
-        raise refuse(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "exactly-once clients need metadata.version 2: raise it with UpdateFeatures",
-            field,
-        )

@@ -25,9 +25,7 @@ from controller.disk.retention import cursors_of
 from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
-from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import supports_export_cursors
 from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -40,8 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def list_export_cursors(state: ControllerState, look: Look | None, now: float) -> Reply:
-    """All cursors by name. Raises UNSUPPORTED_VERSION."""
-    _check_supported(state.log.pending)
+    """All cursors by name."""
     image = state.log.committed
     cursors = [
         rpc.ExportCursor(
@@ -70,10 +67,9 @@ def alter_export_cursors(
 ) -> Write | Reply:
     """Set and remove cursors.
 
-    Raises UNSUPPORTED_VERSION, POLICY_VIOLATION; what is wrong with one alteration is in its
+    Raises POLICY_VIOLATION; what is wrong with one alteration is in its
     result.
     """
-    _check_supported(state.log.pending)
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     altering = _Altering(state, _log_start(look, now))
     results: list[rpc.ExportCursorAlterationResult] = []
@@ -185,14 +181,6 @@ def _check_expected(
             f"cursor {name} {found}, expected was offset {one.expected_offset}: look again before"
             " you change it",
             f"{field}.expected_offset",
-        )
-
-
-def _check_supported(view: ImageView) -> None:
-    if not supports_export_cursors(view.features):
-        raise refuse(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "export cursors need metadata.version 4: raise it with UpdateFeatures",
         )
 
 

@@ -33,7 +33,6 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import KeyValue, Lease
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import supports_key_values
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -56,11 +55,10 @@ def alter_key_values(
     ``end_offset``: where the first record goes. ``owner``: whose leases may be named; None:
     anybody's. ``generation``: of the log.
 
-    Raises UNSUPPORTED_VERSION, INVALID_REQUEST, INVALID_UPDATE_VERSION for a condition that does
+    Raises INVALID_REQUEST, INVALID_UPDATE_VERSION for a condition that does
     not hold, RESOURCE_NOT_FOUND for a lease that is not there, POLICY_VIOLATION for what there is
     no room for.
     """
-    check_supported(view)
     alterations = request.alterations
     check_item_count(len(alterations), settings.max_records_per_request, "alterations")
     if not alterations:
@@ -105,15 +103,6 @@ def alter_key_values(
 def deletion(key: str) -> Record:
     """The record that deletes a key."""
     return record(pb.KeyValueRecord(key=key))
-
-
-def check_supported(view: ImageView) -> None:
-    """Raise UNSUPPORTED_VERSION below the level of metadata.version that has keys and leases."""
-    if not supports_key_values(view.features):
-        raise refuse(
-            ErrorCode.UNSUPPORTED_VERSION,
-            "the key-value store needs metadata.version 8: raise it with UpdateFeatures",
-        )
 
 
 def check_lease(view: ImageView, lease_id: int, owner: str | None, field: str) -> None:
@@ -208,10 +197,9 @@ EXPIRED, REVOKED = "expired", "revoked"
 def grant_lease(state: ControllerState, request: rpc.GrantLeaseRequest, owner: str | None) -> Write:
     """Grant a lease; with an ``owner``, to that principal alone.
 
-    Raises UNSUPPORTED_VERSION, INVALID_REQUEST, POLICY_VIOLATION.
+    Raises INVALID_REQUEST, POLICY_VIOLATION.
     """
     pending, settings = state.log.pending, state.settings
-    check_supported(pending)
     low, high = settings.lease_ttl_min_ms, settings.lease_ttl_max_ms
     if not low <= request.ttl_ms <= high:
         raise refuse(
@@ -239,7 +227,7 @@ def keep_lease_alive(
 ) -> Reply:
     """Give a lease its whole time again.
 
-    Raises UNSUPPORTED_VERSION, RESOURCE_NOT_FOUND, also for one that is due: some of its keys may
+    Raises RESOURCE_NOT_FOUND, also for one that is due: some of its keys may
     be gone already.
     """
     lease = _lease_of(state, request, owner)
@@ -255,7 +243,7 @@ def revoke_lease(
 ) -> Write:
     """End a lease, and delete its keys, in one batch.
 
-    Raises UNSUPPORTED_VERSION, RESOURCE_NOT_FOUND, POLICY_VIOLATION if it has more keys than a
+    Raises RESOURCE_NOT_FOUND, POLICY_VIOLATION if it has more keys than a
     batch takes.
     """
     lease = _lease_of(state, request, owner)
@@ -270,8 +258,7 @@ def revoke_lease(
 
 
 def list_leases(state: ControllerState, now: float) -> Reply:
-    """All leases by id, as of the committed image. Raises UNSUPPORTED_VERSION."""
-    check_supported(state.log.pending)
+    """All leases by id, as of the committed image."""
     image = state.log.committed
     leases = [
         rpc.ListedLease(
@@ -316,7 +303,6 @@ def _lease_of(
     owner: str | None,
 ) -> Lease:
     pending, lease_id = state.log.pending, request.lease_id
-    check_supported(pending)
     if not lease_id:
         raise no_lease(lease_id, "lease_id")
     if request.HasField("generation") and request.generation != state.generation:

@@ -1,24 +1,17 @@
 """UpdateFeatures (KIP-584): raise or lower what the cluster uses, when all who must know the level
 do. All of a request or nothing.
 
-Lowering feature levels (KIP-584): what stands against it, and what it means for those who have
-to live with it. No refusal names a command that takes anything away: an operator copies it.
-
-A downgrade is lossless or refused, also where the request says that it may be unsafe: what the log
-holds beyond the lower level could not be read by the programs that the level is lowered for. What
-is lost otherwise is said as a warning.
+A downgrade loses nothing that the log holds; what it ends is said as a warning.
 
 Why: docs/decisions/018-feature-levels.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from controller.decision import (
-    AllLeasesStopped,
     Decision,
-    Defer,
     FeatureLevelsUpdated,
     Reply,
     refuse,
@@ -28,111 +21,11 @@ from controller.decisions.quorum.membership import Look
 from controller.state.state import LEGACY_REGISTRATION, ControllerState, heartbeats_off, obstacles
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import versions
-from raftlog.metadata.acls import AclResourceType
-from raftlog.metadata.entities import owner_of
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, record
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
-
-_SNAPSHOTS_VOTERS_CLIENTS = 2
-_HOSTNAMES = 3
-_EXPORT_CURSORS = 4
-_ACLS = 7
-_VOTER_LISTENERS = 7
-_KEY_VALUES = 8
-
-
-def left_behind(image: Image, seen: QuorumDescription, level: int) -> Iterator[str]:
-    """What the levels above ``level`` of metadata.version have left where its programs would
-    stumble over it, as far as the state tells.
-
-    What was there and is gone leaves no trace: a program of a lower level stops at such records,
-    with a clear message.
-    """
-    cannot = f"programs of metadata.version {level} cannot read that"
-    if level < _SNAPSHOTS_VOTERS_CLIENTS:
-        if image.voters is not None:
-            yield f"the log names the voter set, at offset {image.voters.offset}: {cannot}"
-        if len(image.clients):
-            yield (
-                f"{len(image.clients)} exactly-once clients are open, the first is"
-                f" {min(image.clients)}: close them first"
-            )
-        if seen.log_start_offset > 0:
-            yield f"the log begins at {seen.log_start_offset}, behind a snapshot: {cannot}"
-    if level < _HOSTNAMES and len(image.hostnames):
-        yield (
-            f"{len(image.hostnames)} hostnames are mapped to broker ids, the first is"
-            f" {min(image.hostnames)!r}: {cannot}; delete those that nothing needs (`raftlog"
-            " hostnames list`)"
-        )
-    if level < _EXPORT_CURSORS and len(image.export_cursors):
-        yield (
-            f"{len(image.export_cursors)} export cursors are set, the first is"
-            f" {min(image.export_cursors)!r}: {cannot}; delete those that no export needs (`raftlog"
-            " cursors list`)"
-        )
-    if level < _ACLS:
-        if len(image.acls):
-            yield (
-                f"{len(image.acls)} access control entries are set: {cannot}; without them nobody"
-                " but super users may do anything (`raftlog acls list`)"
-            )
-        owned = [id_ for id_, client in image.clients.items() if owner_of(client)]
-        if owned:
-            yield (
-                f"{len(owned)} exactly-once clients belong to a principal, the first is"
-                f" {min(owned)}: {cannot}; close them first"
-            )
-    if level < _KEY_VALUES and len(image.key_values):
-        yield (
-            f"the key-value store has {len(image.key_values)} keys, the first is"
-            f" {min(image.key_values)!r}: {cannot}. Programs keep locks, elections and settings"
-            " there: look whose they are first (`raftlog kv list`)"
-        )
-    of_keys = sum(one.resource_type == AclResourceType.KEY_VALUE for one in image.acls.values())
-    if _ACLS <= level < _KEY_VALUES and of_keys:
-        yield f"{of_keys} access control entries are about keys: {cannot}; remove them"
-    if level < _KEY_VALUES and len(image.leases):
-        yield (
-            f"there are {len(image.leases)} leases, the first is {min(image.leases)}: {cannot};"
-            " revoke them, or let them expire"
-        )
-    named = [] if image.voters is None else image.voters.voters
-    if level < _VOTER_LISTENERS and (several := [v.id for v in named if "://" in v.endpoint]):
-        yield (
-            f"the voter set names several listeners of {several}: {cannot}; leave each of these"
-            " nodes one listener, and restart it"
-        )
-
-
-def warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:
-    """What the accepted updates that lower a level mean, for people."""
-    for update in updates:
-        current, level = image.features.get(update.name, 0), update.max_version_level
-        if level >= current:
-            continue
-        if update.name == versions.METADATA_VERSION:
-            yield (
-                f"{update.name} goes from {current} to {level}: what came with the levels above is"
-                " refused from now on; a log that holds records of them, used up or not, cannot be"
-                " read by programs that do not know them"
-            )
-        elif update.name == versions.LAO_VERSION:
-            yield (
-                f"{update.name} goes from {current} to {level}: the lowest acknowledged offset is"
-                " not promised any more"
-            )
-        elif update.name == versions.BROKER_HEARTBEAT_VERSION:
-            yield (
-                f"{update.name} goes from {current} to {level}: brokers are not fenced for silence"
-                " any more, and do not fence themselves"
-            )
-        else:
-            yield f"{update.name} goes from {current} to {level}"
-
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""
@@ -165,9 +58,6 @@ def update_features(
 
     Raises INVALID_UPDATE_VERSION naming who or what stands against the first that cannot be;
     INVALID_REQUEST.
-
-    The end of strict reads is decided when every lease for them has ended: up to a session timeout
-    later.
     """
     image = state.log.pending.snapshot()
     records: list[Record] = []
@@ -192,23 +82,11 @@ def update_features(
     asked = {update.name: update.max_version_level for update in request.updates}
     for name, reason in obstacles(image, asked) if records else ():
         raise _invalid(reason, f"updates[{list(asked).index(name)}].max_version_level")
-    body = rpc.UpdateFeaturesResponse(warnings=warnings(image, request.updates))
+    body = rpc.UpdateFeaturesResponse(warnings=_warnings(image, request.updates))
     if request.validate_only:
         return Reply(body)
-    leases = state.read_leases
-    leases_end_at = leases.all_end_at()
-    if _ends_strict_reads(image, asked) and leases_end_at > now:
-        # From then on a program may take over that does not ask for leases before it fences.
-        return Defer(leases_end_at, (AllLeasesStopped(),))
     effects = (FeatureLevelsUpdated(),) if heartbeats_off(state) else ()
     return write_or_reply(records, body, *effects)
-
-
-def _ends_strict_reads(image: Image, asked: Mapping[str, int]) -> bool:
-    after = {**{name: image.features[name] for name in image.features}, **asked}
-    return versions.supports_strict_reads(image.features) and not versions.supports_strict_reads(
-        after
-    )
 
 
 def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> None:
@@ -255,14 +133,32 @@ def _obstacles(
     if seen is None:
         yield "this controller does not know the voters yet"
         return
-    if level < image.features.get(name, 0):
-        if update.upgrade_type == UNSAFE_DOWNGRADE:
-            yield (
-                "an unsafe downgrade would leave a log that no program of that level can read: it"
-                " is not done"
-            )
-        yield from left_behind(image, seen, level)
     yield from _voters_against(seen, node_id, level)
+
+
+def _warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:
+    """What the accepted updates that lower a level mean, for people."""
+    for update in updates:
+        current, level = image.features.get(update.name, 0), update.max_version_level
+        if level >= current:
+            continue
+        if update.name == versions.METADATA_VERSION:
+            yield (
+                f"{update.name} goes from {current} to {level}: an epoch of -1 passes for every"
+                " replica, and one that has lost its disk may join an ISR"
+            )
+        elif update.name == versions.LAO_VERSION:
+            yield (
+                f"{update.name} goes from {current} to {level}: the lowest acknowledged offset is"
+                " not promised any more"
+            )
+        elif update.name == versions.BROKER_HEARTBEAT_VERSION:
+            yield (
+                f"{update.name} goes from {current} to {level}: brokers are not fenced for silence"
+                " any more, and do not fence themselves"
+            )
+        else:
+            yield f"{update.name} goes from {current} to {level}"
 
 
 def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
@@ -301,8 +197,7 @@ def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterat
 def _level_of(replica: ReplicaDescription | None) -> int | None:
     if replica is None or not 0 <= replica.last_fetch_age_ms <= HEARD_WITHIN_MS:
         return None
-    # 0: a program that does not say.
-    return max(replica.max_metadata_version, versions.MIN_METADATA_VERSION)
+    return replica.max_metadata_version
 
 
 def _invalid(message: str, field: str) -> ApiError:

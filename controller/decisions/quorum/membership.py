@@ -19,11 +19,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits import hosts as limits
 from raftlog.metadata.entities import VoterEntry, Voters
 from raftlog.metadata.records import Record, record
-from raftlog.metadata.versions import (
-    metadata_version,
-    supports_voter_listeners,
-    supports_voters,
-)
+from raftlog.metadata.versions import metadata_version
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -113,10 +109,8 @@ class Membership:
                 "voter_id",
             )
         self._check_endpoint(request.endpoint)
-        known, finalized = (
-            max(1, observer.max_metadata_version),
-            metadata_version(self._state.log.pending.features),
-        )
+        known = observer.max_metadata_version
+        finalized = metadata_version(self._state.log.pending.features)
         if known < finalized:
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
@@ -161,12 +155,6 @@ class Membership:
                 ErrorCode.REQUEST_TIMED_OUT,
                 "this controller has committed nothing of its own epoch yet",
             )
-        if not supports_voters(state.log.pending.features):
-            level = metadata_version(state.log.pending.features)
-            raise refuse(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"the voter set is static at metadata.version {level}: raise that first",
-            )
         seen = self._look(now)
         if named is None:
             raise refuse(ErrorCode.UNSUPPORTED_VERSION, self._why_static(seen))
@@ -175,14 +163,6 @@ class Membership:
     def _check_endpoint(self, endpoint: str) -> None:
         if error := endpoint_error(endpoint):
             raise ApiError(ErrorCode.INVALID_REQUEST, error, field="endpoint")
-        features = self._state.log.pending.features
-        if "://" in endpoint and not supports_voter_listeners(features):
-            raise refuse(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"a voter has one listener at metadata.version {metadata_version(features)}: raise"
-                " that first",
-                "endpoint",
-            )
 
     def _check_directory(self, directory_id: str) -> None:
         if not directory_id:
@@ -220,12 +200,8 @@ class Membership:
 
     @property
     def is_static(self) -> bool:
-        """Whether the log names no voters although it may."""
-        return (
-            self._look is not None
-            and self._state.log.pending.voters is None
-            and supports_voters(self._state.log.pending.features)
-        )
+        """Whether the log does not name the voters yet."""
+        return self._look is not None and self._state.log.pending.voters is None
 
     def next_deadline(self) -> float:
         """When ``first_set`` wants to look again."""

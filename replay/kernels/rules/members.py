@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
+from raftlog.metadata.versions import REPLICA_EPOCHS
 from replay.audit import rules
 from replay.kernels.arrays import Bools, Ints, ints, whole
 from replay.kernels.facts import BrokerSpan, Facts
@@ -32,10 +33,6 @@ RULES = (
     rules.INELIGIBLE_LEADER,
     rules.UNCLEAN_ELECTION_TOO_EARLY,
 )
-REPLICA_EPOCHS_LEVEL = 3
-"""The metadata.version from which on -1 is no broker epoch: every leader knows those of its
-followers.
-"""
 _UNKNOWN = -1
 _ACTIVE = "registered, unfenced and not shutting down"
 
@@ -112,7 +109,7 @@ class Members:
                 )
             elif under == _UNKNOWN:
                 level = self._facts.level_at(int(steps.begins[row]))
-                if level is not None and level >= REPLICA_EPOCHS_LEVEL:
+                if level is not None and level >= REPLICA_EPOCHS:
                     yield self._found(
                         judged,
                         asked,

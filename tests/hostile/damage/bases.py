@@ -57,7 +57,7 @@ def make_bases(parent: Path, seed: int) -> list[Base]:
     made: list[Base] = []
     for late in (False, True):
         where = parent / ("late" if late else "whole")
-        asyncio.run(_controller(where, LogHistory(seed, metadata_version=4), late=late))
+        asyncio.run(_controller(where, LogHistory(seed), late=late))
         older = tuple(where / f"old{number}" for number in range(len(SESSIONS) - 1))
         prefix = "late-" if late else ""
         made.append(Base(f"{prefix}closed", "controller", where / "closed", older))
@@ -67,7 +67,7 @@ def make_bases(parent: Path, seed: int) -> list[Base]:
     made += [
         Base(f"broker-{name}", "broker", broker / name, older) for name in ("closed", "killed")
     ]
-    _export(parent / "export", LogHistory(seed, metadata_version=4))
+    _export(parent / "export", LogHistory(seed))
     made.append(Base("export", "export", parent / "export" / "now", (parent / "export" / "old",)))
     _config(parent / "config", parent / "data")
     made.append(Base("config", "config", parent / "config", ()))
@@ -85,7 +85,6 @@ async def _controller(where: Path, history: LogHistory, *, late: bool) -> None:
         store = _opened(live)
         before = store.recover().end_offset
         history.run(end)
-        store.keep_vote_in_place(True)
         await _vote(store, VoteState(history.epoch, 1, "d1"))
         if number == 2:
             # What a new leader did not have, on disk in a table of its own, and then truncated.

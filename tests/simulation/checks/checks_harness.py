@@ -11,7 +11,7 @@ from typing import Any
 
 from controller.service.node import ControllerDescription
 from raftlog import batch
-from raftlog.metadata.log_hash import EMPTY, unknown
+from raftlog.metadata.log_hash import EMPTY
 from raftlog.metadata.records import record
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.metadata.voters_log import to_entries, voters_in
@@ -22,6 +22,7 @@ from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 from raftlog.wire.records.v1 import records_pb2 as pb
 from simulation.checks.api import Checker, Operation
 from simulation.checks.ledger import Ledger
+from simulation.checks.log_hashes import LogHashes
 from simulation.swarm.config import SwarmConfig
 
 VOTERS = tuple(Voter(i, f"c{i}:9093", f"dir-{i}") for i in (1, 2, 3))
@@ -86,6 +87,8 @@ class Host:
         self.service: Any = None
         self.core: Any = None
         self.max_metadata_version = LATEST_METADATA_VERSION
+        self.log_hashes: LogHashes
+        """Of the committed log."""
         self.disk: Any = SimpleNamespace(
             identity=NodeIdentity("cluster", node_id, f"dir-{node_id}"),
             live=Chunks(), durable=Chunks(), vote=VoteState(), failure=None,
@@ -133,7 +136,7 @@ class Host:
     def says(self, **fields: Any) -> None:
         """What its service describes changes."""
         if "applied_offset" in fields:
-            fields["log_hash"] = unknown(fields["applied_offset"] + 1, 0)
+            fields["log_hash"] = self.log_hashes.at(fields["applied_offset"] + 1)
         self.service.description = replace(self.service.description, **fields)
 
 
@@ -179,6 +182,8 @@ class Trace:
         self.time = 0.0
         self.config = config or SwarmConfig()
         self.controllers = [Host(voter.node_id, voters) for voter in voters]
+        for host in self.controllers:
+            host.log_hashes = self.ledger.golden.log_hashes
         self.brokers = [Broker(i) for i in range(1, brokers + 1)]
         self._hosts: dict[str, Any] = {
             **{host.name: host for host in self.controllers},

@@ -12,10 +12,9 @@ from simulation.checks.api import CheckFailedError
 from simulation.checks.broker_ids import BrokerIds
 
 
-def led(level: int = 3) -> Trace:
+def led() -> Trace:
     trace = Trace(BrokerIds)
     trace.begin()
-    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=level))
     return trace
 
 
@@ -45,10 +44,6 @@ def test_hosts_that_keep_their_ids_and_newcomers_pass() -> None:
     # A twin moved the broker: then its host may get another id.
     register(trace, 201, "b1twin", mapped("b1twin", 201))
     register(trace, 1003, "b1", mapped("b1", 1003))
-
-
-def test_below_the_level_nothing_is_mapped() -> None:
-    register(led(2), 201, "b1")
 
 
 @pytest.mark.parametrize("further", [(), (mapped("b1", 202),), (mapped("b2", 201),)])
@@ -171,11 +166,11 @@ def test_by_hand_is_what_the_cause_says_and_not_the_words() -> None:
         pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND, reason="registered"),
         pb.HostnameRecord(hostname="n1", broker_id=700, cause=pb.BY_HAND),
     ):
-        trace = led(6)
+        trace = led()
         trace.committed(1, caused)
         with pytest.raises(CheckFailedError, match="kept for host n1"):
             register(trace, 700, "n2", mapped("n2", 700))
-    trace = led(6)
+    trace = led()
     worded = pb.HostnameRecord(
         hostname="n1", broker_id=700, cause=pb.BY_REGISTRATION, reason="set by hand"
     )

@@ -23,7 +23,7 @@ KEY = "kv:compared/0"
 def led(checker: Any, **config: Any) -> Trace:
     trace = Trace(checker, config=SwarmConfig(**config))
     trace.begin()
-    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=8))
+    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=2))
     return trace
 
 

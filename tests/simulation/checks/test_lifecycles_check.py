@@ -124,7 +124,7 @@ def answered(trace: Trace, *, off: bool) -> None:
 def shows(trace: Trace, offset: int, level: int) -> None:
     image = SimpleNamespace(
         offset=offset,
-        features={"metadata.version": 4, "broker.heartbeat.version": level},
+        features={"metadata.version": 2, "broker.heartbeat.version": level},
     )
     trace.host("b1").service.image = image
     trace.tell("broker_moved", trace.host("b1"))

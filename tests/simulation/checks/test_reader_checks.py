@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from checks_harness import Trace, config, fencing, registered, voter, voters_record
 
-from raftlog.errors import ErrorCode
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -122,7 +121,8 @@ def test_dropping_the_log_above_the_high_watermark_is_refused() -> None:
 
 
 def _snapshot(trace: Trace, image: Image) -> None:
-    data = b"".join(pieces(image, header_of(image, cluster_id="cluster", generations=())))
+    log_hash = trace.ledger.golden.log_hashes.at(image.offset + 1)
+    data = b"".join(pieces(image, header_of(image, cluster_id="cluster", generations=()), log_hash))
     snapshots = trace.host("c1").service.replica.snapshots
     snapshots.read = lambda _id, position, max_bytes: data[position : position + max_bytes]
 
@@ -153,7 +153,8 @@ def test_a_snapshot_with_another_voter_set_is_refused() -> None:
     _snapshot(trace, image)
     trace.step("c1", event=ev.SnapshotFrozen(SnapshotId(2, 1)))
     header = replace(header_of(image, cluster_id="cluster", generations=()), voters=(voter(1),))
-    data = b"".join(pieces(image, header))
+    log_hash = trace.ledger.golden.log_hashes.at(image.offset + 1)
+    data = b"".join(pieces(image, header, log_hash))
     trace.host("c1").service.replica.snapshots.read = lambda _id, position, max_bytes: data[
         position : position + max_bytes
     ]
@@ -510,60 +511,6 @@ def test_a_strict_read_above_every_lao_is_refused_with_a_token_too() -> None:
     offset = _write(trace, "a", announced=False)
     with refused("I22.*LAO was announced up to"):
         _strict(trace, "a", offset, at_least=offset)
-
-
-def test_an_unfenced_broker_that_refuses_what_was_offered_is_refused() -> None:
-    trace = _serving(StrictReads)
-    raised = trace.committed(1, _level(3))
-    image = trace.host("b1").service.image
-    image.offset = 0
-    trace.send("b1", "client", REFUSAL)  # it has not heard yet that it is unfenced
-    for applied in (raised - 1, raised):
-        # Behind what another one offers by; and where its own image allows it.
-        image.offset = applied
-        _offer(trace, raised)
-        with refused(f"at {applied}, refuses a strict read that some broker has offered by"):
-            trace.send("b1", "client", REFUSAL)
-    trace.committed(1, fencing(1, 1, True))
-    trace.send("b1", "client", REFUSAL)
-
-
-def test_who_has_applied_the_lowering_refuses_what_others_offer_still() -> None:
-    trace = _serving(StrictReads)
-    raised = trace.committed(1, _level(3))
-    lowered = trace.committed(1, _level(2))
-    _offer(trace, raised)
-    trace.host("b1").service.image.offset = lowered
-    trace.send("b1", "client", REFUSAL)
-    again = trace.committed(1, _level(3))
-    _offer(trace, again)
-    with refused(f"at {lowered}, refuses a strict read"):
-        trace.send("b1", "client", REFUSAL)
-
-
-def test_an_offer_that_its_level_does_not_allow_is_refused() -> None:
-    trace = _serving(StrictReads)
-    raised = trace.committed(1, _level(3))
-    _offer(trace, raised)
-    for offset in (raised - 1, trace.committed(1, _level(2))):
-        with refused(f"b1 offers strict reads as of {offset}, where the level does not allow"):
-            _offer(trace, offset)
-
-
-REFUSAL = broker_pb2.BrokerResponse(
-    error=common_pb2.Error(error_code=ErrorCode.UNSUPPORTED_VERSION)
-)
-
-
-def _level(level: int) -> pb.FeatureLevelRecord:
-    return pb.FeatureLevelRecord(name="metadata.version", feature_level=level)
-
-
-def _offer(trace: Trace, offset: int) -> None:
-    """By b1, of strict reads by the image at this offset."""
-    offered = broker_pb2.ApiVersionsResponse(finalized_features_epoch=offset)
-    offered.api_keys.add(api_key=3, name="Metadata", max_version=1)
-    trace.send("b1", "client", broker_pb2.BrokerResponse(api_versions=offered))
 
 
 def test_values_that_no_order_explains_are_refused_in_the_end() -> None:

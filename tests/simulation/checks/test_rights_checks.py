@@ -67,7 +67,7 @@ def begun(**config: Any) -> Trace:
         config=SwarmConfig(authorizer=True, **config),
     )
     trace.begin()
-    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=7))
+    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=2))
     return trace
 
 
@@ -377,14 +377,3 @@ def test_in_a_run_every_kind_of_check_has_work() -> None:
     assert len(counts) == 9
     assert all(counts.values()), counts
     assert set(CALLERS) == {"alice", "alice-away", "bob", "mallory"}
-
-
-def test_a_client_of_a_time_without_owners_may_be_used_by_anybody() -> None:
-    trace = begun(allow_everyone=True)
-    trace.committed(1, pb.FeatureLevelRecord(name="metadata.version", feature_level=6))
-    client = trace.committed(1, pb.OpenClientRecord(name="a"), principal=ALICE)
-    offset = trace.committed(1, topic(), client=(client, 1), principal=ALICE)
-    call = trace.invoke("access", client="bob", client_id=client)
-    duplicate = controller_pb2.ControllerResponse(write={"duplicate": True})
-    trace.give(call, offset=offset, response=duplicate)
-    trace.committed(1, topic("t2"), client=(client, 2), principal=BOB)
