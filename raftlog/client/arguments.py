@@ -51,11 +51,10 @@ def checked(call: F) -> F:
             # Without such a parameter the call itself says that there are too many.
             one = _one_of_rest(of[rest], value, f"{rest}[{index}]") if rest else value
             positional.append(one)
-        for name in named:
-            if name not in of:
-                raise TypeError(
-                    f"{call.__qualname__}() got an unexpected keyword argument {name!r}"
-                )
+        if unknown := named.keys() - of.keys():
+            raise TypeError(
+                f"{call.__qualname__}() got an unexpected keyword argument {min(unknown)!r}"
+            )
         return positional, {name: of[name](value, name) for name, value in named.items()}
 
     if inspect.iscoroutinefunction(call):
@@ -199,19 +198,18 @@ def _mapping(of_key: Check, of_value: Check, value: Any, name: str) -> dict[Any,
 
 def _fields(kind: Any, value: Any, name: str) -> Any:
     _instance(kind, value, name)
-    hints = _hints(kind)
-    return replace(
-        value,
-        **{
-            one.name: check_of(hints[one.name])(getattr(value, one.name), f"{name}.{one.name}")
-            for one in fields(kind)
-        },
-    )
+    changed = {}
+    for field, check in _field_checks(kind):
+        given = getattr(value, field)
+        if (taken := check(given, f"{name}.{field}")) is not given:
+            changed[field] = taken
+    return replace(value, **changed) if changed else value
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _field_checks(kind: Any) -> list[tuple[str, Check]]:
+    hints = typing.get_type_hints(kind)
+    return [(one.name, check_of(hints[one.name])) for one in fields(kind)]
 
 
 def bytes_of(text: bytes | str, what: str) -> bytes:
