@@ -227,6 +227,12 @@ def test_quorum_has_no_circle_even_for_types(arrows: list[Arrow]) -> None:
     )
 
 
+def test_commands_know_no_protobuf(arrows: list[Arrow]) -> None:
+    """They call methods of AsyncClient and of raftlog.ops."""
+    knowing = {one.importer for one in arrows if one.imported.startswith("raftlog.wire")}
+    assert [one for one in sorted(knowing) if one.startswith("raftlog.cli.")] == []
+
+
 @pytest.mark.parametrize(
     ("importer", "source"),
     [

@@ -136,7 +136,7 @@ def export_(
       raftlog export exported --sign key.pem
       raftlog export s3://audit/cluster-1 --follow --publish-interval 60 --compact
     """
-    from raftlog.cli.export_cursor import keep_cursor
+    from raftlog.ops.export_cursor import keep_cursor
     from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
     from raftlog.segments.follow import PUBLISH_INTERVAL_S, PublishPolicy
     from raftlog.segments.place import open_place

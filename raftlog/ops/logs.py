@@ -120,7 +120,7 @@ def open_log(
     elif export is not None:
         source = ExportLog(export)
         if source.doubt:
-            _warn(source.doubt)
+            warn(source.doubt)
         yield source
     else:
         with closing(RunningLog(addresses(), timeout_s)) as running:
@@ -132,7 +132,7 @@ def say_left_out(log: DirectoryReader) -> None:
     committed.
     """
     for what in log.left_out:
-        _warn(f"{what}; it is left out")
+        warn(f"{what}; it is left out")
 
 
 def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterator[bytes]:
@@ -565,7 +565,8 @@ def _state_hash(offset: int, epoch: int, footer: Footer, node_id: int, source: s
 _NAMED = 3
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
+    """Print a line on stderr, which may hold a stranger's words."""
     print(printable(text), file=sys.stderr, flush=True)
 
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from raftlog.cli.export_cursor import MAX_ATTEMPTS, ClusterCursors
 from raftlog.errors import ApiError, ErrorCode
+from raftlog.ops.export_cursor import MAX_ATTEMPTS, ClusterCursors
 from raftlog.ops.logs import RunningLog
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

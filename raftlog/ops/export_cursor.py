@@ -1,5 +1,5 @@
-"""The cursor of ``raftlog export --cursor``: asked of and set at the active controller, over the
-export's own connection.
+"""The cursor of ``raftlog export --cursor``, kept at the active controller over the export's own
+connection.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from raftlog.cli.output import print_error
 from raftlog.errors import ApiError, ConfigError
-from raftlog.ops.logs import LogSource, RunningLog
+from raftlog.ops.logs import LogSource, RunningLog, warn
 from raftlog.principals import os_user
 from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError
@@ -75,21 +74,21 @@ def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
     """
     if not isinstance(source, RunningLog):
         raise ConfigError("--cursor is kept by a running cluster: not with --directory")
-    keeper = CursorKeeper(ClusterCursors(source), name, _target(place), failed=print_error)
+    keeper = CursorKeeper(ClusterCursors(source), name, _target(place), failed=warn)
     keeper.begin(_next_offset(place, source.start_offset))
     source.listener = keeper.hear
     return keeper
 
 
 def _target(place: Place) -> str:
-    """What tells this export from another one: a path means nothing on another machine."""
+    """Return the name of this export, which is no path alone: that means nothing elsewhere."""
     if isinstance(place, LocalPlace):
         return f"{socket.gethostname()}:{Path(place.directory).absolute()}"
     return str(place)
 
 
 def _next_offset(place: Place, start_offset: int) -> int:
-    """What the export reads next."""
+    """Return the offset that the export reads next."""
     try:
         place.size(MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError):
