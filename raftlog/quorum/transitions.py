@@ -15,7 +15,7 @@ once the vote is durable. The leader starts its epoch with a record of its own (
 high watermark moves only when a majority has flushed that record, which commits everything before
 it, too (Raft 5.4.2).
 
-Followers pull. The offset of a Fetch is the acknowledgement, so a follower sends it after the
+Followers fetch. The offset of a Fetch is the acknowledgement, so a follower sends it after the
 flush. The leader counts itself at its flushed offset, too, although it sends records before it
 flushes them. Where the logs differ the leader answers with (epoch, end offset) and the follower
 truncates, epoch by epoch, never below its high watermark.
@@ -26,8 +26,8 @@ restart (Resigned): it may have sent records that it then lost in the crash, and
 other records at their (offset, epoch).
 
 The epoch and the vote are durable before any message that follows from them is sent, except a
-candidate's requests for votes, which promise nothing. The table of
-transitions below is complete; ``enter`` refuses any other.
+candidate's requests for votes, which promise nothing. The table of transitions below is complete;
+``enter`` refuses any other.
 
 The voter set in force is the last one in the log, from the moment it is appended until it is
 truncated (KIP-853). A set differs from its predecessor by at most one replica, and is appended only
