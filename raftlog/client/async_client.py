@@ -176,7 +176,8 @@ class AsyncClient:
         """Read a topic's committed records: all its partitions, or one of them.
 
         Raises UnknownTopicOrPartitionError. ``idle_timeout_s``: the records end when none has come
-        for so long; None: they never do. There are no consumer groups: who reads keeps its offsets.
+        for this long; None: they never do. There are no consumer groups: readers keep their
+        offsets.
         """
         return await AsyncRecords.begin(self._opened(), topic, partition, offset, idle_timeout_s)
 
@@ -289,8 +290,8 @@ def _token(given: Token | str, argument: str) -> Token:
 
 
 async def _until_closed(core: Core) -> AsyncGenerator[None]:
-    """Closes what a client has opened: when it is told to, when nobody has the client any more, or
-    when its loop ends and closes the generators that were begun on it.
+    """Close a client's connections: at ``close``, when the client is dropped, or when its loop ends
+    and closes the generators that were begun on it.
     """
     try:
         yield

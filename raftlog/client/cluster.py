@@ -1,4 +1,6 @@
-"""The cluster and its brokers, the feature levels, and the quorum of controllers."""
+"""What operators see and change of a cluster: its brokers, feature levels, quorum, export cursors,
+hostnames (KIP-426) and access control entries.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +83,8 @@ class AsyncBrokers(Namespace):
         return Listing(brokers, response.token.offset)
 
     async def visibility(self, *, timeout_s: float | None = None) -> Visibility:
-        """How far each broker has applied the log, and who holds LAO back: asked of the
-        controller.
+        """Ask the controller how far each broker has applied the log, and which brokers hold LAO
+        back.
         """
         body = controller_pb2.DescribeBrokersRequest()
         response = await self._core.ask_controller(body, timeout_s)
@@ -151,10 +153,11 @@ class AsyncQuorum(Namespace):
     """``client.quorum``."""
 
     async def transfer(self, to: int | None = None, *, timeout_s: float | None = None) -> int:
-        """Hand the leadership to a voter, by default to the one with the most complete log: its id.
+        """Transfer the leadership to a voter, by default to the one with the most complete log, and
+        return its id.
 
-        No accepted write is lost; writes wait a moment. It is asked for once: after an
-        UnknownOutcomeError see who leads.
+        No accepted write is lost; writes wait a moment. The request is sent once: after an
+        UnknownOutcomeError ``describe`` says which node leads.
         """
         body = controller_pb2.TransferLeadershipRequest(target_id=-1 if to is None else to)
         response = await self._once(body, timeout_s)
@@ -266,7 +269,7 @@ class ExportCursor:
     target: str
     """Where the export is, as its owner said."""
     offset: int
-    """Of its record: what ``expected_offset`` is compared with."""
+    """Offset of its record, which ``expected_offset`` is compared with."""
     timestamp_ms: int
 
 
@@ -377,9 +380,9 @@ class Hostname:
     cause: str | None
     """The same, for programs."""
     offset: int
-    """Of its record: what ``expected_offset`` is compared with."""
+    """Offset of its record, which ``expected_offset`` is compared with."""
     version: int = 0
-    """Of the form of the mapping (KIP-426)."""
+    """Version of the form of the mapping (KIP-426)."""
 
 
 @dataclass(frozen=True, slots=True)

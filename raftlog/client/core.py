@@ -61,7 +61,9 @@ T = TypeVar("T")
 ItemsOf = Callable[[controller_pb2.ControllerResponse], Iterable[ItemT]]
 """Reads the result of each item from the answer to a write."""
 CLOSE_TIMEOUT_S = 1.0
-"""A cluster that does not answer forgets the client by itself: nobody waits long for it."""
+"""Time to close the session, in seconds. It need not be long: a cluster that does not answer
+forgets the client by itself.
+"""
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 """A cluster at an old level, a principal that may not open clients."""
@@ -125,7 +127,7 @@ class Core:
         return self._producer
 
     def new_producer(self, settings: ProducerSettings) -> Producer:
-        """A producer with settings of its own. Who has it closes it."""
+        """A producer with settings of its own. The caller closes it."""
         return Producer(
             self.transport,
             self._known,
@@ -135,7 +137,7 @@ class Core:
         )
 
     def consumer(self, settings: ConsumerSettings) -> Consumer:
-        """A consumer of its own for each reader. Who has it closes it."""
+        """A consumer of its own for each reader, who closes it."""
         return Consumer(
             self.transport,
             self._known,
@@ -199,7 +201,7 @@ class Core:
         )
 
     async def offered(self, timeout_s: float | None = None) -> broker_pb2.ApiVersionsResponse:
-        """What the broker that answers offers now."""
+        """Ask a broker for the requests and features that it offers now."""
         request = broker_request(
             broker_pb2.ApiVersionsRequest(), cluster_id=self.options.cluster_id
         )
@@ -295,7 +297,7 @@ class Core:
             raise
 
     def timeout_s(self, given: float | None) -> float:
-        """What a call was given, or else the client. Raises ValueError."""
+        """Return the timeout of a call, by default the client's. Raises ValueError."""
         return self.options.timeout_s if given is None else positive(given)
 
     async def _until_answered(

@@ -39,7 +39,7 @@ class KeyValue:
     offset: LogOffset
     """Of the record that it was last put by: what ``expected`` is compared with."""
     create_offset: LogOffset
-    """Of the record that made it: a lower one was there first."""
+    """Offset of the record that created it: of two keys the lower one was created first."""
     lease_id: LogOffset | None
     """The lease that it is deleted with; None: it stays."""
 

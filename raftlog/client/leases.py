@@ -1,4 +1,4 @@
-"""Leases: what belongs to a program that lives, and goes when it does not."""
+"""Leases: keys bound to a TTL that the client keeps alive."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from raftlog.wire.controller.v1 import controller_pb2
 log = get_logger(__name__)
 
 BELIEVED_SHARE = 0.75
-"""Of a lease's time: how long its holder relies on it. The rest is for clocks that run at different
-speeds: it suffices as long as none runs a third faster than another.
+"""Share of a lease's time for which its holder relies on it. The rest is for clocks that run at
+different speeds: it suffices as long as none runs a third faster than another.
 """
 _KEEP_SHARE = 0.25
-"""Of a lease's time: how often it is kept alive."""
+"""Pause between two keep-alives, as a share of a lease's time."""
 _PAUSE_S = 0.1
 _ATTEMPT_MIN_S = 0.2
 _OVER = frozenset({ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INCONSISTENT_GENERATION})
-"""Of a lease that has ended, or is of a log that is over."""
+"""Errors of a lease that has ended, or is of a log that is over."""
 
 
 _TTL_MAX_S = 2**31
@@ -44,7 +44,7 @@ class LeaseInfo:
     name: str
     ttl_s: float
     remaining_s: float
-    """How long it still lives if nobody keeps it alive."""
+    """Time until the lease ends without a keep-alive, in seconds."""
     principal: str
     key_count: int
 
@@ -52,9 +52,9 @@ class LeaseInfo:
 class AsyncLease:
     """A lease that is kept alive in the background until it is revoked, or lost.
 
-    It is lost when nobody has confirmed it for three quarters of its time, counted from when the
-    confirmed request was *sent*: before the cluster ends it, as far as clocks go. A lost lease does
-    not come back.
+    It is lost when no keep-alive was confirmed for three quarters of its time, counted from when
+    the confirmed request was *sent*: before the cluster ends it, as far as clocks go. A lost lease
+    does not come back.
     """
 
     def __init__(self, core: Core, lease_id: LogOffset, ttl_s: float, sent_at: float) -> None:
@@ -76,8 +76,8 @@ class AsyncLease:
 
     @property
     def remaining_s(self) -> float:
-        """Time for which, by this clock, the cluster keeps the lease though nobody keeps it alive,
-        in seconds; 0 if the cluster says that it has ended.
+        """Time for which, by this clock, the cluster keeps the lease without a keep-alive, in
+        seconds; 0 if the cluster says that it has ended.
         """
         return max(0.0, self._ends_at - self._loop.time())
 

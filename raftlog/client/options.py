@@ -1,4 +1,4 @@
-"""What a client is told when it is made."""
+"""The options of a client, and the certificates and tokens that the environment names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics: create, delete, list, describe."""
+"""Topics, and their partitions: replicas, leaders, and the replicas in sync."""
 
 from __future__ import annotations
 
@@ -121,8 +121,9 @@ class AsyncTopics(Namespace):
         read: ReadModeLike | None = None,
         timeout_s: float | None = None,
     ) -> TopicsPage:
-        """Some of the topics by name, about as many as have so many partitions, at least one: for
-        clusters whose list is too long for one answer. Go on with the page's ``next``.
+        """Return some of the topics by name: about as many as have this number of partitions, at
+        least one; for clusters whose list is too long for one answer. Continue with the page's
+        ``next``.
 
         Each page is of the image that the broker has then.
         """
@@ -188,7 +189,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult(ItemResult):
-    """What became of a partition that was to be moved."""
+    """The result of moving a partition."""
 
     topic: str = ""
     partition: int = -1
@@ -196,7 +197,7 @@ class PartitionResult(ItemResult):
 
 @dataclass(frozen=True, slots=True)
 class Election(PartitionResult):
-    """What became of a partition that was to have another leader."""
+    """The result of electing a partition's leader."""
 
     leader: int | None = None
     needed: bool = True

@@ -1,4 +1,4 @@
-"""What calls take and give: plain, immutable, comparable."""
+"""The values of calls: arguments, results, conditions and their names, plain and immutable."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ConfigSource(IntEnum):
 
 
 class BrokerState(IntEnum):
-    """What the controller has decided a broker is (KIP-343)."""
+    """The state of a broker, as the controller has decided it (KIP-343)."""
 
     INITIAL = 0
     INACTIVE = 1
@@ -175,7 +175,7 @@ class Listing(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class ItemResult:
-    """What became of one item of a write."""
+    """The result of one item of a write."""
 
     name: str
     error: ApiError | None = None
@@ -184,15 +184,15 @@ class ItemResult:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult(ItemResult):
-    """What became of a topic that was to be created or deleted."""
+    """The result of creating or deleting a topic."""
 
     id: str = ""
-    """Empty: there is none."""
+    """Empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetResult(ItemResult):
-    """What became of a key, an export cursor or a hostname mapping."""
+    """The result of writing a key, an export cursor or a hostname mapping."""
 
     offset: int | None = None
     """Offset of its record, which ``expected`` arguments are compared with; None: it is deleted, or
@@ -244,7 +244,7 @@ class TopicsPage:
 
     topics: tuple[Topic, ...]
     next: str
-    """The cursor of the next page; empty: there is none."""
+    """The cursor of the next page; empty on the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ class BrokerStatus:
     leader_count: int
     replica_count: int
     reason: str
-    """What brought it into its state, for people."""
+    """The cause of its state, for people."""
     cause: str | None
     """The same, for programs."""
     state_age_ms: int
@@ -321,7 +321,7 @@ class PartitionCounts:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """How far writes are visible, and who holds that back."""
+    """How far writes are visible, and which brokers hold that back."""
 
     high_watermark: int
     """Exclusive: everything below is committed."""
@@ -366,7 +366,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class ApiVersions:
-    """What the broker that answers offers."""
+    """The requests and features that the broker which answers offers."""
 
     apis: tuple[Api, ...]
     features: tuple[Feature, ...]
@@ -378,7 +378,7 @@ class FeatureUpdate(WriteResult[ItemResult]):
     """An accepted change of levels."""
 
     warnings: tuple[str, ...] = ()
-    """What the change gives up, for people."""
+    """What the change gives up, in sentences for people."""
 
 
 @dataclass(frozen=True, slots=True)

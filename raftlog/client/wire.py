@@ -228,7 +228,7 @@ def acls_from_wire(entries: Iterable[controller_pb2.AccessControlEntry]) -> tupl
 
 
 def filter_to_wire(chosen: AclFilter) -> controller_pb2.AccessControlEntryFilter:
-    """What chooses entries."""
+    """A filter of entries."""
     return controller_pb2.AccessControlEntryFilter(
         resource_type=chosen.resource_type,
         resource_name=chosen.resource_name,
