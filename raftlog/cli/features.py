@@ -25,7 +25,7 @@ Levels = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME=LEVEL...",
-        help="For instance metadata.version=7.",
+        help="For instance metadata.version=2.",
         autocompletion=completion.feature_levels,
     ),
 ]
@@ -124,16 +124,18 @@ async def downgrade(
     levels: Levels,
     unsafe: Annotated[
         bool,
-        typer.Option("--unsafe", help="Request an unsafe downgrade (KIP-584); refused likewise."),
+        typer.Option(
+            "--unsafe",
+            help="Request an unsafe downgrade (KIP-584); does no more.",
+        ),
     ] = False,
     validate_only: ValidateOnly = False,
 ) -> Answer[FeatureUpdate]:
     """Lower levels, all or none.
 
-    Refused if the log has metadata that the lower level does not know, even with --unsafe.
+    Refused while a voter or a broker does not know the lower level.
 
-    The error says which metadata. Whatever else a downgrade gives up is printed to stderr as a
-    warning, also with --validate-only.
+    What a downgrade gives up is printed to stderr as a warning, also with --validate-only.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ message of ``raftlog.wire.records.v1``).
 * ``leader``, ``isr``, ``replicas``, ``fenced``, ``in_controlled_shutdown``: null where the record
   leaves them unchanged.
 * ``cause``: the name of a BROKER_REGISTRATION_CHANGE's ``BrokerCause`` or of a HOSTNAME's
-  ``HostnameCause``; null below metadata.version 6, where ``reason`` stands for it.
+  ``HostnameCause``.
 * ``acl_resource_type``, ``acl_principal``: of an access control entry, whose resource types are
   numbered otherwise than those of configs, and whose principal is not the batch's. Its name is in
   ``resource_name``, its id in ``group_id``.

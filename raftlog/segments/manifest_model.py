@@ -94,7 +94,7 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
     known.
 
     ``log_hash``: 64 hex digits, of the log from ``log_hash_begin_offset`` up to there; empty: it
-    did not say, which is so below metadata.version 8.
+    did not say.
     """
 
     offset: int

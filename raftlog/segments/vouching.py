@@ -135,7 +135,7 @@ def _faults(manifest: Manifest, found: Vouched) -> list[Fault]:
     if found.unnamed >= 0:
         message = (
             f"the progress record at offset {found.unnamed} names no log hash, and those before it"
-            " do: controllers write it from metadata.version 8 on"
+            " do: controllers always write it"
         )
         faults.append(Fault(found.unnamed, found.unnamed, CHECK, "", message))
     return faults

@@ -108,8 +108,8 @@ class LaoResult(msgspec.Struct, frozen=True):
     in all. ``brokers``: those that did so the longest first. ``hours`` and ``timeline``: the last
     ones, oldest first, of ``hours_total`` and ``samples``; ``unknown``: samples in which LAO was
     unknown. ``end_ms``: of the last record. ``acknowledged``, ``told``: what controllers have
-    measured until all brokers had applied a record, and until all knew; None: below
-    metadata.version 8.
+    measured until all brokers had applied a record, and until all knew; None: the
+    log does not say.
     """
 
     end_ms: int

@@ -4,7 +4,7 @@ A progress record is written when LAO has passed a record that is neither progre
 most one in ``progress.interval.ms``. So while LAO stands still there is no sample, and a stall
 shows in what the sample after it says: the oldest record that it newly covers had waited since it
 was written. That time is right but for the interval, by which it may be too long; where controllers
-have measured how long records took (metadata.version 8), the longest of these is the true one.
+have measured how long records took, the longest of these is the true one.
 """
 
 from __future__ import annotations

@@ -41,8 +41,19 @@ def test_what_cannot_be_says_why(raftlog: Raftlog, at: tuple[str, str]) -> None:
     ran = raftlog("cluster", "features", "upgrade", "metadata.version=99", *at)
     assert ran.code != 0
     assert f"knows metadata.version from 1 to {LATEST_METADATA_VERSION}, not 99" in ran.err
-    ran = raftlog("cluster", "features", "downgrade", "metadata.version=1", *at)
+    ran = raftlog("cluster", "features", "downgrade", "broker.heartbeat.version=0", *at)
     assert ran.code != 0
-    assert "the log names the voter set" in ran.err
+    assert "lao.version 1 rests on the brokers' heartbeats: lower it to 0" in ran.err
     ran = raftlog("cluster", "features", "upgrade", "metadata.version", *at)
     assert "is not NAME=LEVEL" in ran.err
+
+
+def test_level_is_lowered_with_a_warning_and_raised_again(
+    raftlog: Raftlog, at: tuple[str, str]
+) -> None:
+    for unsafe in ((), ("--unsafe",)):
+        ran = raftlog("cluster", "features", "downgrade", "metadata.version=1", *unsafe, *at)
+        assert ran.code == 0
+        assert "warning: metadata.version goes from 2 to 1: an epoch of -1 passes" in ran.err
+        ran = raftlog("cluster", "features", "upgrade", "metadata.version=2", *at)
+        assert (ran.code, ran.err) == (0, "")

@@ -37,7 +37,7 @@ Document = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export of a log at level 8, in some pairs of files, with checkpoints."""
+    """An export of a log, in some pairs of files, with checkpoints."""
     where = tmp_path_factory.mktemp("honest") / "exported"
     history = LogHistory(5).run(300)
     with ExportWriter(

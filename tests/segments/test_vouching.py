@@ -37,7 +37,7 @@ Edit = Callable[[batch.BatchHeader, list[batch.RecordData]], tuple[str, list[bat
 
 
 class World:
-    """A log at level 8 whose progress records name its hash, and what a node would say of it."""
+    """A log whose progress records name its hash, and what a node would say of it."""
 
     def __init__(self) -> None:
         self.history = LogHistory(5).run(300)
