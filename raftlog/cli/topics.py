@@ -20,7 +20,6 @@ from raftlog.cli.command import (
     would,
     written,
 )
-from raftlog.cli.configs import did_you_mean, without_effect
 from raftlog.cli.exits import Exit, FailedError
 from raftlog.cli.output import print_line, print_note, print_table
 from raftlog.cli.partition_names import assignments
@@ -95,6 +94,7 @@ async def create(
       raftlog topics create logs --topic-config max.message.bytes=2000000
       raftlog topics create placed --replica-assignment 1:2:3,2:3:1
     """
+    from raftlog.cli.configs import did_you_mean, without_effect
     from raftlog.client.values import NewTopic
 
     given = dict(map(pair, configs or ()))

@@ -35,17 +35,17 @@ _CHECKED_WHERE_USED = (Unconditional, ConfigValue, Headers)
 
 def checked(call: F) -> F:
     """A method, or coroutine method, whose arguments are checked against its annotations."""
-    parameters = [*inspect.signature(call).parameters.values()][1:]
-    rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "")
-    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
 
     @functools.cache
-    def checks() -> dict[str, Check]:
+    def checks() -> tuple[dict[str, Check], list[str], str]:
         # At the first call: then all names of the module are there.
-        return {name: check_of(hint) for name, hint in hints_of(call).items()}
+        parameters = [*inspect.signature(call).parameters.values()][1:]
+        rest = next((one.name for one in parameters if one.kind is one.VAR_POSITIONAL), "")
+        names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+        return {name: check_of(hint) for name, hint in hints_of(call).items()}, names, rest
 
     def converted(args: tuple[Any, ...], named: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        of = checks()
+        of, names, rest = checks()
         positional = [of[name](value, name) for name, value in zip(names, args, strict=False)]
         for index, value in enumerate(args[len(names) :]):
             # Without such a parameter the call itself says that there are too many.
@@ -75,8 +75,15 @@ def checked(call: F) -> F:
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
-    """The types of a call's arguments by name, those of ``**options`` included."""
-    hints = {name: hint for name, hint in typing.get_type_hints(call).items() if name != "return"}
+    """The types of a call's arguments by name, those of ``**options`` included. What it returns may
+    be imported for type checkers alone.
+    """
+    call = inspect.unwrap(call)
+    hints = {
+        name: eval(hint, call.__globals__)
+        for name, hint in call.__annotations__.items()
+        if name != "return"
+    }
     for name, hint in [*hints.items()]:
         if typing.get_origin(hint) is Unpack:
             del hints[name]

@@ -8,36 +8,55 @@ import os
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
+from importlib import import_module
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from typing_extensions import Unpack
 
 from raftlog.client.admission import require_tls
 from raftlog.client.arguments import Headers, bytes_of, checked, headers_of
-from raftlog.client.cluster import (
-    AsyncAcls,
-    AsyncBrokers,
-    AsyncCluster,
-    AsyncExportCursors,
-    AsyncFeatures,
-    AsyncHostnames,
-    AsyncQuorum,
-)
-from raftlog.client.configs import AsyncConfigs
-from raftlog.client.consumer import AsyncRecords
 from raftlog.client.core import Core, require_same_process
-from raftlog.client.key_values import AsyncKeyValues
-from raftlog.client.leases import AsyncLeases
 from raftlog.client.options import Addresses, ClientOptions, Options
-from raftlog.client.producer import RecordMetadata
-from raftlog.client.topics import AsyncPartitions, AsyncTopics
-from raftlog.client.watch import AsyncChanges
 from raftlog.client.wire import token_from_wire, token_to_wire
 from raftlog.errors import ApiError, ClientClosedError, RaftlogError, SaslAuthenticationFailedError
 from raftlog.outcome import Token
 from raftlog.transport.api import Transport
 from raftlog.transport.grpc_transport import GrpcTransport
+
+if TYPE_CHECKING:
+    from raftlog.client.cluster import (
+        AsyncAcls,
+        AsyncBrokers,
+        AsyncCluster,
+        AsyncExportCursors,
+        AsyncFeatures,
+        AsyncHostnames,
+        AsyncQuorum,
+    )
+    from raftlog.client.configs import AsyncConfigs
+    from raftlog.client.consumer import AsyncRecords
+    from raftlog.client.key_values import AsyncKeyValues
+    from raftlog.client.leases import AsyncLeases
+    from raftlog.client.producer import RecordMetadata
+    from raftlog.client.topics import AsyncPartitions, AsyncTopics
+    from raftlog.client.watch import AsyncChanges
+
+NAMESPACES = {
+    "topics": ("topics", "AsyncTopics"),
+    "configs": ("configs", "AsyncConfigs"),
+    "brokers": ("cluster", "AsyncBrokers"),
+    "cluster": ("cluster", "AsyncCluster"),
+    "features": ("cluster", "AsyncFeatures"),
+    "quorum": ("cluster", "AsyncQuorum"),
+    "acls": ("cluster", "AsyncAcls"),
+    "kv": ("key_values", "AsyncKeyValues"),
+    "leases": ("leases", "AsyncLeases"),
+    "partitions": ("topics", "AsyncPartitions"),
+    "export_cursors": ("cluster", "AsyncExportCursors"),
+    "hostnames": ("cluster", "AsyncHostnames"),
+}
+"""The module and class of each namespace, imported when it is first used: a command uses one."""
 
 
 class Surroundings(Protocol):
@@ -68,6 +87,19 @@ class AsyncClient:
     What this client has seen or written it never unsees, whatever broker answers.
     """
 
+    topics: AsyncTopics
+    configs: AsyncConfigs
+    brokers: AsyncBrokers
+    cluster: AsyncCluster
+    features: AsyncFeatures
+    quorum: AsyncQuorum
+    acls: AsyncAcls
+    kv: AsyncKeyValues
+    leases: AsyncLeases
+    partitions: AsyncPartitions
+    export_cursors: AsyncExportCursors
+    hostnames: AsyncHostnames
+
     def __init__(self, bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> None:
         surroundings = SURROUNDINGS.get()
         if surroundings is not None and not bootstrap:
@@ -80,22 +112,24 @@ class AsyncClient:
         self._make_transport: Callable[[], Transport] | None = None
         self._made_by = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.topics = AsyncTopics(self._opened)
-        self.configs = AsyncConfigs(self._opened)
-        self.brokers = AsyncBrokers(self._opened)
-        self.cluster = AsyncCluster(self._opened)
-        self.features = AsyncFeatures(self._opened)
-        self.quorum = AsyncQuorum(self._opened)
-        self.acls = AsyncAcls(self._opened)
-        self.kv = AsyncKeyValues(self._opened)
-        self.leases = AsyncLeases(self._opened)
-        self.partitions = AsyncPartitions(self._opened)
-        self.export_cursors = AsyncExportCursors(self._opened)
-        self.hostnames = AsyncHostnames(self._opened)
         self._ends_with_loop = surroundings is None
         """Not in a simulated process: one that was killed could not be waited for."""
         if surroundings is not None:
             self._make_transport, self._rng = surroundings.admit(self)
+
+    if not TYPE_CHECKING:  # For whom the namespaces are all the attributes there are.
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in NAMESPACES:
+                kind = type(self).__name__
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+            module, kind = NAMESPACES[name]
+            made = getattr(import_module(f"raftlog.client.{module}"), kind)(self._opened)
+            setattr(self, name, made)
+            return made
+
+        def __dir__(self) -> list[str]:
+            return sorted({*super().__dir__(), *NAMESPACES})
 
     @classmethod
     def over(
@@ -179,6 +213,8 @@ class AsyncClient:
         for this long; None: they never do. There are no consumer groups: readers keep their
         offsets.
         """
+        from raftlog.client.consumer import AsyncRecords
+
         return await AsyncRecords.begin(self._opened(), topic, partition, offset, idle_timeout_s)
 
     @checked
@@ -200,6 +236,8 @@ class AsyncClient:
 
         With ``async with`` it has begun before the first line inside.
         """
+        from raftlog.client.watch import AsyncChanges
+
         if initial and since is not None:
             raise ValueError("initial and since exclude each other")
         core = self._opened()

@@ -17,11 +17,9 @@ from google.protobuf.message import Message
 
 from raftlog.client.arguments import checked
 from raftlog.client.broker_client import BrokerClient
-from raftlog.client.consumer import Consumer, ConsumerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.endpoints import KnownEndpoints
 from raftlog.client.options import Options, positive
-from raftlog.client.producer import Producer, ProducerSettings
 from raftlog.client.requests import (
     RefusedItemsError,
     broker_request,
@@ -31,7 +29,6 @@ from raftlog.client.requests import (
 )
 from raftlog.client.session import NoSessionError, happens
 from raftlog.client.values import ItemResult, WaitOptions, WriteOptions
-from raftlog.client.watch import Watch, WatchStreams
 from raftlog.client.wire import acks_to_wire, mode_to_wire, write_result
 from raftlog.errors import (
     AcksNotReachedError,
@@ -52,7 +49,10 @@ from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 if TYPE_CHECKING:
+    from raftlog.client.consumer import Consumer, ConsumerSettings
     from raftlog.client.log_reader import LogReader
+    from raftlog.client.producer import Producer, ProducerSettings
+    from raftlog.client.watch import Watch, WatchStreams
 
 log = get_logger(__name__)
 
@@ -86,7 +86,9 @@ class EndsWithClient(Protocol):
 
 
 class Core:
-    """Made on the running event loop."""
+    """Made on the running event loop. Producers, consumers and watches are imported when one is
+    made: most commands use none.
+    """
 
     def __init__(self, options: Options, transport: Transport, rng: random.Random) -> None:
         self._loop = asyncio.get_running_loop()
@@ -110,7 +112,7 @@ class Core:
         self._session = (self._controllers or self.brokers).session(options.client_id)
         self._numbered = options.exactly_once is not False
         self._producer: Producer | None = None
-        self.watch_streams = WatchStreams(transport)
+        self._watch_streams: WatchStreams | None = None
         self._streams: weakref.WeakValueDictionary[int, EndsWithClient] = (
             weakref.WeakValueDictionary()
         )
@@ -122,12 +124,16 @@ class Core:
     def producer(self) -> Producer:
         """One for all records that this client writes."""
         if self._producer is None:
+            from raftlog.client.producer import ProducerSettings
+
             in_ms = timeout_ms(self.options.timeout_s)
             self._producer = self.new_producer(ProducerSettings(delivery_timeout_ms=in_ms))
         return self._producer
 
     def new_producer(self, settings: ProducerSettings) -> Producer:
         """A producer with settings of its own. The caller closes it."""
+        from raftlog.client.producer import Producer
+
         return Producer(
             self.transport,
             self._known,
@@ -138,6 +144,8 @@ class Core:
 
     def consumer(self, settings: ConsumerSettings) -> Consumer:
         """A consumer of its own for each reader, who closes it."""
+        from raftlog.client.consumer import Consumer
+
         return Consumer(
             self.transport,
             self._known,
@@ -158,6 +166,10 @@ class Core:
         """A watch of its own for each reader, who closes it. ``waiting`` hears why there is no
         news.
         """
+        from raftlog.client.watch import Watch, WatchStreams
+
+        if self._watch_streams is None:
+            self._watch_streams = WatchStreams(self.transport)
         return Watch(
             self.transport,
             self._known,
@@ -168,7 +180,7 @@ class Core:
             tip=tip,
             cluster_id=self.options.cluster_id,
             start_timeout_s=self.options.timeout_s,
-            calls=self.watch_streams,
+            calls=self._watch_streams,
             waiting=waiting,
         )
 

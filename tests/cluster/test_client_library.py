@@ -337,7 +337,7 @@ def test_a_watch_shows_each_change_once_and_goes_on_by_token(cluster: LocalClust
 def open_watches(client: raftlog.Client) -> int:
     core = client.parts[1]._core
     assert core is not None
-    return sum(len(stream._calls) for stream in core.watch_streams._open.values())
+    return sum(len(stream._calls) for stream in core._watch_streams._open.values())
 
 
 def first_of(items: Iterable[object]) -> None:
