@@ -76,6 +76,8 @@ def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
     for plugin in found:
         group, _, _ = plugin.name.rpartition(" ")
         place = _copied_group(app, group) if group else app
+        if place is None:
+            continue  # The group cannot be loaded, and says so.
         try:
             register: Callable[[typer.Typer], None] = plugin.load()
         except ImportError as error:
@@ -86,9 +88,13 @@ def build(plugins: Sequence[Plugin] | None = None) -> typer.Typer:
     return app
 
 
-def _copied_group(app: typer.Typer, name: str) -> typer.Typer:
-    """A group to which commands can be added: its module keeps its own as it is."""
-    info = next(one for one in app.registered_groups if one.name == name)
+def _copied_group(app: typer.Typer, name: str) -> typer.Typer | None:
+    """A group to which commands can be added: its module keeps its own as it is. None: there is no
+    such group.
+    """
+    info = next((one for one in app.registered_groups if one.name == name), None)
+    if info is None:
+        return None
     group = copy(info.typer_instance)
     assert group is not None, name
     group.registered_commands = [*group.registered_commands]
