@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from raftlog.cli import built_in
 from raftlog.errors import RaftlogError
+from raftlog.local.cluster import Node
 from raftlog.local.session import ACKS, LOOK_EVERY_S, READS, Action, Session, UsageError
 
 PROMPT = "raftlog> "
@@ -119,15 +120,29 @@ async def run_script(session: Session) -> None:
 async def run_prompt(session: Session, history: Path | None) -> None:
     """Read and run lines from the terminal until Ctrl-D."""
     from prompt_toolkit import PromptSession
-    from prompt_toolkit.completion import NestedCompleter
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
     from prompt_toolkit.history import FileHistory, InMemoryHistory
     from prompt_toolkit.patch_stdout import patch_stdout
 
     lines = Lines(session)
+
+    class WordCompleter(Completer):
+        def get_completions(
+            self, document: Document, complete_event: CompleteEvent
+        ) -> Iterator[Completion]:
+            *before, last = document.text_before_cursor.lstrip().split(" ")
+            for word in completions([*filter(None, before)], lines.words, session.cluster.nodes):
+                if word.startswith(last):
+                    yield Completion(word, -len(last))
+
+    def toolbar() -> str:
+        return session.toolbar(prompt.output.get_size().columns)
+
     prompt: PromptSession[str] = PromptSession(
         history=InMemoryHistory() if history is None else FileHistory(str(history)),
-        completer=NestedCompleter.from_nested_dict(completions(lines.words, session)),
-        bottom_toolbar=session.toolbar,
+        completer=WordCompleter(),
+        bottom_toolbar=toolbar,
         refresh_interval=LOOK_EVERY_S,
         complete_while_typing=False,
     )
@@ -156,21 +171,26 @@ async def run_prompt(session: Session, history: Path | None) -> None:
                 return
 
 
-def completions(words: dict[str, Word], session: Session) -> dict[str, dict[str, None] | None]:
-    """Return the words that may follow each first word."""
-
-    def names(*more: str, role: str = "") -> dict[str, None]:
-        nodes = [node.name for node in session.cluster.nodes if role in ("", node.role)]
-        return dict.fromkeys((*nodes, *more))
-
-    of_nodes: Iterable[str] = ("kill", "stop", "pause", "cut")
-    return {
-        **dict.fromkeys((*words, "help", "quit", "raftlog")),
-        **{word: names("leader") for word in of_nodes},
-        **{word: names() for word in ("start", "resume", "heal")},
-        "transfer": names(role="controller"),
-        "load": dict.fromkeys(("on", "off")),
-        "write": dict.fromkeys(ACKS),
-        "read": {"from": None} | dict.fromkeys(READS),
-        "raftlog": dict.fromkeys(built_in.BY_NAME),
-    }
+def completions(before: Sequence[str], words: Iterable[str], nodes: Iterable[Node]) -> list[str]:
+    """Return the words that may follow the words ``before`` of a line."""
+    nodes = [*nodes]
+    names, brokers, controllers = (
+        [node.name for node in nodes if role in ("", node.role)]
+        for role in ("", "broker", "controller")
+    )
+    if not before:
+        return [*words, "help", "quit", "raftlog"]
+    first, *rest = before
+    if first in ("kill", "stop", "pause", "cut"):
+        return [*names, "leader"]
+    if first in ("start", "resume", "heal"):
+        return names
+    if first == "read" and rest:
+        if rest[-1] == "from":
+            return brokers
+        return [*READS] if "from" in rest else ["from", *READS]
+    if rest:
+        return [*ACKS] if first == "write" and len(rest) == 1 else []
+    return {"transfer": controllers, "load": ["on", "off"], "raftlog": [*built_in.BY_NAME]}.get(
+        first, []
+    )

@@ -447,13 +447,19 @@ class Session:
         for line in lines:
             self._say(line)
 
-    def toolbar(self) -> str:
-        """Return the line below the prompt: leader, LAO, who holds it back, load."""
+    def toolbar(self, width: int) -> str:
+        """Return the line below the prompt: leader, LAO, who holds it back, load. Where it is too
+        narrow for the names of nodes, it says how many there are.
+        """
+        whole = self._toolbar(named=True)
+        return whole if len(whole) <= width else self._toolbar(named=False)[:width]
+
+    def _toolbar(self, *, named: bool) -> str:
         leader = "no leader" if self.leader_id is None else f"leader {self.leader_id}"
-        lao = "LAO unknown" if self.visibility is None else lao_text(self.visibility)
-        parts = [leader, lao]
+        seen = self.visibility
+        parts = [leader, "LAO unknown" if seen is None else lao_text(seen, named=named)]
         if paused := self._paused():
-            parts.append(f"paused {_listed(paused)}")
+            parts.append(f"paused {_listed(paused)}" if named else f"{len(paused)} paused")
         if self.cluster.cuts:
             parts.append(counted(len(self.cluster.cuts), "link") + " cut")
         if self.load.is_on:
@@ -533,14 +539,18 @@ class Session:
         return options
 
 
-def lao_text(seen: Visibility) -> str:
-    """Say what the lowest acknowledged offset is, and who holds it back."""
+def lao_text(seen: Visibility, *, named: bool = True) -> str:
+    """Say what the lowest acknowledged offset is, and who holds it back, by name or as a number."""
     if seen.lowest_acknowledged_offset is None:
         return f"LAO unknown: {seen.unknown_reason}" if seen.unknown_reason else "LAO unknown"
     last = seen.high_watermark - 1
     text = f"LAO {seen.lowest_acknowledged_offset} of {last}"
     if seen.held_back_by and seen.lowest_acknowledged_offset < last:
-        brokers = ", ".join(f"broker-{one}" for one in seen.held_back_by)
+        brokers = (
+            ", ".join(f"broker-{one}" for one in seen.held_back_by)
+            if named
+            else counted(len(seen.held_back_by), "broker")
+        )
         text += f", held back by {brokers} for {_span(seen.held_back_ms / 1000)}"
     return text
 
