@@ -26,6 +26,7 @@ from controller.state.liveness import AwaitedIdError
 from controller.state.state import ControllerState
 from raftlog import resource_limits as limits
 from raftlog import tracing
+from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash
@@ -337,7 +338,7 @@ class Turns:
             decision, pending, epoch_log.epoch, self._node.generation, epoch_log.end_offset - 1
         )
         parked.charged = True
-        if tracing.active is not None and pending.count == 1:
+        if tracing.active is not None and type(pending.message) is not ConfigWrites:
             self._trace(parked, pending)
         if type(decision) is Write:
             if decision.answer_when_appended:

@@ -76,7 +76,7 @@ MUTANTS = (
         ),
         DEPOSED,
         "leaders that are cut off or asked to resign",
-        known=1,
+        known=2,
     ),
     Mutant(
         "pending-survives",

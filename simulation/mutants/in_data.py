@@ -283,7 +283,7 @@ MUTANTS = (
         DATA_UNKNOWN,
         "ISR changes that are late",
         seeds=200,
-        known=8,
+        known=12,
     ),
     Mutant(
         "lagging-stays-in-isr",

@@ -37,7 +37,7 @@ MUTANTS = (
         ),
         KEEPERS,
         _FASTER,
-        known=7,
+        known=2,
     ),
     Mutant(
         "expected-value-not-compared",
@@ -171,7 +171,7 @@ MUTANTS = (
         ),
         HOLDERS,
         _LOST,
-        known=3,
+        known=4,
     ),
     Mutant(
         "lease-id-is-a-number",
@@ -185,7 +185,7 @@ MUTANTS = (
         ),
         HOLDERS,
         _LOST,
-        known=3,
+        known=4,
     ),
     Mutant(
         "stalls-count-for-leases-that-came-later",

@@ -182,7 +182,7 @@ MUTANTS = (
         ),
         UNFENCING,
         "failovers while brokers come",
-        known=7,
+        known=1,
     ),
     Mutant(
         "lao-of-nobody",

@@ -39,7 +39,7 @@ MUTANTS = (
         ),
         REPLICAS,
         RESTARTS,
-        known=4,
+        known=1,
     ),
     Mutant(
         "isr-of-fenced",

@@ -61,6 +61,7 @@ MUTANTS = (
         ),
         RECOVERED,
         LOST,
+        known=1,
     ),
     Mutant(
         "recovered-brokers-keep-image",

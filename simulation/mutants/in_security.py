@@ -174,7 +174,7 @@ MUTANTS = (
         ),
         replace(RIGHTS, data_per_s=5.0),
         "fetches that wait",
-        known=1,
+        known=3,
     ),
     Mutant(
         "removed-entry-counts",

@@ -50,7 +50,7 @@ MUTANTS = (
         ),
         WATCHES,
         "brokers that begin with a snapshot, or keep little",
-        known=1,
+        known=2,
     ),
     Mutant(
         "watch-told-its-neighbours",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from test_sessions_in_service import FakeBroker, unfenced_broker
 
 from controller.disk.space import FINE, Verdict
 from controller.service.intake import Intake
-from raftlog import batch
+from raftlog import batch, tracing
 from raftlog.client.controller_client import ControllerClient
 from raftlog.config_writes.messages import ConfigWrite, ConfigWrites
 from raftlog.errors import ErrorCode
@@ -228,3 +229,26 @@ def test_a_group_counts_as_all_its_requests() -> None:
     intake.add(None, group, 0.0, kind="incremental_alter_configs")
     assert [one.count for one in intake.expired(2.0)] == [3]
     assert (len(intake), intake.waiting_bytes) == (0, 0)
+
+
+@simulated
+async def test_group_of_one_write_is_answered_while_requests_are_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, node = await active()
+
+    class Traced:
+        def serving(self, _what: str, request: Any, _age_s: float) -> None:
+            assert isinstance(request, pb.ControllerRequest), "a group has no parent of its own"
+
+    answers: list[Any] = []
+    link: Any = SimpleNamespace(peer="a:1", listener="", send=answers.append)
+    group = ConfigWrites(
+        [1], [(METRICS, "one", "match", "v")], [1], 0, common_pb2.ACKS_COMMITTED, "", "", "", 9
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(tracing, "active", Traced())
+        node.service.reception.received(link, [group])
+        await asyncio.sleep(0.5)
+    assert not node.failures
+    assert answers[0].correlation_ids == [1]
