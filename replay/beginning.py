@@ -14,9 +14,9 @@ import msgspec
 from raftlog.metadata.group_state import by_group, put
 from raftlog.metadata.image import Image
 from raftlog.segments.checkpoints import last_at, load_checkpoint
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import Checkpoint
-from raftlog.segments.moments import offset_at
-from raftlog.segments.place import open_place
+from raftlog.segments.parquet_files import offset_at
 from replay.kernels.folding import Groups, Unaccounted
 from replay.opened import Export
 from replay.request import JobRequest

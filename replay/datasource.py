@@ -25,8 +25,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from raftlog.segments.columns import SCHEMA
+from raftlog.segments.files import is_uri
 from raftlog.segments.manifest import RAW, read_manifest
-from raftlog.segments.place import is_uri
 from replay.errors import ReplayError
 from replay.rawruns import RawRun, plan, read
 from replay.request import parse_time_ms

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.segments.files import is_uri, open_place
 from raftlog.segments.manifest import (
     BY_GROUP,
     RECORDS,
@@ -15,8 +16,7 @@ from raftlog.segments.manifest import (
     Segment,
     read_manifest,
 )
-from raftlog.segments.moments import offset_at
-from raftlog.segments.place import is_uri, open_place
+from raftlog.segments.parquet_files import offset_at
 from replay.errors import ReplayError
 from replay.request import JobRequest, format_time
 

@@ -16,10 +16,9 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.records import UnknownRecordError
 from raftlog.segments.columns import RowBuffer
 from raftlog.segments.errors import CorruptExportError, ExportMismatchError, UnsupportedExportError
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import Manifest, Segment
-from raftlog.segments.place import open_place
-from raftlog.segments.raw import read_header
-from raftlog.segments.reading import reading
+from raftlog.segments.raw import read_header, reading
 from replay.spans import Span, of_batches, of_segment
 
 _LENGTH = struct.Struct(">I")

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from raftlog.segments.columns import SCHEMA
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import Segment
-from raftlog.segments.place import open_place
 from replay.workers import prepare_worker
 
 _HADOOP_SCHEMES = {"s3": "s3a"}

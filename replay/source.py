@@ -14,9 +14,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from raftlog.errors import RaftlogError
 from raftlog.segments.columns import SCHEMA
+from raftlog.segments.files import is_uri
 from raftlog.segments.manifest import Segment
-from raftlog.segments.place import is_uri
-from raftlog.segments.verify import check_segment
+from raftlog.segments.range_checks import check_segment
 from replay.errors import as_error
 from replay.opened import Export
 from replay.remote import hadoop_uri, read_through_fsspec

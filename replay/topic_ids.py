@@ -9,8 +9,8 @@ from msgspec import structs
 
 from raftlog.metadata.imported import PARTITION_DETAIL
 from raftlog.metadata.kafka_ids import parse_topic_id
-from raftlog.segments.place import open_place
-from raftlog.segments.reading import reading, says_content
+from raftlog.segments.files import open_place
+from raftlog.segments.raw import reading, says_content
 from replay.asked import BY_ID, TOPIC
 from replay.opened import Export
 from replay.request import JobRequest

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from raftlog.ops.logs import LogSource
     from raftlog.segments.export import ExportSummary
+    from raftlog.segments.files import Place
     from raftlog.segments.manifest import Manifest, ManifestSigner
-    from raftlog.segments.place import Place
     from raftlog.segments.writer import Published
 
 
@@ -137,9 +137,9 @@ def export_(
       raftlog export s3://audit/cluster-1 --follow --publish-interval 60 --compact
     """
     from raftlog.ops.export_cursor import keep_cursor
-    from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
-    from raftlog.segments.follow import PUBLISH_INTERVAL_S, PublishPolicy
-    from raftlog.segments.place import open_place
+    from raftlog.segments.checkpoints import CHECKPOINT_RECORDS
+    from raftlog.segments.export import PUBLISH_INTERVAL_S, PublishPolicy
+    from raftlog.segments.files import open_place
     from raftlog.segments.verify import verify_export
     from raftlog.segments.writer import MAX_SEGMENT_RECORDS
 
@@ -227,7 +227,7 @@ def _follow(
     stop: StopOnSignal,
     signer: ManifestSigner | None,
 ) -> ExportSummary:
-    from raftlog.segments.follow import follow
+    from raftlog.segments.export import follow
 
     def waiting(why: str) -> None:
         print_error(f"raftlog: waiting: {why}" if why else "raftlog: going on")

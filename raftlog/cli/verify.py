@@ -14,10 +14,10 @@ from raftlog.cli.output import print_error, print_json, print_line, print_table
 from raftlog.plural import counted
 
 if TYPE_CHECKING:
+    from raftlog.segments.files import Place
     from raftlog.segments.manifest import Manifest
-    from raftlog.segments.place import Place
-    from raftlog.segments.ranges import Checked, Fault
-    from raftlog.segments.vouching import Vouching
+    from raftlog.segments.range_checks import Checked, Fault
+    from raftlog.segments.verify import Vouching
 
 READ_BYTES = 1 << 20
 PublicKey = Annotated[
@@ -82,10 +82,9 @@ def _verified(
     must_ask: bool,
 ) -> bool:
     """Check, show, and return whether something is wrong. ``must_ask``: nodes were named."""
-    from raftlog.segments.checkpoint_faults import checkpoint_faults
-    from raftlog.segments.claims import claim_faults, silent_columns
+    from raftlog.segments.files import open_place
     from raftlog.segments.manifest import read_signed
-    from raftlog.segments.place import open_place
+    from raftlog.segments.verify import checkpoint_faults, claim_faults, silent_columns
 
     place = open_place(target)
     manifest, message = read_signed(place)
@@ -119,7 +118,7 @@ def _signature(
 ) -> tuple[str, list[Fault]]:
     """Return the key with which it is signed, if one was given; and the faults of the signature."""
     from raftlog.segments.manifest import MANIFEST_NAME
-    from raftlog.segments.ranges import Fault
+    from raftlog.segments.range_checks import Fault
     from raftlog.segments.signing import load_public_key, why_not_signed
 
     if public_key is None:
@@ -135,18 +134,18 @@ def _signature(
 def _files(place: Place, manifest: Manifest) -> tuple[list[Checked], list[Fault]]:
     """Return the content of each range, and every fault."""
     from raftlog.segments.manifest import RAW
-    from raftlog.segments.ranges import between, check_range
+    from raftlog.segments.range_checks import check_range, epoch_faults
 
     raw = manifest.of_kind(RAW)
     found = [check_range(place, manifest, one) for one in raw]
-    return found, between(raw) + [fault for one in found for fault in one.faults]
+    return found, epoch_faults(raw) + [fault for one in found for fault in one.faults]
 
 
 def _vouching(
     place: Place, manifest: Manifest, signed_by: str, bootstrap_controller: str, timeout_s: float
 ) -> Vouching:
     from raftlog.segments.log_hashes import vouched
-    from raftlog.segments.vouching import beyond, judge
+    from raftlog.segments.verify import claims_beyond_end, judge
 
     if not bootstrap_controller or manifest.origin:
         # The nodes of raftlog know nothing of another system's log.
@@ -166,7 +165,7 @@ def _vouching(
         found = vouched(place, manifest, asked=asked)
         later = []
         if log.start_offset <= manifest.end_offset:
-            later = beyond(found.end, asked, lambda offset: log.read(offset, READ_BYTES))
+            later = claims_beyond_end(found.end, asked, lambda offset: log.read(offset, READ_BYTES))
         else:
             print_error(
                 f"the nodes have dropped their log below offset {log.start_offset}, and this export"
@@ -220,13 +219,14 @@ def _show(
 
 def show_vouching(vouching: Vouching) -> None:
     """Print which nodes vouch for which offsets, and warn of offsets for which none does."""
-    from raftlog.segments.vouching import HOW
+    from raftlog.segments.verify import WITNESS_KINDS
 
     if vouching.log_hash:
         print_line(f"Log hash at offset {vouching.last_offset}: {vouching.log_hash}")
     if vouching.witnesses:
         rows = [
-            (one.first_offset, one.last_offset, one.who, HOW[one.how]) for one in vouching.witnesses
+            (one.first_offset, one.last_offset, one.who, WITNESS_KINDS[one.how])
+            for one in vouching.witnesses
         ]
         print_table(("FROM", "TO", "WHO", "HOW"), rows, right=("FROM", "TO"))
     for warning in vouching.warnings:

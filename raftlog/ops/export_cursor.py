@@ -17,8 +17,8 @@ from raftlog.ops.logs import LogSource, RunningLog, warn
 from raftlog.principals import os_user
 from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError
+from raftlog.segments.files import LocalPlace, Place
 from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
-from raftlog.segments.place import LocalPlace, Place
 from raftlog.transport.statuses import error_from_wire
 from raftlog.wire.controller.v1 import controller_pb2
 

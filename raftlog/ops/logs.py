@@ -21,9 +21,9 @@ from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import Footer, SnapshotId, SnapshotVerifier
 from raftlog.printable import printable
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, StateHash, read_manifest
-from raftlog.segments.place import open_place
-from raftlog.segments.reading import read_segment
+from raftlog.segments.raw import read_segment
 from raftlog.storage.directory import META_FILE
 from raftlog.transport.api import Transport
 

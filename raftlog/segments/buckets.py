@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from msgspec import structs
 
 from raftlog.segments import files
-from raftlog.segments.bucket_rule import shares
+from raftlog.segments.files import Place
 from raftlog.segments.manifest import (
     BUCKETS,
     BY_GROUP,
@@ -30,9 +30,8 @@ from raftlog.segments.manifest import (
     Manifest,
     Segment,
 )
-from raftlog.segments.pair import identity, parquet_writer
-from raftlog.segments.place import Place
-from raftlog.segments.verify import check_segment
+from raftlog.segments.parquet_files import identity, parquet_writer, rows_by_bucket
+from raftlog.segments.range_checks import check_segment
 from raftlog.segments.writer import ExportWriter
 
 COUNT = 16
@@ -91,7 +90,7 @@ def write_buckets(
             for one in made:
                 one.open(source.schema_arrow, named)
             for rows in source.iter_batches(2 * ROWS, use_threads=False):
-                for one, part in zip(made, shares(pa.table(rows), count), strict=True):
+                for one, part in zip(made, rows_by_bucket(pa.table(rows), count), strict=True):
                     one.add(part)
         buckets = tuple(one.finish(place, segment) for one in made)
         undo.pop_all()

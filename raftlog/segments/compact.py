@@ -15,11 +15,9 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.segments.manifest import Bucketing, Manifest, Retired, Segment
-from raftlog.segments.pair import OpenPair, raw_name, records_name
-from raftlog.segments.raw import RawHeader
-from raftlog.segments.reading import read_segment
-from raftlog.segments.verify import check_segment
-from raftlog.segments.writer import ExportWriter
+from raftlog.segments.range_checks import check_segment
+from raftlog.segments.raw import RawHeader, read_segment
+from raftlog.segments.writer import ExportWriter, OpenPair, raw_name, records_name
 
 
 class Pair(NamedTuple):

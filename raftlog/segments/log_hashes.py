@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from raftlog import batch
 from raftlog.metadata.log_hash import EMPTY, LogHash, extended, unknown
 from raftlog.metadata.records import RecordType, parse
+from raftlog.segments.files import Place
 from raftlog.segments.manifest import RAW, Manifest, StateHash
-from raftlog.segments.place import Place
-from raftlog.segments.reading import read_segment
+from raftlog.segments.raw import read_segment
 
 CLAIM_BATCHES = 16_384
 """So many batches below a progress record the hash that it names is compared: a leader has no more

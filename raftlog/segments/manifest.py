@@ -1,49 +1,32 @@
-"""The manifest: what an export holds.
+"""The manifest of an export: whose log it holds, which files, and what nodes have reported of the
+state.
 
-It is written last, so a file that it does not name does not count.
-
-JSON, for people and for programs without raftlog. ``checksum`` is the SHA-256 of the document
-without that field, keys sorted and no spaces. All offsets are inclusive except ``high_watermark``.
+It is written last, so a file that it does not name is not part of the export. JSON, for people and
+for programs without raftlog. ``checksum`` is the SHA-256 of the document without that field, keys
+sorted and no spaces. All offsets are inclusive except ``high_watermark``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
+from raftlog.quorum_time import MAX_MS
 from raftlog.segments import files
 from raftlog.segments.errors import (
     CorruptExportError,
     ExportError,
+    ExportGapError,
     NoExportError,
     UnsupportedExportError,
 )
-from raftlog.segments.manifest_model import (
-    BUCKETS,
-    BY_GROUP,
-    CHECKPOINTS,
-    ED25519,
-    FORMAT_VERSION,
-    KAFKA,
-    KINDS,
-    MANIFEST_NAME,
-    ORIGINS,
-    RAW,
-    RECORDS,
-    Bucket,
-    Bucketing,
-    Checkpoint,
-    Manifest,
-    Retired,
-    Segment,
-    Signature,
-    StateHash,
-)
-from raftlog.segments.manifest_rules import check_fields, check_ranges
-from raftlog.segments.place import LocalPlace, Place, open_place
+from raftlog.segments.files import LocalPlace, Place, open_place
 
 __all__ = [
     "BUCKETS",
@@ -71,6 +54,350 @@ __all__ = [
     "read_manifest",
     "read_signed",
 ]
+
+FORMAT_VERSION = 1
+ED25519 = "ed25519"
+"""The only algorithm of signatures so far."""
+MANIFEST_NAME = "manifest.json"
+RAW = "raw"
+RECORDS = "records"
+KINDS = (RAW, RECORDS)
+"""Each range of offsets is exported once as each kind."""
+CHECKPOINTS = "checkpoints"
+"""The directory of the states in between."""
+BUCKETS = "buckets"
+"""The kind, and the directory, of the records by group."""
+BY_GROUP = "crc32(group_id)"
+"""The only rule for buckets so far (raftlog/segments/buckets.py)."""
+FILES = {
+    RAW: re.compile(r"([0-9]{20})(-[0-9]{20})?\.rls"),
+    RECORDS: re.compile(r"([0-9]{20})(-[0-9]{20})?\.parquet"),
+    CHECKPOINTS: re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint"),
+    BUCKETS: re.compile(r"[0-9]{2,}-[0-9]{20}-[0-9]{20}\.parquet"),
+}
+"""Directory -> the names of an export's files in it; those of RAW and RECORDS begin with the first
+offset. Nothing else is read or removed, whatever a manifest says."""
+KAFKA = "kafka"
+"""The only other system so far whose logs are imported (replay/kafka)."""
+ORIGINS = ("", KAFKA)
+"""Empty: raftlog's own log."""
+
+
+def is_ours(file: str) -> bool:
+    """Return whether a name, relative to an export, is one of an export's files."""
+    kind, _, name = file.partition("/")
+    return kind in FILES and FILES[kind].fullmatch(name) is not None
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One file: a run of whole batches.
+
+    ``file`` is relative to the export, with slashes; ``bytes`` is its size.
+    """
+
+    kind: str
+    file: str
+    base_offset: int
+    last_offset: int
+    first_epoch: int
+    last_epoch: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    batches: int
+    records: int
+    bytes: int
+    sha256: str
+
+    def describe(self) -> str:
+        """The file and its offsets, for messages."""
+        return f"{self.file} (offsets {self.base_offset} to {self.last_offset})"
+
+
+class Bucket(Segment, frozen=True, kw_only=True):
+    """The rows of one bucket of a range, in the order of the log. ``records`` is how many rows they
+    are; epochs, times and ``batches`` are the range's.
+    """
+
+    bucket: int
+
+
+class Bucketing(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of some ranges once more, in ``count`` files each; ``by``: the rule that says
+    which row is in which. ``segments`` by offset and number.
+    """
+
+    by: str
+    count: int
+    segments: tuple[Bucket, ...] = ()
+
+
+class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """What a node has said of the state behind the batch that ends at ``offset`` (inclusive), in
+    ``epoch``.
+
+    ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in its memory) or
+    ``snapshot`` (the footer of a snapshot of its). ``node_id`` -1: a snapshot of a node that is not
+    known.
+
+    ``log_hash``: 64 hex digits, of the log from ``log_hash_begin_offset`` up to there; empty: it
+    did not say.
+    """
+
+    offset: int
+    epoch: int
+    state_hash: str
+    node_id: int
+    source: str
+    log_hash: str = ""
+    log_hash_begin_offset: int = -1
+
+    def describe(self) -> str:
+        """Who said it, for messages."""
+        node = f"node {self.node_id}" if self.node_id >= 0 else "a node"
+        return node if self.source == "image" else f"a snapshot of {node}"
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """The state behind the batch that ends at ``offset`` (inclusive), in a file of its own: as a
+    snapshot of a controller (raftlog/segments/checkpoints.py).
+
+    ``epoch`` and ``timestamp_ms`` are that batch's. ``bytes`` and ``sha256`` are the file's.
+    ``state_hash``: 32 hex digits. ``log_hash``: of the log up to there, as in StateHash; empty: not
+    known.
+    """
+
+    file: str
+    offset: int
+    epoch: int
+    timestamp_ms: int
+    bytes: int
+    sha256: str
+    state_hash: str
+    log_hash: str = ""
+    log_hash_begin_offset: int = -1
+
+    def describe(self) -> str:
+        """The file and its offset, for messages."""
+        return f"{self.file} (the state at offset {self.offset})"
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of all fields of the manifest but itself and the checksum (raftlog/segments/signing.py), in
+    hexadecimal. It has no other fields: nothing would sign those.
+    """
+
+    algorithm: str
+    public_key: str
+    value: str
+
+
+class Retired(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that does not count (any more); ``since_ms``: since then, in ms since 1970.
+
+    0: it never did.
+    """
+
+    file: str
+    since_ms: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export holds.
+
+    ``history_begin`` is the first offset of the export: history before it is not there.
+    ``high_watermark`` (exclusive) is the log's at the time of the export, ``metadata_version`` the
+    level of that feature at the end (None: never set), ``exported_at`` UTC. ``features``: the
+    levels of all features at the end (None: written by a raftlog that did not say).
+    ``state_hashes``: what nodes have said of the state and of the log, by offset. ``log_hash``: of
+    what is exported, as made of its bytes, from ``log_hash_begin_offset`` on (empty: not known).
+    ``origin``: what kind of cluster the log is of, empty for raftlog's own. ``state_from``: the
+    records before this offset are the state there, not history (None: all are history).
+    ``differs_from``: at this offset the system that the log is imported from had another state than
+    the log comes to here (None: no such offset is known).
+    ``checkpoints``: states in between, by offset. ``bucketing``: records by group, of the ranges
+    that were compacted (None: of none). ``retired``: files that do not count any more,
+    and are removed after a while.
+    """
+
+    format_version: int = FORMAT_VERSION
+    cluster_id: str
+    generation: int
+    history_begin: int
+    high_watermark: int
+    metadata_version: int | None = None
+    exported_at: str
+    features: dict[str, int] | None = None
+    log_hash: str = ""
+    log_hash_begin_offset: int = -1
+    state_hashes: tuple[StateHash, ...] = ()
+    origin: str = ""
+    state_from: int | None = None
+    differs_from: int | None = None
+    segments: tuple[Segment, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    bucketing: Bucketing | None = None
+    retired: tuple[Retired, ...] = ()
+    signature: Signature | None = None
+
+    @property
+    def owner(self) -> tuple[str, int]:
+        """Whose log it is: cluster and generation."""
+        return self.cluster_id, self.generation
+
+    @property
+    def doubt(self) -> str:
+        """What is known to be wrong with the state that the log comes to; empty: nothing."""
+        if self.differs_from is None:
+            return ""
+        return (
+            f"the state in this export is wrong at offset {self.differs_from}, and maybe before and"
+            f" after that: {self.origin.capitalize()}'s own snapshot there has another one (the"
+            " import says in what)"
+        )
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one exported: where the next export goes on."""
+        return self.segments[-1].last_offset + 1 if self.segments else self.history_begin
+
+    @property
+    def file_count(self) -> int:
+        """How many files count."""
+        return len(self.segments) + len(self.checkpoints) + len(self.buckets)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The files of records by group, by offset and number."""
+        return () if self.bucketing is None else self.bucketing.segments
+
+    def of_kind(self, kind: str) -> tuple[Segment, ...]:
+        """The segments of one kind, by offset."""
+        return tuple(segment for segment in self.segments if segment.kind == kind)
+
+
+def check_fields(manifest: Manifest, path: str) -> None:
+    """What each field may say. Raises CorruptExportError, UnsupportedExportError."""
+    if manifest.format_version < 1:
+        raise CorruptExportError(
+            f"{path} is corrupt: format_version is {manifest.format_version}", file=MANIFEST_NAME
+        )
+    if manifest.history_begin < 0:
+        raise CorruptExportError(
+            f"{path} is corrupt: history_begin is {manifest.history_begin}", file=MANIFEST_NAME
+        )
+    if manifest.origin not in ORIGINS:
+        raise UnsupportedExportError(
+            f"{path} is of a log of {manifest.origin!r}, which this build does not know: use a"
+            " newer raftlog"
+        )
+    times = [(one.file, one.min_timestamp_ms) for one in manifest.segments]
+    times += [(one.file, one.max_timestamp_ms) for one in manifest.segments]
+    times += [(one.file, one.timestamp_ms) for one in manifest.checkpoints]
+    for file, time_ms in times:
+        if not 0 <= time_ms <= MAX_MS:
+            raise CorruptExportError(
+                f"{path} is corrupt: it names {time_ms} ms as a time of {file}, and no clock says"
+                " that",
+                file=MANIFEST_NAME,
+            )
+    for name in ("state_from", "differs_from"):
+        if (value := getattr(manifest, name)) is not None and not manifest.origin:
+            raise CorruptExportError(
+                f"{path} is corrupt: it has {name} {value}, and only the log of another system"
+                " does",
+                file=MANIFEST_NAME,
+            )
+
+
+def check_ranges(manifest: Manifest, path: str) -> None:
+    """Every kind covers history_begin to the end without a gap and without an overlap.
+
+    Raises ExportError or one of its kinds.
+    """
+    for segment in manifest.segments:
+        if segment.kind not in KINDS or not is_ours(segment.file):
+            raise CorruptExportError(
+                f"{path} names {segment.file} of kind {segment.kind}", file=MANIFEST_NAME
+            )
+    others = (manifest.checkpoints, manifest.buckets, manifest.retired)
+    for file in (one.file for some in others for one in some):
+        if not is_ours(file):
+            raise CorruptExportError(f"{path} names {file}", file=MANIFEST_NAME)
+    _check_buckets(manifest, path)
+    offsets = [one.offset for one in manifest.checkpoints]
+    if offsets != sorted(set(offsets)) or not all(
+        manifest.history_begin <= offset < manifest.end_offset for offset in offsets
+    ):
+        raise CorruptExportError(
+            f"{path} names checkpoints that are not in order, or not of its offsets",
+            file=MANIFEST_NAME,
+        )
+    for kind in KINDS:
+        segments = manifest.of_kind(kind)
+        if segments and segments[0].base_offset != manifest.history_begin:
+            raise ExportGapError(
+                f"{path}: history begins at {manifest.history_begin}, {segments[0].describe()}"
+                " does not"
+            )
+        for left, right in pairwise(segments):
+            if right.base_offset != left.last_offset + 1:
+                what = "a gap" if right.base_offset > left.last_offset else "an overlap"
+                raise ExportGapError(
+                    f"{path}: {what} between {left.describe()} and {right.describe()}"
+                )
+        end = segments[-1].last_offset + 1 if segments else manifest.history_begin
+        if end != manifest.end_offset:
+            raise ExportGapError(
+                f"{path}: {kind} files end before offset {end}, the others before"
+                f" {manifest.end_offset}"
+            )
+    if manifest.high_watermark < manifest.end_offset:
+        raise ExportError(
+            f"{path}: exported up to {manifest.end_offset}, above the high watermark"
+            f" {manifest.high_watermark}"
+        )
+
+
+def _check_buckets(manifest: Manifest, path: str) -> None:
+    """Each range that has buckets is one of the records', and has all of them."""
+    if manifest.bucketing is None:
+        return
+    ranges = {(one.base_offset, one.last_offset) for one in manifest.of_kind(RECORDS)}
+    found: dict[tuple[int, int], list[int]] = {}
+    for one in manifest.buckets:
+        found.setdefault((one.base_offset, one.last_offset), []).append(one.bucket)
+    count = manifest.bucketing.count
+    for span, buckets in found.items():
+        if span not in ranges or len(buckets) != count or buckets != list(range(len(buckets))):
+            raise CorruptExportError(
+                f"{path} names buckets {buckets} of offsets {span[0]} to {span[1]}, of"
+                f" {count} that there must be of a range of records",
+                file=MANIFEST_NAME,
+            )
+
+
+MAX_OFFSETS = 512
+"""About so many offsets the manifest keeps what was said.
+
+With more, every second one of the older half goes.
+"""
+
+
+def merged_state_hashes(
+    known: tuple[StateHash, ...], said: Iterable[StateHash], manifest: Manifest
+) -> tuple[StateHash, ...]:
+    """What is known and what was said of offsets in ``manifest``, each once, by offset.
+
+    Statements that contradict each other are both kept: to find that out is what they are for.
+    """
+    inside = (one for one in said if manifest.history_begin <= one.offset < manifest.end_offset)
+    everything = sorted({*known, *inside})
+    offsets = sorted({one.offset for one in everything})
+    if len(offsets) <= MAX_OFFSETS:
+        return tuple(everything)
+    kept = {*offsets[: MAX_OFFSETS // 2 : 2], *offsets[MAX_OFFSETS // 2 :]}
+    return tuple(one for one in everything if one.offset in kept)
+
 
 MAX_BYTES = 512 << 20
 """Of a manifest: more than any that names a million files."""

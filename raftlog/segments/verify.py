@@ -1,64 +1,499 @@
-"""Check an export: every file that the manifest names is there, is whole, and belongs to this
-log.
+"""Verification of an export, beyond the files of one range of offsets.
+
+**The manifest** makes statements about the log that only a signature covers; they are compared with
+the log. **Checkpoints** are checked as files first. Which state a checkpoint should hold only a
+fold knows: the log is folded in slices, from one checkpoint to another, and each slice proves the
+checkpoints on its way. The first slice begins with the empty state, so all slices together, in any
+order or at the same time, are a fold from the beginning. A slice trusts the checkpoint that it
+begins with; the slice before it does not, so a made-up state is found by the slice that leads to
+it.
+
+**Witnesses** vouch for the bytes between two offsets. A wrong log hash is a fault. Bytes without a
+witness are no fault, and no proof either: that is a warning. So is a statement of nodes that only
+the manifest records: a person who can rewrite the files can rewrite that, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
 
-import pyarrow as pa
+import msgspec
 
 from raftlog import batch
-from raftlog.segments import files, pair
-from raftlog.segments.checkpoints import load_checkpoint
-from raftlog.segments.errors import CorruptExportError
-from raftlog.segments.manifest import RAW, Manifest, Segment, read_manifest
-from raftlog.segments.place import Place, open_place
-from raftlog.segments.raw import read_header
-from raftlog.segments.reading import corrupt, foreign, read_segment, reading
+from raftlog.errors import FatalError, WrongDataError
+from raftlog.metadata.entities import HASH_MASK, format_hash
+from raftlog.metadata.fold import ImageBuilder
+from raftlog.metadata.image import Image
+from raftlog.metadata.log_hash import LogHash, extended
+from raftlog.metadata.records import UnknownRecordError
+from raftlog.metadata.versions import METADATA_VERSION
+from raftlog.segments.checkpoints import (
+    batches_from,
+    checkpoint_files,
+    load_checkpoint,
+    log_hash_at,
+)
+from raftlog.segments.files import Place, open_place
+from raftlog.segments.log_hashes import Claim, Vouched
+from raftlog.segments.manifest import (
+    CHECKPOINTS,
+    MANIFEST_NAME,
+    RAW,
+    Checkpoint,
+    Manifest,
+    Segment,
+    StateHash,
+    read_manifest,
+)
+from raftlog.segments.range_checks import Checked, Fault, check_segment
+from raftlog.segments.raw import corrupt, read_segment
+
+MANIFEST_CHECK = "MANIFEST"
 
 
-def check_segment(
-    target: Path | str | Place, segment: Segment, cluster_id: str, generation: int
-) -> None:
-    """Check one file against the manifest: owner, size and hash.
+def claim_faults(manifest: Manifest, checked: Iterable[Checked]) -> Iterator[Fault]:
+    """Where the manifest denies what the records say. ``checked``: all ranges, by offset."""
+    ranges = [one.record_facts for one in checked]
+    own = next((one.own for one in ranges if one.own >= 0), -1)
+    imported = next((one.imported for one in ranges if one.imported >= 0), -1)
+    if manifest.origin and own >= 0:
+        yield _fault(
+            own,
+            f"it says that this is the log of {manifest.origin}, and the record at offset {own} is"
+            " one that only raftlog's own log has: rules of the audit would be left out",
+        )
+    if not manifest.origin and imported >= 0:
+        yield _fault(
+            imported,
+            f"it says that this is raftlog's own log, and the record at offset {imported} is"
+            " another system's",
+        )
+    levels: dict[str, int] = {}
+    for one in ranges:
+        levels |= one.levels
+    yield from _levels(manifest, levels)
 
-    Raises ExportMismatchError, CorruptExportError, ExportError.
+
+def _levels(manifest: Manifest, levels: dict[str, int]) -> Iterator[Fault]:
+    """Those at the end. What was set below the beginning of an export only the manifest knows."""
+    last = manifest.end_offset - 1
+    claimed = {METADATA_VERSION: manifest.metadata_version or 0}
+    if manifest.features is not None:
+        claimed |= dict.fromkeys(levels, 0) | manifest.features
+        if manifest.features.get(METADATA_VERSION, 0) != (manifest.metadata_version or 0):
+            yield _fault(last, "its metadata_version is another one than among its features")
+    whole = not manifest.history_begin or manifest.state_from is not None
+    for name, level in sorted(claimed.items()):
+        if name not in levels and not whole:
+            continue
+        if level != levels.get(name, 0):
+            yield _fault(
+                last,
+                f"it says level {level} of {name} at the end, and the log {levels.get(name, 0)}",
+            )
+
+
+def _fault(offset: int, why: str) -> Fault:
+    return Fault(
+        offset, offset, MANIFEST_CHECK, MANIFEST_NAME, f"{MANIFEST_NAME} is not of this log: {why}"
+    )
+
+
+def silent_columns(checked: Iterable[Checked]) -> list[str]:
+    """Warnings about Parquet files that lack columns of which the log says something."""
+    return [
+        f"{file} lacks the column{'s' if columns[1:] else ''} {', '.join(columns)}, of which the"
+        f" log says something from offset {min(silent.values())} on: an older raftlog wrote it, or"
+        " somebody took that away. The audit, SQL and all that reads columns miss it: export again"
+        " into an empty directory."
+        for one in checked
+        for file, silent in sorted(one.record_facts.silent.items())
+        for columns in (sorted(silent),)
+    ]
+
+
+CHECKPOINT_CHECK = "CHECKPOINT"
+
+
+def checkpoint_faults(place: Place, manifest: Manifest, last_offset: int) -> Iterator[Fault]:
+    """What is wrong with the checkpoints up to an offset, without a fold: each is there, whole, of
+    this log, and says what the manifest says; and none is there that the manifest does not name.
     """
-    place = open_place(target)
-    with reading(place, segment):
-        size = place.size(segment.file)
-    with reading(place, segment), place.open(segment.file) as file:
-        identity = _identity(file, segment)
-        # Before the hash: "from another cluster" says more than "other bytes than expected".
-        if identity is not None and identity != (cluster_id, generation):
-            raise foreign(segment, identity, (cluster_id, generation))
-        if size != segment.bytes:
-            raise corrupt(segment, f"it has {size} bytes, and the manifest says {segment.bytes}")
-        file.seek(0)
-        actual = files.sha256_of_stream(file)
-        if actual != segment.sha256:
-            raise corrupt(
-                segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}"
-            )
-        # What was written may be wrong, too: a record that is there twice would be folded twice.
-        if segment.kind != RAW and (rows := pair.rows_of(file)) != segment.records:
-            raise corrupt(
-                segment, f"it has {rows} rows, and the manifest says {segment.records} records"
-            )
+    for one in manifest.checkpoints:
+        if one.offset > last_offset:
+            break
+        try:
+            load_checkpoint(place, manifest.owner, one)
+        except WrongDataError as error:
+            yield Fault(one.offset, one.offset, CHECKPOINT_CHECK, one.file, str(error))
+    yield from _unnamed(place, manifest)
 
 
-def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
-    """Whose file it says to be; None if it can't tell (then the hash decides)."""
-    try:
-        if segment.kind == RAW:
-            header = read_header(file, segment.file)
-            return header.cluster_id, header.generation
-        return pair.identity_of(file)
-    except (CorruptExportError, pa.ArrowException, OSError, ValueError):
-        return None
+def _unnamed(place: Place, manifest: Manifest) -> Iterator[Fault]:
+    known = {one.file for one in manifest.checkpoints} | {one.file for one in manifest.retired}
+    for name in checkpoint_files(place):
+        file, end_offset = f"{CHECKPOINTS}/{name}", name.partition("-")[0]
+        # What lies beyond the end may be of a writer that is about to publish it.
+        if file in known or not end_offset.isdigit() or int(end_offset) > manifest.end_offset:
+            continue
+        last = int(end_offset) - 1
+        message = (
+            f"{file} is there, and {MANIFEST_NAME} does not name it: it was dropped from there, or"
+            " a writer that crashed has left it (the next raftlog export removes such files)"
+        )
+        yield Fault(last, last, CHECKPOINT_CHECK, file, message)
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """What lies between two checkpoints, or several of them in a row.
+
+    ``begin`` None: the beginning of the export. ``checkpoints``: those on the way, the one at its
+    end among them. ``last_offset``: inclusive.
+    """
+
+    begin: Checkpoint | None
+    checkpoints: tuple[Checkpoint, ...]
+    last_offset: int
+
+
+class FoldedSlice(msgspec.Struct, frozen=True):
+    """What came of one. ``hashes``: the state hash at each offset asked for; at one that is no
+    batch's last, that of the batch before.
+
+    ``end_offset`` exclusive; ``epoch`` and ``timestamp_ms`` are of its last batch.
+    """
+
+    end_offset: int
+    epoch: int
+    timestamp_ms: int
+    hashes: dict[int, str]
+    faults: list[Fault]
+
+
+def plan_slices(
+    checkpoints: Iterable[Checkpoint], manifest: Manifest, end: int, count: int
+) -> list[Slice]:
+    """About ``count`` slices of about as many records each, up to an offset (inclusive).
+
+    ``checkpoints``: those that are whole, by offset.
+    """
+    known = [one for one in checkpoints if one.offset <= end]
+    first, records = manifest.history_begin, end + 1 - manifest.history_begin
+    begins: list[Checkpoint | None] = [None]
+    for number in range(1, count):
+        wanted = first + records * number // count
+        near = min(known, key=lambda one: abs(one.offset - wanted), default=None)
+        if near is not None and near.offset < end and near not in begins:
+            begins.append(near)
+    slices = []
+    for begin, after in pairwise([*begins, None]):
+        low = -1 if begin is None else begin.offset
+        high = end if after is None else after.offset
+        way = tuple(one for one in known if low < one.offset <= high)
+        slices.append(Slice(begin, way, high))
+    return slices
+
+
+def fold_slice(
+    place: Place, manifest: Manifest, one: Slice, offsets: Collection[int]
+) -> FoldedSlice:
+    """Fold the raw batches of a slice, and hold what comes of it against its checkpoints.
+
+    Raises CorruptExportError and its kinds, ExportError: files are checked elsewhere.
+    """
+    folding = _Folding(place, manifest, one, offsets)
+    for data, header in batches_from(place, manifest, folding.next_offset):
+        if header.last_offset > one.last_offset or not folding.take(data, header):
+            break
+    return folding.result()
+
+
+class _Folding:
+    def __init__(
+        self, place: Place, manifest: Manifest, one: Slice, offsets: Collection[int]
+    ) -> None:
+        self._slice = one
+        begin = one.begin
+        if begin is None:
+            self._draft = ImageBuilder(Image())
+            self._draft.offset = manifest.history_begin - 1
+        else:
+            self._draft = ImageBuilder(load_checkpoint(place, manifest.owner, begin))
+        self._log_hash = log_hash_at(begin, self._draft)
+        low = self._draft.offset
+        self._wanted = sorted(
+            {offset for offset in offsets if low < offset <= one.last_offset}, reverse=True
+        )
+        self._due = list(reversed(one.checkpoints))
+        self._hashes: dict[int, str] = {}
+        self._faults: list[Fault] = []
+        self._broken = False
+
+    @property
+    def next_offset(self) -> int:
+        return self._draft.offset + 1
+
+    def _state_hash(self) -> str:
+        return format_hash(self._draft.state_hash & HASH_MASK)
+
+    def take(self, data: bytes, header: batch.BatchHeader) -> bool:
+        """The next batch; whether it folds."""
+        self._pass(header.last_offset)
+        try:
+            self._draft.apply_encoded(data, header)
+        except (FatalError, UnknownRecordError) as error:
+            message = f"the log does not fold from offset {header.base_offset} on: {error}"
+            self._faults.append(
+                Fault(header.base_offset, self._slice.last_offset, "STATE", "", message)
+            )
+            self._broken = True
+            return False
+        self._log_hash = extended(self._log_hash, data)
+        while self._due and self._due[-1].offset == header.last_offset:
+            self._compare(self._due.pop())
+        return True
+
+    def _pass(self, next_last_offset: int) -> None:
+        """What was asked of offsets before the batch that comes."""
+        while self._wanted and self._wanted[-1] < next_last_offset:
+            self._hashes[self._wanted.pop()] = self._state_hash()
+        while self._due and self._due[-1].offset < next_last_offset:
+            self._wrong(self._due.pop(), "no batch ends there")
+
+    def _compare(self, one: Checkpoint) -> None:
+        draft, known = self._draft, self._log_hash
+        if one.state_hash != self._state_hash():
+            self._wrong(
+                one,
+                f"the fold of the log gives the state hash {self._state_hash()} there, and it holds"
+                f" {one.state_hash}",
+            )
+        elif (one.epoch, one.timestamp_ms) != (draft.epoch, draft.timestamp_ms):
+            self._wrong(
+                one,
+                f"the batch that ends there is of epoch {draft.epoch} at {draft.timestamp_ms} ms,"
+                f" and it says epoch {one.epoch} at {one.timestamp_ms} ms",
+            )
+        elif (
+            one.log_hash
+            and known.digest
+            and (
+                one.log_hash_begin_offset,
+                one.log_hash,
+            )
+            != (known.begin_offset, known.digest.hex())
+        ):
+            self._wrong(
+                one,
+                f"the log has the log hash {known.digest.hex()} there, and it says {one.log_hash}",
+            )
+
+    def _wrong(self, one: Checkpoint, why: str) -> None:
+        begin = self._slice.begin
+        since = "the beginning" if begin is None else f"the checkpoint at offset {begin.offset}"
+        message = (
+            f"{one.describe()} is not what the log comes to from {since} on: {why}. Whoever began"
+            " with it was told something else"
+        )
+        self._faults.append(Fault(one.offset, one.offset, CHECKPOINT_CHECK, one.file, message))
+
+    def result(self) -> FoldedSlice:
+        draft = self._draft
+        if not self._broken:
+            self._pass(self._slice.last_offset + 1)
+        return FoldedSlice(
+            draft.offset + 1, draft.epoch, draft.timestamp_ms, self._hashes, self._faults
+        )
+
+
+LOG_HASH_CHECK = "LOG_HASH"
+WITNESS_KINDS = {
+    "asked": "said so just now",
+    "manifest": "said so, says the manifest",
+    "log": "in the log itself",
+    "signature": "has signed",
+}
+"""In words, what ``Witness.how`` can be."""
+
+
+class Witness(msgspec.Struct, frozen=True):
+    """Who vouches for the bytes between two offsets (inclusive).
+
+    ``how``: ``asked`` (just now), ``manifest`` (as it has recorded), ``log`` (progress records),
+    ``signature``.
+    """
+
+    who: str
+    how: str
+    first_offset: int
+    last_offset: int
+
+
+class Vouching(msgspec.Struct, frozen=True):
+    """The log hash at ``last_offset``, empty if it is not known there, who vouches, and what is
+    wrong or missing.
+    """
+
+    log_hash: str
+    log_hash_begin_offset: int
+    last_offset: int
+    witnesses: list[Witness]
+    faults: list[Fault]
+    warnings: list[str]
+
+
+def claims_beyond_end(
+    end: LogHash, asked: Sequence[StateHash], read: Callable[[int], bytes]
+) -> list[Claim]:
+    """What nodes have just said of offsets behind the end of the export, held against the bytes
+    here and what ``read`` gives of the log from an offset on (empty: no more).
+
+    A hash there covers the export, too.
+    """
+    wanted = {one.offset + 1 for one in asked if one.log_hash and one.offset >= end.end_offset}
+    there: dict[int, LogHash] = {}
+    known = end
+    while wanted and known.digest and known.end_offset < max(wanted):
+        chunk = read(known.end_offset)
+        if not chunk:
+            break
+        for header in batch.headers(chunk, expect_offset=known.end_offset):
+            known = extended(known, chunk[header.position : header.position + header.size])
+            if known.end_offset in wanted:
+                there[known.end_offset] = known
+    return [
+        Claim(
+            one.offset + 1,
+            one.log_hash_begin_offset,
+            one.log_hash,
+            one.describe(),
+            (one.log_hash_begin_offset, one.log_hash) == (found.begin_offset, found.digest.hex()),
+            found.digest.hex(),
+            True,
+        )
+        for one in asked
+        if one.log_hash and (found := there.get(one.offset + 1)) is not None
+    ]
+
+
+def judge(
+    manifest: Manifest,
+    found: Vouched,
+    later: Iterable[Claim] = (),
+    *,
+    asked: bool = False,
+    signed_by: str = "",
+) -> Vouching:
+    """What all of that comes to. ``later``: from ``claims_beyond_end``; ``asked``: nodes were;
+    ``signed_by``: the public key by which the manifest is signed, where it was given.
+    """
+    end = found.end
+    last, first = end.end_offset - 1, manifest.history_begin
+    claims = (*found.claims, *later)
+    faults = [_wrong(claim) for claim in (*claims, *found.wrong) if not claim.agrees]
+    faults += _faults(manifest, found)
+    witnesses = _witnesses(found, claims, last)
+    if signed_by:
+        witnesses.append(Witness(f"key {signed_by[:16]}…", "signature", first, last))
+    return Vouching(
+        end.digest.hex() if end.is_known else "",
+        end.begin_offset,
+        last,
+        witnesses,
+        faults,
+        list(_warnings(manifest, found, witnesses, asked=asked)),
+    )
+
+
+def _wrong(claim: Claim) -> Fault:
+    here = f"have the log hash {claim.found}" if claim.found else "end inside a batch"
+    message = (
+        f"the bytes here from offset {claim.begin_offset} to {claim.end_offset - 1} {here}, and"
+        f" {claim.who} says {claim.digest}: they are not what was committed"
+    )
+    return Fault(claim.begin_offset, claim.end_offset - 1, LOG_HASH_CHECK, "", message)
+
+
+def _faults(manifest: Manifest, found: Vouched) -> list[Fault]:
+    last = found.end.end_offset - 1
+    faults = []
+    if found.manifest_agrees is False:
+        message = (
+            f"the bytes here have the log hash {found.end.digest.hex()} at the end, offset {last},"
+            f" and the manifest says {manifest.log_hash}: they are not what was exported"
+        )
+        faults.append(Fault(manifest.history_begin, last, LOG_HASH_CHECK, "", message))
+    if found.unnamed >= 0:
+        message = (
+            f"the progress record at offset {found.unnamed} names no log hash, and those before it"
+            " do: controllers always write it"
+        )
+        faults.append(Fault(found.unnamed, found.unnamed, LOG_HASH_CHECK, "", message))
+    return faults
+
+
+def _witnesses(found: Vouched, claims: Iterable[Claim], last: int) -> list[Witness]:
+    """Of each the furthest word that is so: it covers everything below."""
+    furthest: dict[tuple[bool, str], Claim] = {}
+    for claim in claims:
+        if claim.agrees:
+            furthest[claim.asked, claim.who] = claim
+    witnesses = [
+        Witness(
+            who,
+            "asked" if asked else "manifest",
+            max(claim.begin_offset, found.first_known),
+            min(claim.end_offset - 1, last),
+        )
+        for (asked, who), claim in sorted(furthest.items(), key=lambda one: (not one[0][0], one[0]))
+    ]
+    if found.recorded and not found.wrong:
+        count = f"{found.recorded} progress record{'s' if found.recorded > 1 else ''}"
+        witnesses.append(Witness(count, "log", found.first_known, found.recorded_end - 1))
+    return witnesses
+
+
+def _warnings(
+    manifest: Manifest, found: Vouched, witnesses: Sequence[Witness], *, asked: bool
+) -> Iterable[str]:
+    last, begin = found.end.end_offset - 1, manifest.history_begin
+    if begin and manifest.state_from is None:
+        yield f"This export begins at offset {begin}: what came before is not in it."
+    if not found.end.is_known:
+        if manifest.origin:
+            why = f"a log of {manifest.origin} has no log hash; sign the export"
+        else:
+            why = "the chain of log hashes that it needs begins before this export"
+        if not any(one.how == "signature" for one in witnesses):
+            yield f"Nobody vouches for the bytes: {why}."
+        return
+    strong = [one for one in witnesses if one.how in ("asked", "signature")]
+    nodes = [one for one in witnesses if one.how in ("asked", "manifest", "signature")]
+    reached = max((one.last_offset for one in nodes), default=begin - 1)
+    if reached < last:
+        yield f"No node vouches for {_offsets(max(reached + 1, begin), last)}."
+    first = min((one.first_offset for one in nodes), default=last + 1)
+    if begin < first <= last:
+        yield (
+            f"No node vouches for {_offsets(begin, first - 1)}: the log hash begins at offset"
+            f" {first}."
+        )
+    if found.adopted:
+        yield f"Where the log hash begins here is the word of {found.adopted}."
+    if asked and not any(one.how == "asked" for one in witnesses):
+        yield "No node that was asked vouches for any of it."
+    elif nodes and not strong:
+        yield (
+            "Only this export says what nodes have said. Whoever could rewrite its files could"
+            " rewrite that: ask the nodes (--bootstrap-controller), or check a signature"
+            " (--public-key)."
+        )
+
+
+def _offsets(first: int, last: int) -> str:
+    return f"offset {first}" if first == last else f"offsets {first} to {last}"
 
 
 def verify_export(

@@ -1,20 +1,22 @@
-"""Writes an export: chunks of the log in, segments and a manifest out.
+"""The writer of an export: chunks of the log in, pairs of segments and a manifest out.
 
 The order is temporary file → sync → hash → rename → manifest. A crash at any point leaves the
-export as the manifest last said; what it left behind beyond that is removed by the next writer. An
-export is append-only: its next chunk begins where it ends.
+export as the manifest last said; the next writer removes what lies beyond that. An export is
+append-only: its next chunk begins where it ends. Files that were merged into others are removed
+once no reader can need them.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from raftlog import batch
@@ -22,18 +24,25 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.versions import METADATA_VERSION
 from raftlog.segments import files
-from raftlog.segments.checkpointing import (
+from raftlog.segments.checkpoints import (
     CHECKPOINT_RECORDS,
     CheckpointMaker,
+    batches_from,
     can_fold,
     thinned,
 )
-from raftlog.segments.checkpoints import batches_from
+from raftlog.segments.columns import SCHEMA, RowBuffer
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
+from raftlog.segments.files import Place, open_place
 from raftlog.segments.log_hashes import log_hash_fields, log_hash_of
 from raftlog.segments.manifest import (
+    BUCKETS,
+    CHECKPOINTS,
+    FILES,
+    KINDS,
     MANIFEST_NAME,
     RAW,
+    RECORDS,
     Checkpoint,
     Manifest,
     ManifestSigner,
@@ -41,13 +50,197 @@ from raftlog.segments.manifest import (
     Segment,
     StateHash,
     encode,
+    merged_state_hashes,
     read_signed,
 )
-from raftlog.segments.pair import OpenPair
-from raftlog.segments.place import Place, open_place
-from raftlog.segments.raw import RawHeader
-from raftlog.segments.state_hashes import merged
-from raftlog.segments.sweep import remove_leftovers, remove_retired
+from raftlog.segments.parquet_files import identity, parquet_writer
+from raftlog.segments.raw import RawHeader, RawWriter
+
+ROW_GROUP_RECORDS = 131_072
+
+
+ROW_GROUP_BYTES = 64 << 20
+"""A row group is written when it reaches either: it bounds the memory of writer and reader."""
+
+
+def raw_name(base_offset: int, last_offset: int | None = None) -> str:
+    """A raw segment's path within the export; ``last_offset`` is in the names of those that were
+    merged.
+    """
+    return (
+        f"{RAW}/{base_offset:020d}.rls"
+        if last_offset is None
+        else f"{RAW}/{base_offset:020d}-{last_offset:020d}.rls"
+    )
+
+
+def records_name(base_offset: int, last_offset: int) -> str:
+    """A Parquet segment's path within the export."""
+    return f"{RECORDS}/{base_offset:020d}-{last_offset:020d}.parquet"
+
+
+class OpenPair:
+    """A pair of segments that still grows. Blocking; one thread."""
+
+    def __init__(self, place: Place, header: RawHeader, *, whole_name: bool = False) -> None:
+        """``whole_name``: the raw file's name says where it ends, too: there may be another one
+        that begins here.
+        """
+        self.base_offset = self.end_offset = header.base_offset
+        self.features: dict[str, int] = {}
+        """Levels of the features that records in here have set (0: removed)."""
+        self.raw_bytes = 0
+        self._place = place
+        self._whole_name = whole_name
+        self._first: batch.BatchHeader | None = None
+        self._last: batch.BatchHeader | None = None
+        self._times_ms = (0, 0)
+        """The lowest and the highest timestamp."""
+        self._batches = 0
+        self._rows = RowBuffer()
+        self._raw_temp = place.temporary(raw_name(header.base_offset))
+        self._records_temp = place.temporary(f"{RECORDS}/{header.base_offset:020d}.parquet")
+        self._raw = RawWriter(self._raw_temp, header)
+        self._parquet = parquet_writer(
+            self._records_temp, SCHEMA, identity(header.cluster_id, header.generation)
+        )
+
+    @property
+    def records(self) -> int:
+        """How many records are in it."""
+        return self.end_offset - self.base_offset
+
+    def append(self, chunk: bytes, header: batch.BatchHeader) -> None:
+        """Add one verified batch of a chunk.
+
+        Raises UnknownRecordError, CorruptLogError, OSError.
+        """
+        self._rows.add(chunk, header)
+        self._raw.append(
+            chunk[header.position : header.position + header.size],
+            batches=1,
+            end_offset=header.end_offset,
+        )
+        self.features.update(self._rows.features)
+        if self._first is None:
+            self._first, self._times_ms = header, (header.timestamp_ms, header.timestamp_ms)
+        low_ms, high_ms = self._times_ms
+        self._times_ms = min(low_ms, header.timestamp_ms), max(high_ms, header.timestamp_ms)
+        self._last = header
+        self._batches += 1
+        self.end_offset = header.end_offset
+        self.raw_bytes += header.size
+        if self._rows.rows >= ROW_GROUP_RECORDS or self._rows.bytes >= ROW_GROUP_BYTES:
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        self._parquet.write_table(self._rows.take(), row_group_size=ROW_GROUP_RECORDS)
+
+    def finish(self) -> tuple[Segment, Segment]:
+        """Complete both files, durably and under their names: the caller writes the manifest next.
+
+        Not for an empty pair.
+        """
+        if self._rows.rows:
+            self._write_rows()
+        self._parquet.close()
+        raw_sha256 = self._raw.finish()
+        raw_file = raw_name(self.base_offset, self.end_offset - 1 if self._whole_name else None)
+        raw = self._publish(RAW, self._raw_temp, raw_file, raw_sha256)
+        name = records_name(self.base_offset, self.end_offset - 1)
+        return raw, self._publish(
+            RECORDS, self._records_temp, name, files.sha256_of(self._records_temp)
+        )
+
+    def _publish(self, kind: str, temp: Path, name: str, sha256: str) -> Segment:
+        size = temp.stat().st_size
+        self._place.put(temp, name)
+        if self._first is None or self._last is None:
+            raise ValueError("an empty pair of segments has no range")
+        return Segment(
+            kind=kind,
+            file=name,
+            base_offset=self.base_offset,
+            last_offset=self.end_offset - 1,
+            first_epoch=self._first.epoch,
+            last_epoch=self._last.epoch,
+            min_timestamp_ms=self._times_ms[0],
+            max_timestamp_ms=self._times_ms[1],
+            batches=self._batches,
+            records=self.records,
+            bytes=size,
+            sha256=sha256,
+        )
+
+    def abandon(self) -> None:
+        """Close and remove both files. Never an error: on a full disk closing fails, too, and what
+        is left is the next writer's to remove.
+        """
+        for close in (self._raw.abandon, self._parquet.close):
+            with suppress(OSError, pa.ArrowException):
+                close()
+        for temp in (self._raw_temp, self._records_temp):
+            with suppress(OSError):
+                temp.unlink(missing_ok=True)
+
+
+KEEP_RETIRED_MS = 3_600_000
+"""So long files that were merged stay: whoever has read the manifest before may be reading them."""
+_MADE_AGAIN = (CHECKPOINTS, BUCKETS)
+"""Directories of what can be made again from the log, wherever in it it lies."""
+
+
+def remove_leftovers(place: Place, manifest: Manifest) -> None:
+    """Remove what a writer that crashed left behind.
+
+    Raises ExportError for a file that is not ours, OSError.
+    """
+    known = {segment.file for segment in manifest.segments} | {one.file for one in manifest.retired}
+    for kind in KINDS:
+        for name in place.names(kind):
+            if f"{kind}/{name}" in known:
+                continue
+            ours = FILES[kind].fullmatch(name.removeprefix(files.TEMP_PREFIX))
+            if ours and (name.startswith(files.TEMP_PREFIX) or int(ours[1]) >= manifest.end_offset):
+                place.remove(f"{kind}/{name}")
+            elif not name.startswith("."):
+                raise _foreign(place, f"{kind}/{name}")
+    known |= {one.file for one in manifest.checkpoints} | {one.file for one in manifest.buckets}
+    there = set(place.names(""))
+    for kind in _MADE_AGAIN:
+        for name in place.names(kind) if kind in there else ():
+            file = f"{kind}/{name}"
+            if file in known:
+                continue
+            if FILES[kind].fullmatch(name.removeprefix(files.TEMP_PREFIX)):
+                place.remove(file)
+            elif not name.startswith("."):
+                raise _foreign(place, file)
+
+
+def _foreign(place: Place, file: str) -> ExportError:
+    return ExportError(f"{place}/{file} is not part of this export: move it away")
+
+
+def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
+    """Remove retired files whose time is over; the manifest without them. Raises OSError."""
+    over = [one for one in manifest.retired if one.since_ms + KEEP_RETIRED_MS <= now_ms]
+    counting = (manifest.segments, manifest.checkpoints, manifest.buckets)
+    counted = {one.file for some in counting for one in some}
+    for one in over:
+        if one.file in counted:
+            raise ExportError(
+                f"{place}: the manifest names {one.file} both as part of the export and as retired"
+            )
+        # Gone already, if a writer crashed between this and its manifest.
+        with suppress(FileNotFoundError):
+            place.remove(one.file)
+    return (
+        replace(manifest, retired=tuple(one for one in manifest.retired if one not in over))
+        if over
+        else manifest
+    )
+
 
 MAX_SEGMENT_RECORDS = 1_000_000
 MAX_SEGMENT_BYTES = 256 << 20
@@ -358,7 +551,9 @@ class ExportWriter:
             high_watermark=max(high_watermark, manifest.high_watermark),
             **log_hash_fields(self._log_hash),
         )
-        grown = replace(grown, state_hashes=merged(manifest.state_hashes, self._said, grown))
+        grown = replace(
+            grown, state_hashes=merged_state_hashes(manifest.state_hashes, self._said, grown)
+        )
         if self._checkpoints:
             grown = self._with_checkpoints(grown)
         self._said = [one for one in self._said if one.offset >= grown.end_offset]

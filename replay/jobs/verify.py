@@ -14,7 +14,7 @@ nodes had.
 * ``TASKS``: the fold depends on the number of tasks.
 
 Workers check the files, one task a range of offsets. An export with checkpoints is folded in slices
-between them (raftlog/segments/slices.py); without any, Spark makes the fold of all jobs, once for
+between them (raftlog/segments/verify.py); without any, Spark makes the fold of all jobs, once for
 each number of tasks.
 """
 
@@ -30,14 +30,22 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from raftlog.plural import counted
-from raftlog.segments.checkpoint_faults import checkpoint_faults
-from raftlog.segments.claims import claim_faults, silent_columns
+from raftlog.segments.files import open_place
 from raftlog.segments.log_hashes import vouched
 from raftlog.segments.manifest import RAW, Checkpoint, Segment, StateHash
-from raftlog.segments.place import open_place
-from raftlog.segments.ranges import Checked, Fault, between, check_range
-from raftlog.segments.slices import FoldedSlice, Slice, fold_slice, plan
-from raftlog.segments.vouching import HOW, Vouching, judge
+from raftlog.segments.range_checks import Checked, Fault, check_range, epoch_faults
+from raftlog.segments.verify import (
+    WITNESS_KINDS,
+    FoldedSlice,
+    Slice,
+    Vouching,
+    checkpoint_faults,
+    claim_faults,
+    fold_slice,
+    judge,
+    plan_slices,
+    silent_columns,
+)
 from replay.jobs.state import Point
 from replay.local import fold as local
 from replay.local.pool import Pool
@@ -131,7 +139,7 @@ class Engine:
         self, known: list[Checkpoint], offsets: Collection[int], end: int, count: int
     ) -> Fold:
         """The same, in about so many slices."""
-        slices = plan(known, self._export.manifest, end, count)
+        slices = plan_slices(known, self._export.manifest, end, count)
         work = partial(_fold_slice, self._export, sorted(offsets))
         return _together(list(self._pool.map(work, slices)))
 
@@ -159,7 +167,7 @@ def verify(export: Export, request: JobRequest, engine: Engine) -> VerifyResult:
     manifest, raw = export.manifest, _raw_segments(export)
     said = [one for one in manifest.state_hashes if one.offset <= raw[-1].last_offset]
     checked = engine.check(raw, sorted({one.offset for one in said}))
-    faults = between(raw) + [fault for one in checked for fault in one.faults]
+    faults = epoch_faults(raw) + [fault for one in checked for fault in one.faults]
     ends = {offset: epoch for one in checked for offset, epoch in one.ends.items()}
     not_folded, end = "", None
     vouching = None if faults else _vouching(export, raw)
@@ -350,7 +358,8 @@ def _render_vouching(vouching: Vouching, console: Console) -> None:
         )
     for one in vouching.witnesses:
         console.print(
-            f"{one.who} ({HOW[one.how]}): offsets {one.first_offset} to {one.last_offset}",
+            f"{one.who} ({WITNESS_KINDS[one.how]}): offsets {one.first_offset} to"
+            f" {one.last_offset}",
             soft_wrap=True,
             markup=False,
         )

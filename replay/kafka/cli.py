@@ -79,7 +79,7 @@ def kafka(
       raftlog import kafka node1 node2 node3 -o exported
       raftlog import kafka /var/lib/kafka -o exported --follow
     """
-    from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
+    from raftlog.segments.checkpoints import CHECKPOINT_RECORDS
     from replay.kafka.copies import find_copies
     from replay.kafka.importing import Importer
 

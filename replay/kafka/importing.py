@@ -15,7 +15,7 @@ from raftlog import batch
 from raftlog.metadata.entities import HASH_MASK, format_hash
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import FoldError, Image
-from raftlog.segments.checkpointing import CHECKPOINT_RECORDS
+from raftlog.segments.checkpoints import CHECKPOINT_RECORDS
 from raftlog.segments.errors import ExportMismatchError
 from raftlog.segments.manifest import KAFKA, ManifestSigner, StateHash
 from raftlog.segments.writer import ExportWriter

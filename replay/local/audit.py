@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from raftlog.metadata.records import RecordType
 from raftlog.segments.manifest import Segment
-from raftlog.segments.verify import check_segment
+from raftlog.segments.range_checks import check_segment
 from replay.audit.rules import Rule
 from replay.kernels import audit as kernels
 from replay.kernels.arrays import Bools, ints

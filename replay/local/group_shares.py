@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from raftlog.segments.bucket_rule import number
 from raftlog.segments.manifest import Segment
+from raftlog.segments.parquet_files import bucket_number
 from replay.kernels.folding import Groups
 from replay.local.reading import slices
 from replay.local.shares import Share, check_bucket, shares
@@ -32,7 +32,7 @@ def group_shares(export: Export, groups: Groups, size: int) -> list[GroupShare]:
     count = export.buckets
     if not count or groups.wanted is None:
         return [GroupShare(groups, share) for share in shares(export, size)]
-    chosen = sorted({number(id_, count) for _, id_ in groups.wanted})
+    chosen = sorted({bucket_number(id_, count) for _, id_ in groups.wanted})
     parts = (tuple(chosen[one::size]) for one in range(size))
     return [GroupShare(groups, Share(part, count, filed=True)) for part in parts if part]
 

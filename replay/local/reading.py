@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from raftlog.metadata.records import RecordType
 from raftlog.segments.columns import SCHEMA, odd_columns
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import Segment
-from raftlog.segments.place import open_place
-from raftlog.segments.reading import corrupt, reading, says_content
-from raftlog.segments.told import Told
+from raftlog.segments.parquet_files import ColumnStatistics
+from raftlog.segments.raw import corrupt, reading, says_content
 from replay.kernels.arrays import Bools, ints, order_of
 from replay.opened import Export
 from replay.workers import SLICE_ROWS
@@ -139,7 +139,7 @@ def _read(
             )
             if wrong := odd_columns(file.schema_arrow.names):
                 raise corrupt(segment, wrong)
-            told = Told(file.metadata, imported=bool(export.manifest.origin))
+            told = ColumnStatistics(file.metadata, imported=bool(export.manifest.origin))
             for groups, names in told.runs(_groups(export, file.metadata), columns):
                 for rows in file.iter_batches(
                     SLICE_ROWS, row_groups=groups, columns=names, use_threads=False

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from raftlog.metadata.records import RecordType
-from raftlog.segments.bucket_rule import number
-from raftlog.segments.verify import check_segment
+from raftlog.segments.parquet_files import bucket_number
+from raftlog.segments.range_checks import check_segment
 from replay.kernels.arrays import Bools, Ints, codes
 from replay.local.reading import slices
 from replay.opened import Export
@@ -72,7 +72,7 @@ def check_bucket(export: Export, bucket: int) -> None:
 def _in_bucket(share: Share, bucket: int, hashes: Hashes, table: pa.Table) -> Bools:
     if share.filed:
         numbers, ids = codes(table["topic_id"])
-        which = np.array([-1, *(number(each, share.of) for each in ids)], np.int64)[
+        which = np.array([-1, *(bucket_number(each, share.of) for each in ids)], np.int64)[
             np.maximum(numbers, -1) + 1
         ]
     else:

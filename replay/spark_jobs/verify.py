@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from raftlog.metadata.entities import format_hash
 from raftlog.plural import counted
 from raftlog.segments.manifest import Checkpoint
-from raftlog.segments.ranges import Fault
+from raftlog.segments.range_checks import Fault
 from replay.jobs.state import Point
 from replay.jobs.verify import SLICES_PER_WORKER, Engine, Fold, VerifyResult, verify
 from replay.opened import Export

@@ -8,8 +8,8 @@ import pytest
 from command_lines import Raftlog
 
 from raftlog.cli.export import _telling
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import Manifest
-from raftlog.segments.place import open_place
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.local.cluster import LocalCluster
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import MANIFEST_NAME, encode, read_manifest
-from raftlog.segments.place import open_place
-from raftlog.segments.reading import read_segment
+from raftlog.segments.raw import read_segment
 from raftlog.segments.writer import ExportWriter
 
 PEM = Ed25519PrivateKey.generate().private_bytes(

@@ -20,7 +20,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.segments.errors import ExportError
 from raftlog.segments.manifest import RAW, Manifest, read_manifest
-from raftlog.segments.reading import read_segment
+from raftlog.segments.raw import read_segment
 from raftlog.segments.verify import verify_export
 
 

@@ -266,9 +266,9 @@ def backup_name_not_synced() -> None:
 
 def segments_directory_not_synced() -> None:
     """A manifest may name files of which the directory is not durable."""
-    from raftlog.segments import place
+    from raftlog.segments import files
 
-    place.make_directories = partial(Path.mkdir, parents=True, exist_ok=True)
+    files.make_directories = partial(Path.mkdir, parents=True, exist_ok=True)
 
 
 def remembered_not_synced() -> None:
@@ -314,9 +314,9 @@ def segments_names_not_synced() -> None:
 
 def removed_segments_come_back() -> None:
     """What was merged is removed, and the manifest forgets it before that is durable."""
-    from raftlog.segments import place
+    from raftlog.segments import files
 
-    place.fsync_directory = _nothing
+    files.fsync_directory = _nothing
 
 
 SHOWN_BY: dict[str, tuple[str, str, str]] = {

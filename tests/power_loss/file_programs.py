@@ -19,8 +19,7 @@ from raftlog.recovery import restore as restoring
 from raftlog.recovery.restore import restore
 from raftlog.segments.compact import compact
 from raftlog.segments.manifest import Manifest
-from raftlog.segments.sweep import KEEP_RETIRED_MS
-from raftlog.segments.writer import ExportWriter
+from raftlog.segments.writer import KEEP_RETIRED_MS, ExportWriter
 from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.storage.files import Bootstrap
 from raftlog.storage.snapshot_files import file_name

@@ -113,9 +113,9 @@ def export(root: Path) -> dict[str, Any]:
     where it ends.
     """
     from raftlog.segments.checkpoints import load_checkpoint
+    from raftlog.segments.files import open_place
     from raftlog.segments.manifest import MANIFEST_NAME, read_manifest
-    from raftlog.segments.place import open_place
-    from raftlog.segments.verify import check_segment
+    from raftlog.segments.range_checks import check_segment
     from raftlog.segments.writer import ExportWriter
 
     directory = root / "srv" / "exports" / "export"

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 
-from raftlog.segments.bucket_rule import number
 from raftlog.segments.buckets import COUNT, add_buckets
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RECORDS, read_manifest
+from raftlog.segments.parquet_files import bucket_number
 from raftlog.segments.writer import ExportWriter
 from replay.asked import ask
 from replay.beginning import begun
@@ -128,7 +128,7 @@ def test_of_one_topic_only_its_buckets_are_read(
     with Pool(0) as one:
         importlib.import_module(f"replay.jobs.{request.job}").run_local(export, request, one)
     ids = groups_asked(export, ask("topic", "topic-3")).wanted or ()
-    buckets = {number(id_, COUNT) for _, id_ in ids}
+    buckets = {bucket_number(id_, COUNT) for _, id_ in ids}
     assert 0 < len(buckets) < COUNT // 2
     filed = {one.base_offset: one for one in export.manifest.buckets}
     own = {one.file for one in export.manifest.buckets if one.bucket in buckets}

@@ -17,7 +17,6 @@ from spark_runs import Replay
 from tiers import in_gate
 
 from raftlog.metadata.entities import format_hash
-from raftlog.segments import pair
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.manifest import RECORDS, read_manifest
 from raftlog.segments.verify import verify_export
@@ -56,7 +55,7 @@ def history() -> LogHistory:
 def exported(history: LogHistory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Not to be changed. A few files, each of a few row groups."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pair, "ROW_GROUP_RECORDS", 50)
+        patched.setattr("raftlog.segments.writer.ROW_GROUP_RECORDS", 50)
         return exported_to(tmp_path_factory.mktemp("export"), history, 350)
 
 

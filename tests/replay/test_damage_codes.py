@@ -25,8 +25,8 @@ from raftlog.cli.endings import UNREAD
 from raftlog.cli.main import main
 from raftlog.errors import RaftlogError
 from raftlog.segments.export import export
+from raftlog.segments.files import LocalPlace
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
-from raftlog.segments.place import LocalPlace
 from replay.errors import exit_code
 from replay.request import LOCAL_JOBS
 

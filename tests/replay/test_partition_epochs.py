@@ -13,7 +13,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, read_manifest
-from raftlog.segments.reading import read_segment
+from raftlog.segments.raw import read_segment
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.kernels.facts import Facts
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, Partitions

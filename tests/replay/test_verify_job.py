@@ -31,7 +31,7 @@ from raftlog.segments.manifest import (
     encode,
     read_manifest,
 )
-from raftlog.segments.ranges import Fault
+from raftlog.segments.range_checks import Fault
 from raftlog.segments.writer import ExportWriter
 from replay.errors import DamageError, ReplayError
 from replay.jobs import verify

@@ -21,6 +21,7 @@ from raftlog.metadata.fold import ImageBuilder, change_configs
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.segments.checkpoints import load_checkpoint, log_hash_at
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import (
     MANIFEST_NAME,
     Checkpoint,
@@ -29,9 +30,8 @@ from raftlog.segments.manifest import (
     encode,
     read_manifest,
 )
-from raftlog.segments.place import open_place
-from raftlog.segments.ranges import Fault
-from raftlog.segments.slices import fold_slice, plan
+from raftlog.segments.range_checks import Fault
+from raftlog.segments.verify import fold_slice, plan_slices
 from raftlog.segments.writer import ExportWriter
 from replay.errors import EXIT_FINDINGS
 from replay.jobs import verify
@@ -123,7 +123,7 @@ def test_slices_cover_everything_once(exported: Path) -> None:
     manifest = read_manifest(exported)
     end = manifest.end_offset - 1
     for count in range(1, 12):
-        slices = plan(manifest.checkpoints, manifest, end, count)
+        slices = plan_slices(manifest.checkpoints, manifest, end, count)
         assert slices[0].begin is None
         assert slices[-1].last_offset == end
         assert [one.begin.offset for one in slices[1:] if one.begin] == [
@@ -131,7 +131,7 @@ def test_slices_cover_everything_once(exported: Path) -> None:
         ]
         way = [each for one in slices for each in one.checkpoints]
         assert tuple(way) == manifest.checkpoints
-    assert len(plan((), manifest, end, 5)) == 1
+    assert len(plan_slices((), manifest, end, 5)) == 1
 
 
 def test_worker_processes_verify_too(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +335,7 @@ def test_a_log_that_does_not_fold_is_a_finding(tmp_path: Path) -> None:
 def test_a_slice_believes_only_what_it_begins_with(exported: Path, history: LogHistory) -> None:
     manifest = read_manifest(exported)
     end = manifest.end_offset - 1
-    for one in plan(manifest.checkpoints, manifest, end, 6):
+    for one in plan_slices(manifest.checkpoints, manifest, end, 6):
         low = -1 if one.begin is None else one.begin.offset
         folded = fold_slice(open_place(exported), manifest, one, range(end + 1))
         assert folded.end_offset == one.last_offset + 1

@@ -17,11 +17,11 @@ import pytest
 from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
-from raftlog.segments import compare, files
-from raftlog.segments.bucket_rule import of_range
+from raftlog.segments import files, range_checks
 from raftlog.segments.buckets import COUNT, add_buckets
 from raftlog.segments.compact import compact
 from raftlog.segments.errors import CorruptExportError, ExportDiskError
+from raftlog.segments.files import LocalPlace
 from raftlog.segments.manifest import (
     BY_GROUP,
     MANIFEST_NAME,
@@ -32,11 +32,10 @@ from raftlog.segments.manifest import (
     encode,
     read_manifest,
 )
-from raftlog.segments.place import LocalPlace
-from raftlog.segments.ranges import Fault, check_range
-from raftlog.segments.sweep import KEEP_RETIRED_MS
+from raftlog.segments.parquet_files import buckets_of_range
+from raftlog.segments.range_checks import Fault, check_range
 from raftlog.segments.verify import verify_export
-from raftlog.segments.writer import ExportWriter
+from raftlog.segments.writer import KEEP_RETIRED_MS, ExportWriter
 
 ROWS = 100
 
@@ -84,7 +83,7 @@ def test_each_row_is_where_its_group_is_and_where_its_client_is(exported: Path) 
     manifest = verify_export(exported)
     assert faults(exported) == []
     (last,) = set(manifest.of_kind(RECORDS)) - set(large)
-    assert of_range(manifest, last) == []
+    assert buckets_of_range(manifest, last) == []
     both = 0
     for segment in large:
         expected: list[list[dict[str, object]]] = [[] for _ in range(COUNT)]
@@ -96,7 +95,7 @@ def test_each_row_is_where_its_group_is_and_where_its_client_is(exported: Path) 
             both += len(places) == 2
             for bucket in places:
                 expected[bucket].append(row)
-        buckets = of_range(manifest, segment)
+        buckets = buckets_of_range(manifest, segment)
         assert [rows(exported, one) for one in buckets] == expected
         assert [one.records for one in buckets] == [len(some) for some in expected]
     assert both > 5
@@ -214,7 +213,7 @@ def test_a_disk_that_fails_while_rows_are_compared_is_no_fault_of_theirs(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     # Behind the hashes, which are sound.
-    monkeypatch.setattr(compare, "pq", SimpleNamespace(ParquetFile=failing))
+    monkeypatch.setattr(range_checks, "pq", SimpleNamespace(ParquetFile=failing))
     with pytest.raises(ExportDiskError, match="Input/output error"):
         faults(exported)
 
@@ -229,7 +228,7 @@ def test_another_rule_is_let_alone(exported: Path) -> None:
         swapped = (replace(second, bucket=0), replace(first, bucket=1), *others)
         writer.amend(bucketing=replace(bucketing, by="murmur3(topic)", segments=swapped))
         assert add_buckets(writer) == 0
-        assert of_range(writer.manifest, writer.manifest.of_kind(RECORDS)[0]) == ()
+        assert buckets_of_range(writer.manifest, writer.manifest.of_kind(RECORDS)[0]) == ()
     assert faults(exported) == []
     ours = replace(read_manifest(exported), bucketing=replace(bucketing, by=BY_GROUP))
     publish(exported, ours, list(swapped))

@@ -21,12 +21,12 @@ from raftlog import batch
 from raftlog.metadata.entities import format_hash
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
-from raftlog.segments import checkpointing
-from raftlog.segments.checkpoint_faults import checkpoint_faults
+from raftlog.segments import checkpoints
 from raftlog.segments.checkpoints import last_at, load_checkpoint
 from raftlog.segments.compact import compact
 from raftlog.segments.errors import CorruptExportError
 from raftlog.segments.export import export
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import (
     CHECKPOINTS,
     MANIFEST_NAME,
@@ -36,8 +36,7 @@ from raftlog.segments.manifest import (
     encode,
     read_manifest,
 )
-from raftlog.segments.place import open_place
-from raftlog.segments.verify import verify_export
+from raftlog.segments.verify import checkpoint_faults, verify_export
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -166,7 +165,7 @@ def no_op(offset: int, history: LogHistory) -> bytes:
 def test_there_are_only_so_many(
     history: LogHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing, "MAX_CHECKPOINTS", 6)
+    monkeypatch.setattr(checkpoints, "MAX_CHECKPOINTS", 6)
     for count in range(100, len(history.batches) + 100, 100):
         with ExportWriter(tmp_path, CLUSTER_ID, 0, checkpoint_records=20) as writer:
             batches = history.batches[:count]
@@ -180,14 +179,14 @@ def test_there_are_only_so_many(
 
 
 def test_of_too_many_the_newest_stay(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "MAX_CHECKPOINTS", 8)
+    monkeypatch.setattr(checkpoints, "MAX_CHECKPOINTS", 8)
     like = read_manifest(exported).checkpoints[0]
     known = tuple(replace(like, offset=offset) for offset in range(40))
-    assert checkpointing.thinned(known[:8]) == known[:8]
-    kept = checkpointing.thinned(known[:9])
+    assert checkpoints.thinned(known[:8]) == known[:8]
+    kept = checkpoints.thinned(known[:9])
     assert [one.offset for one in kept] == [1, 3, 4, 5, 6, 7, 8]
     # Many may come at once: an older export gets all of its own.
-    kept = checkpointing.thinned(known)
+    kept = checkpoints.thinned(known)
     assert len(kept) <= 8
     assert kept[-3:] == known[-3:]
 

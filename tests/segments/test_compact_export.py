@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from raftlog.segments.compact import compact, plan
 from raftlog.segments.errors import CorruptExportError, ExportError
-from raftlog.segments.export import export
-from raftlog.segments.follow import PublishPolicy, follow
+from raftlog.segments.export import PublishPolicy, export, follow
 from raftlog.segments.manifest import (
     KINDS,
     MANIFEST_NAME,
@@ -25,11 +24,9 @@ from raftlog.segments.manifest import (
     encode,
     read_manifest,
 )
-from raftlog.segments.pair import OpenPair
-from raftlog.segments.reading import read_segment
-from raftlog.segments.sweep import KEEP_RETIRED_MS
+from raftlog.segments.raw import read_segment
 from raftlog.segments.verify import verify_export
-from raftlog.segments.writer import ExportWriter
+from raftlog.segments.writer import KEEP_RETIRED_MS, ExportWriter, OpenPair
 
 
 class Crash(BaseException):
@@ -155,7 +152,7 @@ def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing(
 
         return step
 
-    from raftlog.segments.place import LocalPlace
+    from raftlog.segments.files import LocalPlace
 
     with monkeypatch.context() as patch:
         for name in ("put", "replace"):

@@ -20,10 +20,9 @@ from raftlog.segments.columns import SCHEMA
 from raftlog.segments.errors import ExportError, ExportGapError, ExportMismatchError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RAW, RECORDS, read_manifest
-from raftlog.segments.pair import OpenPair
 from raftlog.segments.raw import read_batches
 from raftlog.segments.verify import verify_export
-from raftlog.segments.writer import ExportWriter
+from raftlog.segments.writer import ExportWriter, OpenPair
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 

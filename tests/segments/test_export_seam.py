@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.errors import ExportGapError, ExportMismatchError
-from raftlog.segments.export import export
-from raftlog.segments.follow import PublishPolicy, follow
+from raftlog.segments.export import PublishPolicy, export, follow
 from raftlog.segments.manifest import StateHash, read_manifest
 from raftlog.segments.verify import verify_export
 

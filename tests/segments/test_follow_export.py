@@ -12,10 +12,15 @@ from msgspec.structs import replace
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import format_hash
 from raftlog.segments.errors import ExportError
-from raftlog.segments.export import export
-from raftlog.segments.follow import PublishPolicy, follow
-from raftlog.segments.manifest import Manifest, StateHash, encode, read_manifest
-from raftlog.segments.state_hashes import MAX_OFFSETS, merged
+from raftlog.segments.export import PublishPolicy, export, follow
+from raftlog.segments.manifest import (
+    MAX_OFFSETS,
+    Manifest,
+    StateHash,
+    encode,
+    merged_state_hashes,
+    read_manifest,
+)
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
 
@@ -184,7 +189,7 @@ def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
     one = said(history, max(history.hashes))
     known: tuple[StateHash, ...] = ()
     for offset in range(0, 20_000, 10):
-        known = merged(
+        known = merged_state_hashes(
             known, [replace(one, offset=offset, node_id=node) for node in (1, 2)], manifest
         )
     offsets = sorted({each.offset for each in known})
@@ -193,7 +198,7 @@ def test_the_manifest_keeps_a_bounded_number(tmp_path: Path) -> None:
     assert [each.node_id for each in known] == [1, 2] * len(offsets)
     assert len(encode(replace(manifest, state_hashes=known))) < 400_000
     different = replace(one, state_hash="0" * 32)
-    assert len(merged((one,), [different, one], manifest)) == 2
+    assert len(merged_state_hashes((one,), [different, one], manifest)) == 2
 
 
 def test_feature_levels(tmp_path: Path) -> None:

@@ -27,9 +27,9 @@ from raftlog.quorum_time import MAX_MS
 from raftlog.segments import manifest as manifests
 from raftlog.segments.buckets import add_buckets
 from raftlog.segments.errors import CorruptExportError, ExportError, UnsupportedExportError
+from raftlog.segments.files import open_place
 from raftlog.segments.manifest import read_manifest
-from raftlog.segments.place import open_place
-from raftlog.segments.ranges import check_range
+from raftlog.segments.range_checks import check_range
 from raftlog.segments.writer import ExportWriter
 
 Document = dict[str, Any]
@@ -109,9 +109,9 @@ def test_an_imported_log_is_not_raftlogs_own(forged: Path) -> None:
     manifest = read_manifest(forged)
     place = open_place(forged)
     (checked, *_) = [check_range(place, manifest, one) for one in manifest.of_kind("raw")]
-    from raftlog.segments.claims import claim_faults
+    from raftlog.segments.verify import claim_faults
 
-    other = replace(checked, said=replace(checked.said, imported=17))
+    other = replace(checked, record_facts=replace(checked.record_facts, imported=17))
     assert [
         (one.check, one.first_offset)
         for one in claim_faults(manifest, [other])
@@ -300,15 +300,15 @@ def test_statistics_that_deny_a_value_are_found(forged: Path) -> None:
 
 
 def test_nulls_that_are_miscounted_are_found(honest: Path) -> None:
-    from raftlog.segments.denied import Denied
+    from raftlog.segments.parquet_files import RowGroupStatistics
 
     path = min((honest / "records").glob("*.parquet"))
     file = pq.ParquetFile(path)
     rows = pa.RecordBatch.from_struct_array(file.read().to_struct_array().combine_chunks())
-    denied = Denied(file.metadata, 0)
+    denied = RowGroupStatistics(file.metadata, 0)
     assert denied.by(rows) == ""
     assert denied.at_end() == ""
-    some = Denied(file.metadata, 0)
+    some = RowGroupStatistics(file.metadata, 0)
     some.by(rows.slice(1))
     assert "nulls of" in some.at_end()
 

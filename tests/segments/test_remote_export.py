@@ -14,15 +14,14 @@ import pytest
 from log_history import CLUSTER_ID, LogHistory
 
 from raftlog.ops.logs import ExportLog
-from raftlog.segments.checkpoint_faults import checkpoint_faults
 from raftlog.segments.compact import compact
 from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
 from raftlog.segments.export import export
+from raftlog.segments.files import LocalPlace, is_uri, open_place
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, read_manifest
-from raftlog.segments.place import LocalPlace, is_uri, open_place
-from raftlog.segments.reading import read_segment
+from raftlog.segments.raw import read_segment
 from raftlog.segments.remote import LOCK_EXPIRES_S, LOCK_NAME, RemotePlace, open_remote
-from raftlog.segments.verify import verify_export
+from raftlog.segments.verify import checkpoint_faults, verify_export
 from raftlog.segments.writer import ExportWriter
 
 URI = "memory://bucket/exported"

@@ -18,6 +18,7 @@ from raftlog.metadata.log_generation import RESTORED
 from raftlog.metadata.log_hash import EMPTY, extended, unknown
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.segments.errors import ExportError, ExportMismatchError
+from raftlog.segments.files import open_place
 from raftlog.segments.log_hashes import vouched
 from raftlog.segments.manifest import (
     MANIFEST_NAME,
@@ -27,9 +28,8 @@ from raftlog.segments.manifest import (
     read_manifest,
     read_signed,
 )
-from raftlog.segments.place import open_place
 from raftlog.segments.signing import Signer, why_not_signed
-from raftlog.segments.vouching import Vouching, beyond, judge
+from raftlog.segments.verify import Vouching, claims_beyond_end, judge
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
@@ -225,7 +225,7 @@ def test_an_end_that_was_cut(world: World, tmp_path: Path) -> None:
     rest = b"".join(world.batches[-4:])
     manifest = read_manifest(where)
     first = vouched(open_place(where), manifest)
-    later = beyond(first.end, [world.said(world.last)], lambda _: rest)
+    later = claims_beyond_end(first.end, [world.said(world.last)], lambda _: rest)
     found = judge(manifest, first, later, asked=True)
     assert (found.faults, found.warnings) == ([], [])
     assert [(one.who, one.last_offset) for one in found.witnesses if one.how == "asked"] == [
@@ -240,7 +240,7 @@ def test_word_of_the_first_record_behind_the_end_counts(world: World, tmp_path: 
     end = vouched(open_place(where), read_manifest(where)).end
     assert end.end_offset == headers[at].last_offset
     word = world.said(headers[at].last_offset)
-    (found,) = beyond(end, [word], lambda _: world.batches[at])
+    (found,) = claims_beyond_end(end, [word], lambda _: world.batches[at])
     assert (found.end_offset, found.agrees) == (headers[at].end_offset, True)
 
 

@@ -35,8 +35,9 @@ from raftlog.config.load import load_config
 from raftlog.errors import CorruptLogError, RaftlogError
 from raftlog.metadata import snapshot_file
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
-from raftlog.segments.reading import read_segment
-from raftlog.segments.verify import check_segment, verify_export
+from raftlog.segments.range_checks import check_segment
+from raftlog.segments.raw import read_segment
+from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
 from raftlog.storage.files import read_bootstrap
 from raftlog.storage.opening import open_partition_store, open_store

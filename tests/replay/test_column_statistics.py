@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from log_history import CLUSTER_ID, LogHistory
 
-from raftlog.segments import pair
 from raftlog.segments.columns import SCHEMA
-from raftlog.segments.told import Told
+from raftlog.segments.parquet_files import ColumnStatistics
 from raftlog.segments.writer import ExportWriter
 from replay.local.reading import slices
 from replay.opened import open_export
@@ -22,7 +21,7 @@ from replay.request import JobRequest
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     log = LogHistory(31).run(600)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pair, "ROW_GROUP_RECORDS", 40)
+        patched.setattr("raftlog.segments.writer.ROW_GROUP_RECORDS", 40)
         directory = tmp_path_factory.mktemp("export")
         with ExportWriter(directory, CLUSTER_ID, 0, max_segment_records=250) as writer:
             for data in log.batches:
@@ -46,7 +45,7 @@ def test_of_a_row_group_only_what_it_says_is_read(exported: Path) -> None:
     skipped = 0
     for one in export.segments:
         file = pq.ParquetFile(exported / one.file)
-        told = Told(file.metadata, imported=False)
+        told = ColumnStatistics(file.metadata, imported=False)
         groups = list(range(file.metadata.num_row_groups))
         runs = list(told.runs(groups, SCHEMA.names))
         assert [group for run, _ in runs for group in run] == groups
@@ -62,7 +61,7 @@ def test_of_a_row_group_only_what_it_says_is_read(exported: Path) -> None:
 
 def test_lists_of_an_imported_log_are_read(exported: Path) -> None:
     one = open_export(JobRequest(job="audit", export=str(exported))).segments[0]
-    told = Told(pq.read_metadata(exported / one.file), imported=True)
+    told = ColumnStatistics(pq.read_metadata(exported / one.file), imported=True)
     assert list(told.runs([0], ["directories"])) == [([0], ["directories"])]
 
 
@@ -85,7 +84,7 @@ def test_statistics_that_deny_what_rows_say_are_found(tmp_path: Path) -> None:
     told = {}
     for name, table in (("said", said), ("silent", silent)):
         pq.write_table(table, tmp_path / name)
-        told[name] = Told(pq.read_metadata(tmp_path / name), imported=False)
+        told[name] = ColumnStatistics(pq.read_metadata(tmp_path / name), imported=False)
     rows, nothing = said.to_batches()[0], silent.to_batches()[0]
     for each in told.values():
         assert each.contradicted(0, nothing) == ""

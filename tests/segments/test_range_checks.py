@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from raftlog import batch
 from raftlog.metadata.records import record
-from raftlog.segments import compare
+from raftlog.segments import range_checks
 from raftlog.segments.columns import RowBuffer
-from raftlog.segments.compare import check_forms
 from raftlog.segments.errors import CorruptExportError
+from raftlog.segments.files import LocalPlace
 from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment, read_manifest
-from raftlog.segments.place import LocalPlace
+from raftlog.segments.range_checks import check_forms
 from raftlog.segments.raw import RawHeader, RawWriter
 from raftlog.segments.writer import ExportWriter
 from raftlog.wire.records.v1 import records_pb2 as pb
@@ -40,7 +40,7 @@ def history() -> LogHistory:
 
 @pytest.fixture(autouse=True)
 def few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "ROWS", 37)
+    monkeypatch.setattr(range_checks, "ROWS", 37)
 
 
 @pytest.fixture

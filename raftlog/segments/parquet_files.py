@@ -1,0 +1,290 @@
+"""Parquet files of an export: how they are written, the log that they belong to, what the
+statistics of their row groups say, and which row lies in which bucket.
+
+A column that is null in a whole row group need not be read: most columns belong to one type of
+record, and decoding nulls takes half as long as decoding values. Spark and other engines skip row
+groups by their statistics, so a verification compares these with the rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raftlog.metadata.records import EVERY_TOPIC
+from raftlog.segments.files import Place
+from raftlog.segments.manifest import BY_GROUP, Bucket, Manifest, Segment
+from raftlog.segments.raw import corrupt, reading, says_content
+
+_DICTIONARY_COLUMNS = [
+    "principal",
+    "type_name",
+    "group_kind",
+    "group_id",
+    "topic_id",
+    "topic_name",
+    "resource_name",
+    "config_name",
+    "reason",
+    "rack",
+    "feature_name",
+    "incarnation_id",
+]
+_CLUSTER_KEY = b"raftlog.cluster_id"
+_GENERATION_KEY = b"raftlog.generation"
+
+
+def identity(cluster_id: str, generation: int) -> dict[bytes, bytes]:
+    """What a Parquet segment carries of its log."""
+    return {_CLUSTER_KEY: cluster_id.encode(), _GENERATION_KEY: str(generation).encode()}
+
+
+def parquet_writer(path: Path, schema: pa.Schema, named: dict[bytes, bytes]) -> pq.ParquetWriter:
+    """Writes records as Parquet, with the log that they are of (``identity``)."""
+    writer = pq.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=_DICTIONARY_COLUMNS,
+        write_page_checksum=True,
+        store_schema=False,
+    )
+    writer.add_key_value_metadata(named)
+    return writer
+
+
+def identity_of(file: BinaryIO) -> tuple[str, int] | None:
+    """The (cluster id, generation) that a Parquet segment carries; None if it carries none."""
+    metadata = pq.read_metadata(file).metadata or {}
+    if _CLUSTER_KEY not in metadata or _GENERATION_KEY not in metadata:
+        return None
+    return metadata[_CLUSTER_KEY].decode(), int(metadata[_GENERATION_KEY])
+
+
+def rows_of(file: BinaryIO) -> int:
+    """How many rows a Parquet segment says it has."""
+    rows: int = pq.read_metadata(file).num_rows
+    return rows
+
+
+_OF_IMPORTED = ("eligible_leader_replicas", "last_known_elr", "directories")
+"""Lists that only another system's log has: raftlog's own says nothing of them."""
+_ALWAYS = "type"
+"""Read where nothing else is, as rows are to be counted."""
+
+
+class ColumnStatistics:
+    """Which columns the row groups of one file tell of, as its statistics say.
+
+    These count an empty list as they do null, so lists are always told of, but where the log can't
+    have any.
+    """
+
+    def __init__(self, metadata: pq.FileMetaData, *, imported: bool) -> None:
+        """``imported``: from another system's log."""
+        self._metadata, self._imported = metadata, imported
+        self._leaves: dict[str, list[int]] = defaultdict(list)
+        schema = metadata.schema
+        for index in range(metadata.num_columns):
+            self._leaves[schema.column(index).path.split(".")[0]].append(index)
+        self._lists = {name for name in self._leaves if self._is_list(name)}
+
+    def _is_list(self, name: str) -> bool:
+        return any(
+            self._metadata.schema.column(leaf).max_repetition_level for leaf in self._leaves[name]
+        )
+
+    def runs(
+        self, groups: Sequence[int], columns: Sequence[str]
+    ) -> Iterator[tuple[list[int], list[str]]]:
+        """Row groups that follow one another, and which of some columns to read of them."""
+        silent = {name for name in columns if name in self._lists and self._never(name)}
+        run: list[int] = []
+        names: list[str] = []
+        for group in groups:
+            told = [name for name in columns if name not in silent and self._tells(group, name)]
+            if run and told == names:
+                run.append(group)
+                continue
+            if run:
+                yield run, names or [_ALWAYS]
+            run, names = [group], told
+        if run:
+            yield run, names or [_ALWAYS]
+
+    def contradicted(self, group: int, rows: pa.RecordBatch) -> str:
+        """A column of which rows of a group say something although the statistics deny it, or their
+        offsets if these lie elsewhere; empty: there is none.
+        """
+        for name in rows.schema.names:
+            column = rows.column(name)
+            if pa.types.is_list(column.type):
+                lengths = pc.fill_null(pc.list_value_length(column), 0)
+                says = len(column) and pc.max(lengths).as_py()
+            else:
+                says = column.null_count < len(column)
+            if says and all(self._null(group, leaf) for leaf in self._leaves[name]):
+                return str(name)
+        return "" if self._inside(group, rows) else "offset"
+
+    def _inside(self, group: int, rows: pa.RecordBatch) -> bool:
+        if "offset" not in self._leaves or not rows.num_rows:
+            return True
+        known = self._metadata.row_group(group).column(self._leaves["offset"][0]).statistics
+        if known is None or not known.has_min_max:
+            return True
+        least, most = pc.min_max(rows.column("offset")).values()
+        return bool(known.min <= least.as_py() and most.as_py() <= known.max)
+
+    def _never(self, name: str) -> bool:
+        """Whether no row group of the file has a member of a list that the log can't have."""
+        if self._imported or name not in _OF_IMPORTED:
+            return False
+        groups = range(self._metadata.num_row_groups)
+        return all(self._null(group, leaf) for group in groups for leaf in self._leaves[name])
+
+    def _tells(self, group: int, name: str) -> bool:
+        if name not in self._leaves:
+            return False
+        return name in self._lists or not all(
+            self._null(group, leaf) for leaf in self._leaves[name]
+        )
+
+    def _null(self, group: int, leaf: int) -> bool:
+        chunk = self._metadata.row_group(group).column(leaf)
+        known = chunk.statistics
+        if known is None or not known.has_null_count:
+            return False
+        return bool(known.null_count == chunk.num_values)
+
+
+class RowGroupStatistics:
+    """The statistics of the plain columns of one row group, held against its rows."""
+
+    def __init__(self, metadata: pq.FileMetaData, group: int) -> None:
+        self._group, self._rows = group, 0
+        chunks = [metadata.row_group(group).column(each) for each in range(metadata.num_columns)]
+        self._index = next((one.path_in_schema for one in chunks if _has_index(one)), "")
+        self._known = {
+            one.path_in_schema: one.statistics for one in chunks if one.statistics is not None
+        }
+        self._nulls = dict.fromkeys(self._known, 0)
+
+    def by(self, rows: pa.RecordBatch) -> str:
+        """A column whose values lie outside of what is said of them; empty: none."""
+        self._rows += rows.num_rows
+        for name in rows.schema.names:
+            known, column = self._known.get(name), rows.column(name)
+            if known is None or pa.types.is_nested(column.type):
+                continue
+            self._nulls[name] += column.null_count
+            if known.has_min_max and column.null_count < len(column) and _outside(known, column):
+                return str(name)
+        return ""
+
+    def at_end(self) -> str:
+        """What is wrong with the group behind its last row, in words; empty: nothing."""
+        if self._index:
+            return (
+                f"column {self._index} of its row group {self._group} has an index of pages or a"
+                " Bloom filter, which raftlog does not write"
+            )
+        for name, nulls in self._nulls.items():
+            known = self._known[name]
+            if "." not in name and known.has_null_count and known.null_count != nulls:
+                return (
+                    f"the statistics of its row group {self._group} count {known.null_count} nulls"
+                    f" of {name}, and there are {nulls}"
+                )
+        return ""
+
+
+def _has_index(chunk: Any) -> bool:
+    return bool(
+        chunk.has_column_index or chunk.has_offset_index or chunk.bloom_filter_offset is not None
+    )
+
+
+def _outside(known: Any, column: pa.Array) -> bool:
+    bounds = pc.min_max(column)
+    try:
+        # As they stand in the file: a string that is none raises, and so does a time that no
+        # calendar has.
+        return bool(bounds["min"].as_py() < known.min or known.max < bounds["max"].as_py())
+    except (ValueError, OverflowError):
+        return True
+
+
+def bucket_number(group_id: str, count: int) -> int:
+    """The bucket of a group: ``crc32(group_id)``, of its UTF-8, modulo their number."""
+    return crc32(group_id.encode()) % count
+
+
+def rows_by_bucket(table: pa.Table, count: int) -> Iterator[pa.Table]:
+    """The rows of a slice, bucket by bucket."""
+    own = _numbers(table["group_id"], count)
+    ends = pc.and_(
+        pc.and_(pc.not_equal(table["client_id"], 0), pc.not_equal(table["sequence"], 0)),
+        pc.equal(table["offset"], table["batch_last_offset"]),
+    )
+    clients = pc.if_else(ends, table["client_id"].cast(pa.string()), None)
+    client = _numbers(clients, count)
+    every = pc.and_(
+        pc.equal(table["group_kind"], EVERY_TOPIC.kind), pc.equal(table["group_id"], EVERY_TOPIC.id)
+    )
+    for bucket in range(count):
+        of_group = pc.or_kleene(pc.equal(own, bucket), every)
+        yield table.filter(pc.or_kleene(of_group, pc.equal(client, bucket)))
+
+
+def _numbers(ids: pa.ChunkedArray, count: int) -> pa.Array:
+    """Null where the id is."""
+    encoded = ids.combine_chunks().dictionary_encode()
+    numbers = [bucket_number(each, count) for each in encoded.dictionary.to_pylist()]
+    return pa.array(numbers, pa.int32()).take(encoded.indices)
+
+
+def buckets_of_range(manifest: Manifest, segment: Segment) -> Sequence[Bucket]:
+    """The buckets of a range of records, by number; none if it has none, or by another rule than
+    this build knows.
+    """
+    bucketing = manifest.bucketing
+    if bucketing is None or bucketing.by != BY_GROUP:
+        return ()
+    return [one for one in bucketing.segments if one.base_offset == segment.base_offset]
+
+
+_COLUMNS = ["offset", "timestamp_ms"]
+
+
+def offset_at(place: Place, records: Sequence[Segment], time_ms: int) -> int | None:
+    """The offset of the last record that is not later than a time; None: there is none.
+
+    Records before it may be later, where log time has gone back. Raises ExportError.
+    """
+    for segment in reversed(records):
+        if segment.max_timestamp_ms <= time_ms:
+            return segment.last_offset
+        if segment.min_timestamp_ms <= time_ms:
+            rows = _rows(place, segment)
+            early = rows["offset"].filter(pc.less_equal(rows["timestamp_ms"], time_ms))
+            if len(early):
+                return int(pc.max(early).as_py())
+    return None
+
+
+def _rows(place: Place, segment: Segment) -> pa.Table:
+    with reading(place, segment), place.open(segment.file) as opened:
+        try:
+            return pq.read_table(opened, columns=_COLUMNS).select(_COLUMNS)
+        except (pa.ArrowException, OSError, KeyError) as error:
+            if not says_content(error):
+                raise
+            raise corrupt(segment, "its times can't be read") from error

@@ -1,0 +1,585 @@
+"""Checks of one range of offsets: its raw segment, its Parquet files and its buckets, compared with
+each other, with the manifest and with the rules of a log.
+
+Every batch of the raw segment is decoded anew (its CRC32C, its place in the chain of offsets,
+epochs and timestamps), and the rows made of it are compared with the Parquet file, column by
+column. Memory: some thousand rows of each. Faults are values, not exceptions: one fault must not
+hide the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raftlog import batch
+from raftlog.errors import CorruptLogError, RaftlogError, WrongDataError
+from raftlog.segments import files
+from raftlog.segments.columns import SCHEMA, RowBuffer, odd_columns
+from raftlog.segments.errors import CorruptExportError, ExportError, ExportMismatchError
+from raftlog.segments.files import Place, open_place
+from raftlog.segments.manifest import RAW, RECORDS, Manifest, Segment
+from raftlog.segments.parquet_files import (
+    ColumnStatistics,
+    RowGroupStatistics,
+    buckets_of_range,
+    identity_of,
+    rows_by_bucket,
+    rows_of,
+)
+from raftlog.segments.raw import corrupt, foreign, read_header, read_segment, reading, says_content
+
+
+class RecordFacts(msgspec.Struct, frozen=True):
+    """``levels``: the last level that was set of a feature, 0: removed. ``own``: the first offset
+    of what only raftlog's log can hold; ``imported``: of what only another system's can; -1: none.
+    ``silent``: the first offset of which a file says nothing in a column that it lacks, by file and
+    column.
+    """
+
+    levels: dict[str, int] = {}
+    own: int = -1
+    imported: int = -1
+    silent: dict[str, dict[str, int]] = {}
+
+    def with_silent(self, other: RecordFacts) -> RecordFacts:
+        """With the columns that other files of the range lack, too."""
+        return msgspec.structs.replace(self, silent=self.silent | other.silent)
+
+
+class FactCollector:
+    """Collects that, slice by slice."""
+
+    def __init__(self) -> None:
+        self._levels: dict[str, int] = {}
+        self._own = self._imported = -1
+        self._silent: dict[str, dict[str, int]] = {}
+
+    def take(self, rows: pa.Table, levels: Mapping[str, int]) -> None:
+        """The next rows, as the raw batches give them, and the levels that they set."""
+        self._levels.update(levels)
+        if self._own < 0:
+            self._own = _first(rows, _is_own(rows))
+        if self._imported < 0:
+            self._imported = _first(rows, pc.is_valid(rows["imported_name"]))
+
+    def lacks(self, file: str, column: str, offset: int) -> None:
+        """A file lacks a column of which the log says something at an offset."""
+        self._silent.setdefault(file, {}).setdefault(column, offset)
+
+    def facts(self) -> RecordFacts:
+        """What the rows taken so far say."""
+        return RecordFacts(self._levels, self._own, self._imported, self._silent)
+
+
+def _is_own(rows: pa.Table) -> Any:
+    """Who asked, exactly-once clients and progress: no other system's log has any of them."""
+    named = pc.or_(pc.not_equal(rows["principal"], ""), pc.greater(rows["client_id"], 0))
+    return pc.or_(named, pc.is_valid(rows["high_watermark"]))
+
+
+def _first(rows: pa.Table, chosen: Any) -> int:
+    at = pc.index(chosen, value=True).as_py()
+    return -1 if at < 0 else int(rows["offset"][at].as_py())
+
+
+_NAMES = ("first epoch", "last epoch", "lowest timestamp", "highest timestamp", "batches")
+
+
+class _Claims(NamedTuple):
+    """In the order of ``_NAMES``."""
+
+    first_epoch: int
+    last_epoch: int
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    batches: int
+
+
+def _claimed(segment: Segment) -> _Claims:
+    return _Claims(*(getattr(segment, name) for name in _Claims._fields))
+
+
+def _hold(
+    segment: Segment, names: Sequence[str], found: Sequence[int], claimed: Sequence[int]
+) -> None:
+    """What was found must be what is claimed. Raises CorruptExportError."""
+    for name, here, said in zip(names, found, claimed, strict=True):
+        if here != said:
+            why = f"it has {name} {here}, and the manifest says {said}"
+            raise corrupt_at(segment, segment.base_offset, why)
+
+
+class Chain:
+    """Offsets follow each other, epochs never go back, and the manifest says the same, and between
+    which timestamps they lie.
+    """
+
+    def __init__(self, raw: Segment) -> None:
+        self._raw = raw
+        self._next, self._batches = raw.base_offset, 0
+        self._epoch = raw.first_epoch
+        self._times_ms = (0, 0)
+
+    def take(self, header: batch.BatchHeader) -> None:
+        """The next batch. Raises CorruptExportError."""
+        if header.base_offset != self._next:
+            raise self._broken(header, "offset", header.base_offset, self._next)
+        if header.epoch < self._epoch or (not self._batches and header.epoch != self._epoch):
+            raise self._broken(header, "epoch", header.epoch, self._epoch)
+        low_ms, high_ms = self._times_ms if self._batches else (header.timestamp_ms,) * 2
+        self._times_ms = min(low_ms, header.timestamp_ms), max(high_ms, header.timestamp_ms)
+        self._next, self._batches = header.end_offset, self._batches + 1
+        self._epoch = header.epoch
+
+    def _broken(
+        self, header: batch.BatchHeader, what: str, found: int, expected: int
+    ) -> CorruptExportError:
+        return corrupt_at(
+            self._raw,
+            self._next,
+            f"the batch at offset {self._next} has {what} {found} after {expected}",
+        )
+
+    def finish(self) -> None:
+        """That was all. Raises CorruptExportError."""
+        raw = self._raw
+        found = (
+            self._next - 1,
+            self._batches,
+            self._next - raw.base_offset,
+            self._epoch,
+            *self._times_ms,
+        )
+        said = (
+            raw.last_offset,
+            raw.batches,
+            raw.records,
+            raw.last_epoch,
+            raw.min_timestamp_ms,
+            raw.max_timestamp_ms,
+        )
+        names = ("last offset", "batches", "records", *_NAMES[1:4])
+        _hold(raw, names, found, said)
+
+
+class RowClaims:
+    """What the manifest says of a Parquet file's batches, held against its rows."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._epochs: tuple[int, int] | None = None
+        self._times_ms, self._count = (-1, -1), 0
+
+    def take(self, rows: pa.Table) -> None:
+        """The next rows, as they follow in the file."""
+        if not rows.num_rows:
+            return
+        first, last = (rows["epoch"][index].as_py() for index in (0, -1))
+        low_ms, high_ms = pc.min_max(rows["timestamp_ms"]).as_py().values()
+        if self._epochs is None:
+            self._epochs, self._times_ms = (first, last), (low_ms, high_ms)
+        self._epochs = self._epochs[0], last
+        self._times_ms = min(low_ms, self._times_ms[0]), max(high_ms, self._times_ms[1])
+        ends = pc.equal(rows["offset"], rows["batch_last_offset"])
+        self._count += pc.sum(ends).as_py()
+
+    def finish(self) -> None:
+        """Those were all. Raises CorruptExportError."""
+        one = self._segment
+        found = _Claims(*(self._epochs or (-1, -1)), *self._times_ms, self._count)
+        _hold(one, _NAMES, found, _claimed(one))
+
+
+def require_same(bucket: Segment, records: Segment) -> None:
+    """A bucket has no batches of its own: what is claimed of them is what is claimed of its
+    range's. Raises CorruptExportError.
+    """
+    for name, said, known in zip(_NAMES, _claimed(bucket), _claimed(records), strict=True):
+        if said != known:
+            why = f"the manifest says {name} {said} of it, and {known} of {records.file}"
+            raise corrupt_at(bucket, bucket.base_offset, why)
+
+
+def corrupt_at(segment: Segment, offset: int, why: str) -> CorruptExportError:
+    """A fault of a file, from ``offset`` on."""
+    return CorruptExportError(
+        f"{segment.describe()} is corrupt: {why}",
+        file=segment.file,
+        base_offset=offset,
+        last_offset=segment.last_offset,
+    )
+
+
+ROWS = 16_384
+"""About so many are compared at a time."""
+
+
+class RangeFacts(NamedTuple):
+    """What a raw segment turned out to hold.
+
+    ``ends``: the epochs of those of the offsets asked about at which a batch ends.
+    """
+
+    batches: int
+    records: int
+    ends: dict[int, int]
+    record_facts: RecordFacts
+
+
+def check_forms(
+    place: Place, raw: Segment, records: Sequence[Segment], offsets: Collection[int] = ()
+) -> RangeFacts:
+    """Check one raw segment, and the Parquet files that cover its offsets.
+
+    ``offsets``: those of which the epoch is wanted. Raises CorruptExportError naming the first
+    fault: its file and offsets, what was expected and what was found. Files are taken to have the
+    manifest's hashes: see ``check_segment``.
+    """
+    asked, ends = frozenset(offsets), {}
+    collector = FactCollector()
+    rows, written = RowBuffer(), _ParquetRows(place, raw, records, collector)
+    chain = Chain(raw)
+    for data in read_segment(place, raw):
+        for header in batch.headers(data, verify=False):
+            chain.take(header)
+            rows.add(data, header)
+            if header.last_offset in asked:
+                ends[header.last_offset] = header.epoch
+            if rows.rows >= ROWS:
+                written.require(_heard(rows, collector))
+    if rows.rows:
+        written.require(_heard(rows, collector))
+    chain.finish()
+    written.finish()
+    return RangeFacts(raw.batches, raw.records, ends, collector.facts())
+
+
+def _heard(rows: RowBuffer, collector: FactCollector) -> pa.Table:
+    levels = dict(rows.features)
+    table = rows.take()
+    collector.take(table, levels)
+    return table
+
+
+def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) -> RecordFacts:
+    """Check the buckets of a range against its records, row by row in all columns.
+
+    Returns which columns they lack, and nothing else. Raises as ``check_forms`` does.
+    """
+    for one in buckets:
+        require_same(one, records)
+    collector = FactCollector()
+    written = [_ParquetRows(place, records, [one], collector) for one in buckets]
+    for table in read_rows(place, records):
+        for rows, expected in zip(written, rows_by_bucket(table, len(buckets)), strict=True):
+            rows.require(_complete(expected))
+    for rows in written:
+        rows.finish()
+    return collector.facts()
+
+
+def _complete(rows: pa.Table) -> pa.Table:
+    """With null in the columns that the file is from before of."""
+    there = set(rows.column_names)
+    return pa.table(
+        {
+            field.name: rows[field.name]
+            if field.name in there
+            else pa.nulls(rows.num_rows, field.type)
+            for field in SCHEMA
+        }
+    )
+
+
+class _ParquetRows:
+    """The rows of Parquet files within a raw segment's offsets, taken in order."""
+
+    def __init__(
+        self, place: Place, raw: Segment, records: Sequence[Segment], collector: FactCollector
+    ) -> None:
+        self._raw, self._collector = raw, collector
+        self._read_whole: list[RowClaims] = []
+        covering = [
+            one
+            for one in records
+            if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset
+        ]
+        self._coming = self._read(place, covering)
+        self._segment: Segment | None = None
+        self._rest: pa.Table | None = None
+
+    def _read(
+        self, place: Place, segments: Sequence[Segment]
+    ) -> Iterator[tuple[Segment, pa.Table]]:
+        for segment in segments:
+            inside = (
+                segment.base_offset >= self._raw.base_offset
+                and segment.last_offset <= self._raw.last_offset
+            )
+            batches = RowClaims(segment)
+            for table in read_rows(place, segment):
+                batches.take(table)
+                yield segment, table if inside else self._within(table)
+            if segment.kind == RECORDS and segment.base_offset >= self._raw.base_offset:
+                self._read_whole.append(batches)
+
+    def _within(self, table: pa.Table) -> pa.Table:
+        offset = table["offset"]
+        first, last = self._raw.base_offset, self._raw.last_offset
+        return table.filter(pc.and_(pc.greater_equal(offset, first), pc.less_equal(offset, last)))
+
+    def require(self, expected: pa.Table) -> None:
+        """The next rows must be these. Raises CorruptExportError."""
+        done = 0
+        while done < expected.num_rows:
+            if self._rest is None or not self._rest.num_rows:
+                self._segment, self._rest = next(self._coming, (self._segment, None))
+                if self._rest is None:
+                    raise self._ended(expected["offset"][done].as_py())
+                continue
+            count = min(self._rest.num_rows, expected.num_rows - done)
+            self._compare(expected.slice(done, count), self._rest.slice(0, count))
+            done, self._rest = done + count, self._rest.slice(count)
+
+    def finish(self) -> None:
+        """Those were all. Raises CorruptExportError."""
+        while self._rest is None or not self._rest.num_rows:
+            self._segment, self._rest = next(self._coming, (self._segment, None))
+            if self._rest is None:
+                break
+        else:
+            raise self._goes_on()
+        for one in self._read_whole:
+            one.finish()
+
+    def _goes_on(self) -> CorruptExportError:
+        assert self._rest is not None
+        assert self._segment is not None
+        offset = self._rest["offset"][0].as_py()
+        return corrupt_at(
+            self._segment,
+            offset,
+            f"it goes on at offset {offset}, behind the end of {self._raw.file}",
+        )
+
+    def _ended(self, offset: int) -> CorruptExportError:
+        segment = self._segment or self._raw
+        return corrupt_at(
+            segment, offset, f"it ends before offset {offset}, which {self._raw.file} has"
+        )
+
+    def _compare(self, expected: pa.Table, found: pa.Table) -> None:
+        assert self._segment is not None
+        there = set(found.column_names)
+        for field in SCHEMA:
+            name = field.name
+            if name not in there:
+                # A nullable column that is newer than the file: whoever reads it gets nulls, and
+                # knows from the documents.
+                if field.nullable:
+                    self._note_lack(name, expected)
+                    continue
+                raise corrupt_at(
+                    self._segment, self._segment.base_offset, f"it has no column {name}"
+                )
+            wanted, column = expected[name], found[name]
+            if column.equals(wanted):
+                continue
+            if column.type != wanted.type:
+                raise corrupt_at(
+                    self._segment,
+                    self._segment.base_offset,
+                    f"column {name} is of type {column.type}, not {wanted.type}",
+                )
+            pairs = zip(
+                expected["offset"].to_pylist(), _values(wanted), _values(column), strict=True
+            )
+            offset, wanted_value, found_value = next(row for row in pairs if row[1] != row[2])
+            raise corrupt_at(
+                self._segment,
+                offset,
+                f"column {name} has {_brief(found_value)} at offset {offset}, and {self._raw.file}"
+                f" says {_brief(wanted_value)}",
+            )
+
+    def _note_lack(self, name: str, expected: pa.Table) -> None:
+        assert self._segment is not None
+        if expected[name].null_count < expected.num_rows:
+            at = pc.index(pc.is_valid(expected[name]), value=True).as_py()
+            self._collector.lacks(self._segment.file, name, expected["offset"][at].as_py())
+
+
+def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
+    """The rows of a Parquet file, some thousand at a time.
+
+    Raises CorruptExportError, ExportError.
+    """
+    with reading(place, segment), place.open(segment.file) as file:
+        try:
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            if wrong := odd_columns(parquet.schema_arrow.names):
+                raise corrupt_at(segment, segment.base_offset, wrong)
+            told = ColumnStatistics(parquet.metadata, imported=False)
+            for group in range(parquet.metadata.num_row_groups):
+                # Jobs skip what the statistics say to be null, or to lie elsewhere.
+                denied = RowGroupStatistics(parquet.metadata, group)
+                for rows in parquet.iter_batches(ROWS, row_groups=[group]):
+                    if wrong := told.contradicted(group, rows) or denied.by(rows):
+                        why = f"the statistics of its row group {group} deny what {wrong} says"
+                        raise corrupt_at(segment, segment.base_offset, why)
+                    yield pa.table(rows)
+                if wrong := denied.at_end():
+                    raise corrupt_at(segment, segment.base_offset, wrong)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            if not says_content(error):
+                raise
+            raise corrupt_at(segment, segment.base_offset, f"it cannot be read: {error}") from error
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column; of times, which no calendar need have, the milliseconds."""
+    is_time = pa.types.is_timestamp(column.type)
+    values: list[Any] = (column.cast(pa.int64()) if is_time else column).to_pylist()
+    return values
+
+
+def _brief(value: object) -> str:
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def check_segment(
+    target: Path | str | Place, segment: Segment, cluster_id: str, generation: int
+) -> None:
+    """Check one file against the manifest: owner, size and hash.
+
+    Raises ExportMismatchError, CorruptExportError, ExportError.
+    """
+    place = open_place(target)
+    with reading(place, segment):
+        size = place.size(segment.file)
+    with reading(place, segment), place.open(segment.file) as file:
+        identity = _identity(file, segment)
+        # Before the hash: "from another cluster" says more than "other bytes than expected".
+        if identity is not None and identity != (cluster_id, generation):
+            raise foreign(segment, identity, (cluster_id, generation))
+        if size != segment.bytes:
+            raise corrupt(segment, f"it has {size} bytes, and the manifest says {segment.bytes}")
+        file.seek(0)
+        actual = files.sha256_of_stream(file)
+        if actual != segment.sha256:
+            raise corrupt(
+                segment, f"its SHA-256 is {actual}, and the manifest says {segment.sha256}"
+            )
+        # What was written may be wrong, too: a record that is there twice would be folded twice.
+        if segment.kind != RAW and (rows := rows_of(file)) != segment.records:
+            raise corrupt(
+                segment, f"it has {rows} rows, and the manifest says {segment.records} records"
+            )
+
+
+def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
+    """Whose file it says to be; None if it can't tell (then the hash decides)."""
+    try:
+        if segment.kind == RAW:
+            header = read_header(file, segment.file)
+            return header.cluster_id, header.generation
+        return identity_of(file)
+    except (CorruptExportError, pa.ArrowException, OSError, ValueError):
+        return None
+
+
+class Fault(msgspec.Struct, frozen=True, order=True):
+    """Something that is not as it must be.
+
+    Offsets are inclusive; ``check`` is one of the table in docs/export.md, ``message`` says all of
+    it.
+    """
+
+    first_offset: int
+    last_offset: int
+    check: str
+    file: str
+    message: str
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What was found out about one range of offsets."""
+
+    faults: list[Fault]
+    batches: int = 0
+    records: int = 0
+    ends: dict[int, int] = {}
+    record_facts: RecordFacts = RecordFacts()
+
+
+def check_range(
+    place: Place, manifest: Manifest, raw: Segment, offsets: Collection[int] = ()
+) -> Checked:
+    """Check a raw segment and the Parquet files of its offsets.
+
+    ``offsets``: of which it is asked whether a batch ends there.
+    """
+    covering = [
+        one
+        for one in manifest.of_kind(RECORDS)
+        if one.base_offset <= raw.last_offset and one.last_offset >= raw.base_offset
+    ]
+    faults: list[Fault] = []
+    # A Parquet file belongs to the range in which it begins, so that each is hashed once.
+    own = [one for one in covering if one.base_offset >= raw.base_offset]
+    begins = {one.base_offset for one in own}
+    for segment in (raw, *own, *(one for one in manifest.buckets if one.base_offset in begins)):
+        try:
+            check_segment(place, segment, *manifest.owner)
+        except WrongDataError as error:
+            faults.append(
+                Fault(segment.base_offset, segment.last_offset, "FILE", segment.file, str(error))
+            )
+    if faults:
+        return Checked(faults)
+    asked = [offset for offset in offsets if raw.base_offset <= offset <= raw.last_offset]
+    try:
+        facts = check_forms(place, raw, covering, asked)
+        found = facts.record_facts
+        for one in own:
+            if shared := buckets_of_range(manifest, one):
+                found = found.with_silent(check_buckets(place, one, shared))
+    except CorruptExportError as error:
+        check = "CHAIN" if error.file == raw.file else "FORMS"
+        return Checked(
+            [Fault(max(0, error.base_offset), raw.last_offset, check, error.file, str(error))]
+        )
+    except (ExportMismatchError, CorruptLogError) as error:
+        return Checked([Fault(raw.base_offset, raw.last_offset, "CHAIN", raw.file, str(error))])
+    except ExportError:
+        # Nothing could be read: that says nothing of what is there.
+        raise
+    except RaftlogError as error:
+        return Checked([Fault(raw.base_offset, raw.last_offset, "FILE", raw.file, str(error))])
+    return Checked([], facts.batches, facts.records, facts.ends, found)
+
+
+def epoch_faults(raw: tuple[Segment, ...]) -> list[Fault]:
+    """Epochs never go back from one file to the next; of offsets the manifest has been checked
+    already.
+    """
+    faults = []
+    for left, right in pairwise(raw):
+        if right.first_epoch < left.last_epoch:
+            message = (
+                f"{right.describe()} begins in epoch {right.first_epoch}, and the file before it"
+                f" ends in epoch {left.last_epoch}: one of the two is from another log"
+            )
+            faults.append(Fault(right.base_offset, right.last_offset, "CHAIN", right.file, message))
+    return faults
