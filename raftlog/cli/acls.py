@@ -60,7 +60,7 @@ def _whole(principal: str | None) -> str | None:
 Names = list[str] | None
 Operations = Annotated[
     list[OperationName] | None,
-    typer.Option("--operation", help="Which operation. Can be repeated."),
+    typer.Option("--operation", metavar="OPERATION", help="Which operation. Can be repeated."),
 ]
 
 

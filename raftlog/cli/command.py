@@ -180,6 +180,7 @@ def open_client(
     timeout: float = DEFAULT_TIMEOUT_S,
     read: str = "repeatable",
     acks: Acks = Acks.COMMITTED,
+    exactly_once: bool | None = False,
     **_others: Any,
 ) -> AsyncClient:
     """A client of the brokers, or of the controllers if no broker is given.
@@ -199,7 +200,8 @@ def open_client(
         require_listener(client.options.servers, plaintext=tls is None, files=files)
         return GrpcTransport(tls=tls, token=token)
 
-    options: Any = {"timeout_s": timeout, "read": read, "acks": acks, "exactly_once": False}
+    options: Any = {"timeout_s": timeout, "read": read, "acks": acks}
+    options["exactly_once"] = exactly_once
     if bootstrap_server == bootstrap_controller == "":
         raise ConfigError(
             f"no address is given: use {BROKERS} or {CONTROLLERS} HOST:PORT, or set"

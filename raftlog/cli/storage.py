@@ -39,7 +39,7 @@ from raftlog.storage.files import Bootstrap
 from raftlog.voter import Voter
 
 if TYPE_CHECKING:
-    from raftlog.cli.session import Session
+    from raftlog.client.async_client import AsyncClient
     from raftlog.ops.backup import BackupSummary
     from raftlog.recovery.restore import Restored
     from raftlog.recovery.unsafe_recovery import Survivor
@@ -634,14 +634,14 @@ def backup_(
             raise typer.BadParameter(f"{inspected}: one file is wanted, or `inspect FILE`")
         _inspect(inspected, as_json=as_json)
         return
-    from raftlog.cli.session import run
+    from raftlog.cli.command import call
     from raftlog.ops.backup import backup
 
-    async def work(session: Session) -> BackupSummary:
+    async def work(client: AsyncClient) -> BackupSummary:
         with _progress() as progress:
-            return await backup(session.log(controller), file, progress)
+            return await backup(client.core.log_reader(timeout), file, progress)
 
-    summary = run(work, timeout)
+    summary = call(work, {"bootstrap_controller": controller, "timeout": timeout})
     header = summary.header
     if as_json:
         print_json(

@@ -18,7 +18,6 @@ from raftlog.cli.output import print_error, print_line
 from raftlog.words import listed
 
 if TYPE_CHECKING:
-    from raftlog.cli.session import Session
     from raftlog.client.async_client import AsyncClient
     from raftlog.recipes import AsyncLock
 
@@ -80,39 +79,31 @@ def lock(
       raftlog kv lock backup --wait 60 -- sh -c 'echo "token $LOCK_TOKEN"'
       raftlog kv lock backup -n -- backup || echo "somebody else makes it"
     """
-    from raftlog.cli.session import run
+    from raftlog.cli.command import call
 
-    async def locked(session: Session) -> int:
+    async def locked(client: AsyncClient) -> int:
         from raftlog.errors import ApiError
         from raftlog.recipes import AsyncLock
 
-        async with _client(session, bootstrap_server, timeout) as client:
-            holder = f"{os.uname().nodename} {os.getpid()}"
-            try:
-                one = AsyncLock(client, name, ttl_s=ttl, value=holder)
-            except ValueError as error:
-                raise FailedError(str(error), Exit.USAGE) from None
-            if not await one.acquire(0 if nonblock else wait):
-                raise FailedError(f"somebody else has the lock {name}", Exit.UNREACHABLE)
-            try:
-                return await (_run(command, one, ttl, fence) if command else _hold(one))
-            finally:
-                if one.is_held:
-                    with contextlib.suppress(ApiError):  # It ends with its time.
-                        await asyncio.shield(one.release())
+        holder = f"{os.uname().nodename} {os.getpid()}"
+        try:
+            one = AsyncLock(client, name, ttl_s=ttl, value=holder)
+        except ValueError as error:
+            raise FailedError(str(error), Exit.USAGE) from None
+        if not await one.acquire(0 if nonblock else wait):
+            raise FailedError(f"somebody else has the lock {name}", Exit.UNREACHABLE)
+        try:
+            return await (_run(command, one, ttl, fence) if command else _hold(one))
+        finally:
+            if one.is_held:
+                with contextlib.suppress(ApiError):  # It ends with its time.
+                    await asyncio.shield(one.release())
 
-    code = run(locked, timeout)
+    # Numbered: a write whose outcome is unknown would be a lock that nobody knows to be held.
+    options = {"bootstrap_server": bootstrap_server, "timeout": timeout, "exactly_once": None}
+    code = call(locked, options)
     if code:
         raise typer.Exit(code)
-
-
-def _client(session: Session, bootstrap: str, timeout_s: float) -> AsyncClient:
-    """A client of the library over the session's connections."""
-    from raftlog.client.async_client import AsyncClient
-
-    return AsyncClient.over(
-        lambda: session.transport, session.broker_addresses(bootstrap), timeout_s=timeout_s
-    )
 
 
 async def _hold(one: AsyncLock) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command_lines import Raftlog
 
+import raftlog as raftlog_library
+from raftlog.cli.command import conditions
 from raftlog.local.cluster import LocalCluster
 
 CURSORS = ("cluster", "cursors")
@@ -92,3 +96,15 @@ def test_what_makes_no_sense(
     ran = raftlog(*CURSORS, *arguments, *at)
     assert ran.code != 0
     assert says in ran.err
+
+
+def test_all_are_deleted_only_as_they_are_listed() -> None:
+    """[What somebody sets meanwhile would be deleted unseen.]"""
+
+    async def listed() -> list[Any]:
+        return [SimpleNamespace(name="a", offset=7), SimpleNamespace(name="b", offset=9)]
+
+    chosen = asyncio.run(conditions("cursor", None, None, listed, True))
+    assert chosen == {"a": 7, "b": 9}
+    named = asyncio.run(conditions("cursor", ["a"], -1, listed, False))
+    assert named == {"a": raftlog_library.ABSENT}

@@ -125,14 +125,14 @@ def test_where_sigint_is_ignored_it_stays_so() -> None:
 
 WORK = """
     import asyncio
-    from raftlog.cli.session import run
-    async def work(session):
+    from raftlog.cli.command import call
+    async def work(client):
         try:
             {}
             await asyncio.sleep(60)
         finally:
             print("given back")
-    run(work, 1.0)
+    call(work, {{"bootstrap_server": "127.0.0.1:1"}})
 """
 PIPE_BYTES = 1 << 16
 """A pipe of Linux holds so much, unless somebody asks for more."""

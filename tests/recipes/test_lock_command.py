@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -62,11 +60,10 @@ class _Lost(_Unreleased):
 
 @pytest.fixture(autouse=True)
 def without_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextlib.asynccontextmanager
-    async def client(*_: Any) -> AsyncIterator[raftlog.AsyncClient]:
-        yield raftlog.AsyncClient("127.0.0.1:1")
+    def client(**_: Any) -> raftlog.AsyncClient:
+        return raftlog.AsyncClient("127.0.0.1:1")
 
-    monkeypatch.setattr(command, "_client", client)
+    monkeypatch.setattr("raftlog.cli.command.open_client", client)
     monkeypatch.setattr(recipes, "AsyncLock", _Unreleased)
 
 
