@@ -81,7 +81,7 @@ class LanedLink(GrpcLink):
         """The largest envelope that is taken."""
         return self._receive_max_bytes
 
-    def lane_stands(self, lane: Lane) -> None:
+    def lane_opened(self, lane: Lane) -> None:
         """The lane may be used from now on."""
         if self._reason is not None:
             lane.abort()
@@ -103,7 +103,7 @@ class LanedLink(GrpcLink):
             self._first_came(lane)
         await self._read(lane.read)
 
-    def lane_over(self) -> None:
+    def lane_ended(self) -> None:
         """Let go of the lane. Idempotent."""
         for lane in (self._standing, self._lane):
             if lane is not None:
@@ -177,7 +177,7 @@ class LanedLink(GrpcLink):
         try:
             await super().run()
         finally:
-            self.lane_over()
+            self.lane_ended()
 
     def _shut(self) -> None:
         super()._shut()
@@ -316,7 +316,7 @@ class DialedLanedLink(LanedLink):
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
             lanes.had(self.peer)
-            self.lane_stands(lane)
+            self.lane_opened(lane)
             return
 
     def _shut(self) -> None:

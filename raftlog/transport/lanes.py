@@ -310,12 +310,12 @@ class Offer(NamedTuple):
 
 
 def new_ticket() -> bytes:
-    """Nobody guesses it."""
+    """Return a random ticket."""
     return secrets.token_bytes(TICKET_BYTES)
 
 
 def asks_for_lane(metadata: Iterable[tuple[str, Any]]) -> bool:
-    """Whether who dials wants a lane."""
+    """Return whether the metadata of a call asks for a lane."""
     return any(key == ASK_KEY and value == VERSION for key, value in metadata)
 
 
@@ -330,7 +330,7 @@ def offered(metadata: Mapping[str, Any]) -> Offer | None:
 
 
 async def connect(host: str, offer: Offer, max_bytes: int, timeout_s: float) -> Lane:
-    """Show a ticket. Raises LaneError."""
+    """Open a lane by presenting a ticket. Raises LaneError."""
     loop = asyncio.get_running_loop()
     greeted: asyncio.Future[None] = loop.create_future()
     lane = Lane(loop, max_bytes)
@@ -338,7 +338,7 @@ async def connect(host: str, offer: Offer, max_bytes: int, timeout_s: float) -> 
     try:
         async with asyncio.timeout(timeout_s):
             transport, _ = await loop.create_connection(
-                lambda: _Visitor(lane, offer.ticket, greeted), host, offer.port
+                lambda: _TicketClient(lane, offer.ticket, greeted), host, offer.port
             )
             await greeted
     except (OSError, LaneError) as error:  # TimeoutError is among them.
@@ -355,8 +355,8 @@ async def connect(host: str, offer: Offer, max_bytes: int, timeout_s: float) -> 
     return lane
 
 
-class _Visitor(asyncio.Protocol):
-    """Shows a ticket, and waits to be greeted."""
+class _TicketClient(asyncio.Protocol):
+    """The dialing side of a lane: presents the ticket, and waits for the greeting."""
 
     def __init__(self, lane: Lane, ticket: bytes, greeted: asyncio.Future[None]) -> None:
         self._lane, self._ticket, self._greeted = lane, ticket, greeted
@@ -387,8 +387,8 @@ class _Visitor(asyncio.Protocol):
 
 
 CONFIG_KEY = "controller.quorum.fetch.port"
-MAX_STRANGERS = 64
-"""Connections that have not shown a ticket yet: all brokers come to a new leader at once."""
+MAX_PENDING_CONNECTIONS = 64
+"""Most connections without a ticket at a time: all brokers connect to a new leader at once."""
 MAX_FOLLOWERS = 64
 """Streams of replication that have a lane, or may come for one: a quorum has few members. Observers
 and clients have places of their own, so that they never take those."""
@@ -396,7 +396,7 @@ RECEIVE_BUFFER_BYTES = 64 << 10
 """What the kernel takes of a lane before it is read: requests are short."""
 
 
-class Taker(Protocol):
+class OfferedLink(Protocol):
     """A link that was offered a lane."""
 
     @property
@@ -406,27 +406,27 @@ class Taker(Protocol):
     def lane_max_bytes(self) -> int:
         """The largest envelope that it takes."""
 
-    def lane_stands(self, lane: Lane) -> None:
-        """Its peer has come for the lane."""
+    def lane_opened(self, lane: Lane) -> None:
+        """The peer has opened the lane."""
 
-    def lane_over(self) -> None:
+    def lane_ended(self) -> None:
         """The link has ended."""
 
 
 class LaneListener:
-    """Made by :func:`listen_for_lanes`."""
+    """The listening socket of a node for lanes, and the tickets that it has offered."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.strangers = Shares(MAX_STRANGERS)
+        self.pending_places = Shares(MAX_PENDING_CONNECTIONS)
         self._places = {
             Conversation.REPLICATION: Shares(MAX_FOLLOWERS),
             Conversation.OBSERVER: Shares(bounds.limits.max_observer_lanes),
             Conversation.CONTROLLER: Shares(bounds.limits.max_client_lanes),
         }
-        self._offered: dict[bytes, Taker] = {}
+        self._offered: dict[bytes, OfferedLink] = {}
         self._servers: list[asyncio.Server] = []
-        self._guests: set[Stranger] = set()
+        self._pending: set[PendingConnection] = set()
         self.port = 0
 
     async def open(self, host: str, port: int) -> None:
@@ -436,7 +436,9 @@ class LaneListener:
             for bound in await _bind(host, port):
                 self.port = bound.getsockname()[1]
                 self._servers.append(
-                    await loop.create_server(lambda: Stranger(self), sock=bound, backlog=64)
+                    await loop.create_server(
+                        lambda: PendingConnection(self), sock=bound, backlog=64
+                    )
                 )
         except OSError as error:
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
@@ -444,14 +446,14 @@ class LaneListener:
         log.debug("listening beside gRPC", host=host, port=self.port)
 
     def close(self) -> None:
-        """Listen no more, and let go of who has shown no ticket. Lanes belong to their links."""
+        """Stop listening, and close connections without a ticket. Lanes belong to their links."""
         for server in self._servers:
             server.close()
-        for guest in list(self._guests):
-            guest.leave()
+        for connection in list(self._pending):
+            connection.leave()
 
     @contextmanager
-    def offered(self, link: Taker, conversation: Conversation) -> Iterator[LaneMetadata]:
+    def offered(self, link: OfferedLink, conversation: Conversation) -> Iterator[LaneMetadata]:
         """Offer a lane as long as the link lives; yields what its peer is told, nothing where there
         is no place.
         """
@@ -466,10 +468,10 @@ class LaneListener:
         finally:
             self._offered.pop(ticket, None)
             places.give_back(host)
-            link.lane_over()
+            link.lane_ended()
 
     def redeem(self, ticket: bytes, transport: asyncio.Transport) -> bool:
-        """Whether the ticket counts: then the connection is a lane."""
+        """Make the connection a lane if the ticket is valid; return whether it is."""
         link = self._offered.pop(ticket, None)
         if link is None:
             return False
@@ -480,16 +482,16 @@ class LaneListener:
         account.lane = lane
         lane.begin(transport)
         transport.write(GREETING)
-        link.lane_stands(lane)
+        link.lane_opened(lane)
         return True
 
-    def came(self, guest: Stranger) -> None:
-        """Somebody has connected."""
-        self._guests.add(guest)
+    def add_pending(self, connection: PendingConnection) -> None:
+        """Remember a connection that has not presented its ticket yet."""
+        self._pending.add(connection)
 
-    def went(self, guest: Stranger) -> None:
-        """It is gone, or no stranger any more."""
-        self._guests.discard(guest)
+    def discard_pending(self, connection: PendingConnection) -> None:
+        """Forget a connection that was closed, or has presented its ticket."""
+        self._pending.discard(connection)
 
 
 class UnfinishedFrame:
@@ -536,8 +538,8 @@ class UnfinishedFrame:
         return why
 
 
-class Stranger(asyncio.Protocol):
-    """A connection that has shown no ticket yet."""
+class PendingConnection(asyncio.Protocol):
+    """A connection that has not presented a ticket yet."""
 
     def __init__(self, lanes: LaneListener) -> None:
         self._lanes = lanes
@@ -547,23 +549,23 @@ class Stranger(asyncio.Protocol):
         self._address = ""
 
     def connection_made(self, transport: Any) -> None:
-        """Let it in, if there is a place."""
+        """Accept the connection if there is a place; else close it."""
         peername = transport.get_extra_info("peername")
         self._address = str(peername[0]) if peername else ""
-        bounds, strangers = self._lanes.bounds, self._lanes.strangers
-        if not strangers.take(self._address):
-            message = f"{strangers.total} connections have shown no ticket yet"
+        bounds, places = self._lanes.bounds, self._lanes.pending_places
+        if not places.take(self._address):
+            message = f"{places.total} connections have shown no ticket yet"
             bounds.complaints.add(Complaint.TOO_MANY_CONNECTIONS, self._address, message)
             transport.abort()
             return
         self._transport = transport
-        self._lanes.came(self)
+        self._lanes.add_pending(self)
         self._deadline = asyncio.get_running_loop().call_later(
             bounds.limits.handshake_timeout_ms / 1000, self.leave
         )
 
     def data_received(self, data: bytes) -> None:
-        """A greeting and a ticket, and nothing behind them."""
+        """Accept a greeting and a ticket, and nothing behind them."""
         transport = self._transport
         if transport is None:
             return
@@ -572,19 +574,19 @@ class Stranger(asyncio.Protocol):
         if not said.startswith(GREETING[: len(said)]) or len(said) > wanted:
             self._refuse(Complaint.MALFORMED, "no greeting of a lane")
         elif len(said) == wanted:
-            self._leave_strangers()
+            self._stop_waiting()
             if not self._lanes.redeem(said[len(GREETING) :], transport):
                 self._complain(Complaint.UNAUTHENTICATED, "a ticket that does not count")
                 transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It has hung up."""
-        self._leave_strangers()
+        """The peer has closed the connection."""
+        self._stop_waiting()
 
     def leave(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         transport = self._transport
-        self._leave_strangers()
+        self._stop_waiting()
         if transport is not None:
             transport.abort()
 
@@ -595,14 +597,14 @@ class Stranger(asyncio.Protocol):
     def _complain(self, complaint: Complaint, message: str) -> None:
         self._lanes.bounds.complaints.add(complaint, self._address, message)
 
-    def _leave_strangers(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._transport is None:
             return
         self._transport = None
         if self._deadline is not None:
             self._deadline.cancel()
-        self._lanes.strangers.give_back(self._address)
-        self._lanes.went(self)
+        self._lanes.pending_places.give_back(self._address)
+        self._lanes.discard_pending(self)
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

@@ -22,7 +22,7 @@ from raftlog.transport.lanes import (
     GREETING,
     HEADER_BYTES,
     MAX_FOLLOWERS,
-    MAX_STRANGERS,
+    MAX_PENDING_CONNECTIONS,
     PORT_KEY,
     TICKET_BYTES,
     TICKET_KEY,
@@ -101,7 +101,7 @@ def test_who_speaks_something_else_is_hung_up_on(said: bytes) -> None:
             writer.write(said)
             assert await hung_up(reader) == b""
         assert complaints(both, Complaint.MALFORMED) == 1
-        assert both.server._lanes.strangers.total == 0
+        assert both.server._lanes.pending_places.total == 0
 
     run(scenario)
 
@@ -124,7 +124,7 @@ def test_who_says_too_little_is_hung_up_on_in_time(said: bytes) -> None:
                 writer.write(bytes((each,)))
                 await asyncio.sleep(0)
             assert await hung_up(reader) == b""
-        assert both.server._lanes.strangers.total == 0
+        assert both.server._lanes.pending_places.total == 0
 
     run(scenario, BRIEF)
 
@@ -133,14 +133,15 @@ def test_strangers_take_no_more_than_their_places() -> None:
     async def scenario(both: Pair) -> None:
         lanes: Any = both.server._lanes
         sockets = [
-            await asyncio.open_connection("127.0.0.1", lanes.port) for _ in range(2 * MAX_STRANGERS)
+            await asyncio.open_connection("127.0.0.1", lanes.port)
+            for _ in range(2 * MAX_PENDING_CONNECTIONS)
         ]
         await until(lambda: complaints(both, Complaint.TOO_MANY_CONNECTIONS))
         # One address leaves places to others.
-        assert lanes.strangers.total == MAX_STRANGERS // 2
+        assert lanes.pending_places.total == MAX_PENDING_CONNECTIONS // 2
         for _, writer in sockets:
             writer.close()
-        await until(lambda: lanes.strangers.total == 0)
+        await until(lambda: lanes.pending_places.total == 0)
 
     run(scenario)
 
