@@ -50,7 +50,6 @@ from raftlog.storage.files import (
     write_checked,
     write_vote_file,
 )
-from raftlog.storage.rocks_adapter import RocksLog
 from raftlog.storage.snapshot_files import SNAPSHOT_DIRECTORY
 from raftlog.words import named
 
@@ -307,6 +306,9 @@ def format_storage(
 
 
 def _format(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill: Fill) -> None:
+    # Clients import this module's names without RocksDB.
+    from raftlog.storage.rocks_adapter import RocksLog
+
     lock = DirectoryLock.exclusive(directory)
     try:
         _require_empty(directory)

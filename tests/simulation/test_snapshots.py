@@ -14,7 +14,6 @@ from simulated import simulated
 from snapshot_world import Node, World
 
 from controller.service.catch_up import CatchUp
-from raftlog.client import log_reader
 from raftlog.quorum import events
 from raftlog.replica import replica as replica_module
 from raftlog.replica import snapshots as replica_snapshots
@@ -305,7 +304,6 @@ async def test_a_broker_cut_off_while_the_log_is_compacted_comes_back_by_snapsho
 def test_the_controller_dies_while_a_broker_fetches_its_snapshot(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "PIECE_BYTES", 1000)
     monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 1000)
 
     async def main() -> None:
@@ -339,7 +337,6 @@ def test_what_takes_longer_to_fetch_than_the_next_snapshot_takes_to_come_is_fetc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While writes go on: a broker that begins, and a controller that comes back."""
-    monkeypatch.setattr(log_reader, "PIECE_BYTES", 16)
     monkeypatch.setattr(replica_snapshots, "PIECE_MAX_BYTES", 16)
 
     async def main() -> None:
