@@ -315,9 +315,6 @@ def _format(directory: Path, identity: NodeIdentity, bootstrap: Bootstrap, fill:
         _clear_interrupted(directory)
         staged = stage_checked(directory / META_FILE, _IDENTITY_KIND, identity)
         fsync_directory(directory)
-        # Clients read the identity of a directory without the database's library.
-        from raftlog.storage.rocks_adapter import RocksLog
-
         RocksLog(directory / LOG_DIRECTORY, create=True).close()
         vote, state = fill(directory)
         write_vote_file(directory, vote)
