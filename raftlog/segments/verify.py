@@ -461,13 +461,19 @@ def _warnings(
     last, begin = found.end.end_offset - 1, manifest.history_begin
     if begin and manifest.state_from is None:
         yield f"This export begins at offset {begin}: what came before is not in it."
+    signed = any(one.how == "signature" for one in witnesses)
+    if manifest.origin and not signed:
+        yield (
+            f"Nobody vouches for the bytes: nodes of {manifest.origin} keep no log hash; sign the"
+            " export."
+        )
+        return
     if not found.end.is_known:
-        if manifest.origin:
-            why = f"a log of {manifest.origin} has no log hash; sign the export"
-        else:
-            why = "the chain of log hashes that it needs begins before this export"
-        if not any(one.how == "signature" for one in witnesses):
-            yield f"Nobody vouches for the bytes: {why}."
+        if not signed:
+            yield (
+                "Nobody vouches for the bytes: the chain of log hashes that it needs begins before"
+                " this export."
+            )
         return
     strong = [one for one in witnesses if one.how in ("asked", "signature")]
     nodes = [one for one in witnesses if one.how in ("asked", "manifest", "signature")]

@@ -55,7 +55,7 @@ def test_a_real_cluster_is_imported_and_told_about(tmp_path: Path) -> None:
         verify, capture_output=True, text=True, check=False, timeout=60, env=named
     )
     assert checked.returncode == 0, checked.stderr
-    assert "Nobody vouches for the bytes: a log of kafka has no log hash; sign the export" in (
+    assert "Nobody vouches for the bytes: nodes of kafka keep no log hash; sign the export" in (
         checked.stdout + checked.stderr
     )
     again = run(tmp_path / "kafka", "-o", tmp_path / "exported", "--json")
