@@ -44,7 +44,8 @@ def supports_replica_epochs(features: Features) -> bool:
 
 
 def heartbeats_in_force(features: Features) -> bool:
-    """Whether brokers heartbeat, and are fenced for silence; also in a log without any levels,
-    which has not begun.
+    """Return whether brokers heartbeat, and are fenced for silence; also before the log has levels.
+
+    A level of 0 may be absent, as in an image, or stated.
     """
-    return BROKER_HEARTBEAT_VERSION in features or METADATA_VERSION not in features
+    return bool(features.get(BROKER_HEARTBEAT_VERSION, 0)) or METADATA_VERSION not in features

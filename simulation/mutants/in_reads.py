@@ -65,6 +65,7 @@ MUTANTS = (
             faults={"broker_behind": 1.0, "resign": 1.0},
         ),
         "failovers, brokers that get no log",
+        known=1,
     ),
     Mutant(
         "lease-counted-from-reply",
