@@ -297,7 +297,7 @@ def serve() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     answers = sys.stdout
     cli.build_for = lambda _: _application()  # type: ignore[assignment]
-    cli.setup_logging = lambda *_, **__: None  # type: ignore[attr-defined]
+    cli.set_up_quiet_logs = lambda _: None  # type: ignore[attr-defined, assignment]
     log = io.StringIO()
     structlog.configure(
         processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory(log), cache_logger_on_first_use=False,
