@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.stats import percentile
+from raftlog.endpoint import Voter
+from raftlog.node.storage.api import RecoveredLog, VoteState
 from raftlog.quorum import events as ev
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
-from raftlog.storage.api import RecoveredLog, VoteState
-from raftlog.voter import Voter
 
 VOTERS = tuple(Voter(i, f"c{i}:1", f"d{i}") for i in (1, 2, 3))
 

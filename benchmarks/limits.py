@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.pingpong import measure_pingpong
 from benchmarks.stats import percentile
-from raftlog.storage.files import replace_file
+from raftlog.node.storage.files import replace_file
 
 RECORD = b"x" * 300
 BLOCK_BYTES = 4096

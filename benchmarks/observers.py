@@ -30,7 +30,7 @@ from broker.partition.events import Effect, Event
 from broker.service.service import BrokerService
 from broker.settings import BrokerSettings, LifecycleSettings
 from raftlog.metadata.entities import Process
-from raftlog.runtime import tune_memory
+from raftlog.process import tune_memory
 from raftlog.transport.api import Conversation, Dialer, Link
 from raftlog.transport.grpc_server import GrpcServerTransport
 

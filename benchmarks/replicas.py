@@ -19,9 +19,9 @@ import typer
 
 from raftlog import batch
 from raftlog.batch import RecordData
-from raftlog.storage.opening import open_partition_store
-from raftlog.storage.partition_api import PartitionKey
-from raftlog.storage.partition_store import RocksPartitionStore
+from raftlog.node.storage.opening import open_partition_store
+from raftlog.node.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_store import RocksPartitionStore
 
 SHAPES = ((10_000, 5, 200), (10_000, 50, 200), (500, 20, 100_000))
 """Replicas, batches in each, bytes of a record."""

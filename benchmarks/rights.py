@@ -14,7 +14,7 @@ from raftlog.demo.secure import allowing
 from raftlog.local.authority import ADMINISTRATOR, SOMEBODY, Authority
 from raftlog.local.cluster import Node
 from raftlog.metadata.acls import CLUSTER, AclOperation, PatternType
-from raftlog.security.permissions import topic
+from raftlog.node.security.permissions import topic
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.transport.tls import TlsConfig
 from raftlog.wire.controller.v1 import controller_pb2 as pb

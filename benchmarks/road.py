@@ -20,9 +20,9 @@ from typing import Any
 
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
+from raftlog.endpoint import Voter
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
 from raftlog.quorum.config import QuorumConfig
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.hosts import CLUSTER_ID, BrokerHost, ControllerHost, broker_settings
 from simulation.twins.loop import host_of, run

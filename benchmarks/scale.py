@@ -19,8 +19,8 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load, pieces
-from raftlog.runtime import tune_memory
-from raftlog.storage.reader import open_read_only
+from raftlog.node.storage.reader import open_read_only
+from raftlog.process import tune_memory
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

@@ -27,35 +27,32 @@ from raftlog import tracing
 from raftlog.cli.exits import Exit as ExitCode
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
-from raftlog.config.listeners import NodeListener
-from raftlog.config.node import NodeConfig
-from raftlog.config.settings import values_of
 from raftlog.errors import FatalError
-from raftlog.observability.http_rules import HttpRules, names_of
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.loop_lag import LoopLag
-from raftlog.observability.node_metrics import (
+from raftlog.node.config.listeners import NodeListener
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.config.settings import values_of
+from raftlog.node.observability.http_rules import HttpRules, names_of
+from raftlog.node.observability.http_server import HttpServer
+from raftlog.node.observability.loop_lag import LoopLag
+from raftlog.node.observability.node_metrics import (
     add_audit_metrics,
     add_broker_metrics,
     add_log_metrics,
     add_space_metrics,
     add_watch_metrics,
 )
-from raftlog.observability.process_metrics import (
+from raftlog.node.observability.process_metrics import (
     add_certificate_metrics,
     add_disk_metrics,
     add_node_metrics,
     add_request_metrics,
     build_labels,
 )
-from raftlog.observability.registry import MetricsRegistry
-from raftlog.observability.request_figures import RequestFigures
-from raftlog.ops.console import Local, console_of
-from raftlog.ops.node_self import NodeSelf
-from raftlog.runtime import StopSignals
-from raftlog.security import client_listeners
-from raftlog.security.audit import Auditor
-from raftlog.security.configured import (
+from raftlog.node.observability.registry import MetricsRegistry
+from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.security import client_listeners
+from raftlog.node.security.audit import Auditor
+from raftlog.node.security.configured import (
     accesses_of,
     audit_of,
     authentication_of,
@@ -64,22 +61,25 @@ from raftlog.security.configured import (
     quotas_of,
     warn_of_plaintext,
 )
-from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
-from raftlog.storage.api import NO_NODE_ID
-from raftlog.storage.directory import disk_bytes
-from raftlog.storage.opening import open_partition_store
-from raftlog.storage.partition_store import RocksPartitionStore
-from raftlog.transport import grpc_runtime
-from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport
-from raftlog.transport.certificates import first_end
-from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.node_transport import (
+from raftlog.node.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
+from raftlog.node.storage.api import NO_NODE_ID
+from raftlog.node.storage.directory import disk_bytes
+from raftlog.node.storage.opening import open_partition_store
+from raftlog.node.storage.partition_store import RocksPartitionStore
+from raftlog.node.transport import (
     http_complaints,
     http_contexts,
     raise_file_limit,
     transport_metrics,
     transport_of,
 )
+from raftlog.ops.console import Local, console_of
+from raftlog.ops.node_self import NodeSelf
+from raftlog.process import StopSignals
+from raftlog.transport import grpc_runtime
+from raftlog.transport.api import Acceptors, Conversation, LinkHandler, ServerTransport
+from raftlog.transport.certificates import first_end
+from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.unary import Caller, unary_handler
 from raftlog.wire.broker.v1 import broker_pb2
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from broker.partition.settings import PartitionSettings
 from broker.replication.settings import ReplicationSettings
+from raftlog.bounds import BROKER_IMAGES_MAX_BYTES
 from raftlog.client.log_reader import PIECE_BYTES
-from raftlog.config.settings import Settings
 from raftlog.errors import ConfigError
 from raftlog.limits.rules import fencing_fits, heartbeats_fit
 from raftlog.metadata import versions
-from raftlog.resource_limits import BROKER_IMAGES_MAX_BYTES
+from raftlog.node.config.settings import Settings
 
 SUPPORTED_FEATURES = (
     (versions.METADATA_VERSION, versions.MIN_METADATA_VERSION, versions.LATEST_METADATA_VERSION),

@@ -63,9 +63,9 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
 from raftlog.metadata.acls import CLUSTER, AclOperation
 from raftlog.metadata.entities import Broker, ClientResult
-from raftlog.security.authorization import Asker, Authorization
-from raftlog.security.authorizer import Caller
-from raftlog.security.permissions import REQUESTS, All, Each, Listed
+from raftlog.node.security.authorization import Asker, Authorization
+from raftlog.node.security.authorizer import Caller
+from raftlog.node.security.permissions import REQUESTS, All, Each, Listed
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 

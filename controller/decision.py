@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
+from raftlog.bounds import CONTROLLER_BATCH_MAX_BYTES as BATCH_MAX_BYTES
 from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.causes import Cause
 from raftlog.metadata.entities import ClientResult
 from raftlog.metadata.image import PartitionKey
 from raftlog.metadata.records import Record
-from raftlog.resource_limits import CONTROLLER_BATCH_MAX_BYTES as BATCH_MAX_BYTES
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
 

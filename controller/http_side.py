@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from controller.service.service import ControllerService
 from controller.service.status import describe_quorum, known_brokers, ready, status
-from raftlog.config.node import NodeConfig
-from raftlog.observability.http_rules import HttpRules, names_of
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.loop_lag import LoopLag
-from raftlog.observability.node_metrics import (
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.observability.http_rules import HttpRules, names_of
+from raftlog.node.observability.http_server import HttpServer
+from raftlog.node.observability.loop_lag import LoopLag
+from raftlog.node.observability.node_metrics import (
     add_audit_metrics,
     add_controller_metrics,
     add_log_metrics,
@@ -23,19 +23,19 @@ from raftlog.observability.node_metrics import (
     add_snapshot_metrics,
     add_space_metrics,
 )
-from raftlog.observability.process_metrics import (
+from raftlog.node.observability.process_metrics import (
     add_certificate_metrics,
     add_disk_metrics,
     add_node_metrics,
     add_request_metrics,
     build_labels,
 )
-from raftlog.observability.registry import MetricsRegistry
+from raftlog.node.observability.registry import MetricsRegistry
+from raftlog.node.security.audit import Auditor
+from raftlog.node.transport import transport_metrics
 from raftlog.ops.console import Local, console_of
-from raftlog.security.audit import Auditor
 from raftlog.transport.certificates import first_end
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.node_transport import transport_metrics
 
 __all__ = ["HttpRules", "build_labels", "http_server", "metrics_registry", "names_of"]
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 from controller.service.service import ControllerService
 from controller.service.status import ready
-from raftlog.config.node import NodeConfig
 from raftlog.errors import FatalError
-from raftlog.observability.http_socket import address_of, bind_http
-from raftlog.security.audit import Auditor
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.observability.http_socket import address_of, bind_http
+from raftlog.node.security.audit import Auditor
+from raftlog.node.transport import http_complaints, http_contexts
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.node_transport import http_complaints, http_contexts
 from raftlog.transport.unary import Caller
 
 if TYPE_CHECKING:
-    from raftlog.observability.http_server import HttpServer
+    from raftlog.node.observability.http_server import HttpServer
 
 MaySee = Callable[[Caller], None] | None
-"""See :class:`raftlog.observability.http_rules.HttpRules`."""
+"""See :class:`raftlog.node.observability.http_rules.HttpRules`."""
 WAIT_MAX_S = 1.0
 """A node that is not ready by then has a reason, which somebody may want to read."""
 POLL_S = 0.02

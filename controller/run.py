@@ -18,16 +18,14 @@ from controller.settings import ControllerSettings
 from raftlog import tracing
 from raftlog.cli.exits import exit_code
 from raftlog.cli.nodes import remedy
-from raftlog.config.listeners import NodeListener
-from raftlog.config.node import NodeConfig
-from raftlog.config.settings import values_of
 from raftlog.config_writes import codec
 from raftlog.errors import FatalError
-from raftlog.observability.request_figures import RequestFigures
-from raftlog.ops.node_self import NodeSelf
-from raftlog.runtime import StopSignals
-from raftlog.security.client_listeners import OF_NODES, for_clients, handler_for_clients
-from raftlog.security.configured import (
+from raftlog.node.config.listeners import NodeListener
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.config.settings import values_of
+from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.security.client_listeners import OF_NODES, for_clients, handler_for_clients
+from raftlog.node.security.configured import (
     accesses_of,
     audit_of,
     authentication_of,
@@ -35,16 +33,18 @@ from raftlog.security.configured import (
     quotas_of,
     warn_of_plaintext,
 )
-from raftlog.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
-from raftlog.security.single_calls import check_call
-from raftlog.storage.api import LogStore
-from raftlog.storage.directory import disk_bytes
-from raftlog.storage.files import NO_BOOTSTRAP, Bootstrap, read_bootstrap
-from raftlog.storage.opening import open_store
+from raftlog.node.security.guard import Authentication, Duties, LogReaders, guarded, guarded_handler
+from raftlog.node.security.single_calls import check_call
+from raftlog.node.storage.api import LogStore
+from raftlog.node.storage.directory import disk_bytes
+from raftlog.node.storage.files import NO_BOOTSTRAP, Bootstrap, read_bootstrap
+from raftlog.node.storage.opening import open_store
+from raftlog.node.transport import raise_file_limit, transport_of
+from raftlog.ops.node_self import NodeSelf
+from raftlog.process import StopSignals
 from raftlog.transport import grpc_runtime
 from raftlog.transport.api import Conversation, LinkHandler
 from raftlog.transport.grpc_server import GrpcServerTransport
-from raftlog.transport.node_transport import raise_file_limit, transport_of
 from raftlog.transport.unary import Caller, UnaryLink, answer, unary_handler
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2

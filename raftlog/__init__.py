@@ -189,7 +189,7 @@ if not TYPE_CHECKING:  # Type checkers see the names above, and no others.
         import importlib
 
         if name == "__version__":
-            from raftlog.build import version_text
+            from raftlog.process import version_text
 
             return version_text()
         if name in _MODULES:

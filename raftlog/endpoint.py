@@ -1,4 +1,4 @@
-"""Where a node listens or is reached."""
+"""Endpoints of nodes, and the voters of the quorum that are reached there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "[::]"})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a node listens or is reached.
+    """An address at which a node listens or is reached.
 
     ``name`` is the listener's name in capitals, empty if none was given.
     """
@@ -33,15 +33,12 @@ class Endpoint:
 
     @property
     def socket_address(self) -> tuple[str, int]:
-        """For sockets, which want an IPv6 address without its brackets."""
+        """Host and port for a socket: an IPv6 address without its brackets."""
         return self.host.strip("[]"), self.port
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it.
-
-        A name other than localhost is not taken for one, whatever it resolves to today.
-        """
+        """True if only this machine reaches it. Of names, localhost alone counts."""
         if self.host == "localhost":
             return True
         try:
@@ -74,8 +71,8 @@ def parse_endpoint(value: object, example: str = "127.0.0.1:9093") -> Endpoint:
 
 
 def endpoints_text(endpoints: Sequence[Endpoint]) -> str:
-    """How others are told where a node is reached: host:port of its only listener, or
-    ``NAME://host:port`` of each, with commas between them.
+    """Format the endpoints of a node: host:port of its only listener, or ``NAME://host:port`` of
+    each, separated by commas.
     """
     if len(endpoints) == 1:
         return endpoints[0].address
@@ -83,18 +80,43 @@ def endpoints_text(endpoints: Sequence[Endpoint]) -> str:
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
-    """What :func:`endpoints_text` has written. Raises ValueError."""
+    """Parse the output of :func:`endpoints_text`. Raises ValueError."""
     return tuple(parse_endpoint(part) for part in text.split(","))
 
 
 def endpoint_on(text: str, listener: str) -> str:
-    """host:port of one listener, among the endpoints of a node; empty: it has no such listener.
+    """Return host:port of one listener of a node; empty if the node has no such listener.
 
-    An endpoint without a name is that of the only listener, whatever this node calls its own.
-    ``listener`` empty: the first.
+    An endpoint without a name belongs to the only listener, whatever its name. ``listener`` empty:
+    the first.
     """
     if "://" not in text:
         return text
     endpoints = parse_endpoints(text)
     found = (one.address for one in endpoints if not listener or one.name == listener)
     return next(found, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A voter of the quorum, as configurations, records and snapshots name it (KIP-853).
+
+    ``directory_id`` empty: not known yet, any directory of that node counts (kraft.version 0).
+
+    ``endpoint`` is host:port, or ``NAME://host:port`` of each of several listeners, separated by
+    commas (:func:`endpoints_text`).
+    """
+
+    node_id: int
+    endpoint: str
+    directory_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VotersAt:
+    """The voter set in force from ``offset`` on: the offset of its VotersRecord, or the end of the
+    snapshot that contains it.
+    """
+
+    offset: int
+    voters: tuple[Voter, ...]

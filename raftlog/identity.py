@@ -1,11 +1,17 @@
-"""Who the other side of a connection is: what its certificate and its token say, and which node the
-certificate makes.
+"""The identity of a peer: what its certificate and token prove, the node or principal it is, and
+whether a listener admits it.
 """
 
 from __future__ import annotations
 
+import getpass
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from raftlog.errors import RaftlogError
 
 _PLACE = "{id}"
 _NODE_ID = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -14,13 +20,13 @@ _RULE = re.compile(r"(CN=|DNS:|URI:)[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """What a peer has proved: in the TLS handshake, and by a token.
+    """The identity that a peer has proved in the TLS handshake or by a token.
 
     ``subject``: the certificate's distinguished name (RFC 2253), empty without a certificate.
     ``names``: the names that a :class:`NodeRule` looks at: ``CN=…`` of the subject, and ``DNS:…``
     and ``URI:…`` of the alternative names. ``fingerprint``: SHA-256 of the certificate, in hex.
-    ``principal``: ``User:…`` of a token, empty without one. Nothing in a token becomes one of the
-    names: it makes nobody a node.
+    ``principal``: ``User:…`` of a token, empty without one. A token never adds to the names: it
+    makes no peer a node.
     """
 
     subject: str = ""
@@ -39,7 +45,7 @@ ANONYMOUS = PeerIdentity()
 
 @dataclass(frozen=True, slots=True)
 class NodeRule:
-    """How a node's certificate says which node it is (``node.principal.rule``).
+    """The rule by which a certificate names its node (``node.principal.rule``).
 
     ``pattern`` is one name of a certificate in which ``{id}`` stands for the node id.
     """
@@ -57,15 +63,15 @@ class NodeRule:
         return cls(text)
 
     def name_of(self, node_id: int) -> str:
-        """What the certificate of this node has among its names."""
+        """Return the name that the certificate of this node must have."""
         return self.pattern.replace(_PLACE, str(node_id))
 
     def is_node(self, identity: PeerIdentity) -> bool:
-        """Whether the peer is some node."""
+        """Return whether the peer is a node."""
         return bool(self.nodes_of(identity))
 
     def nodes_of(self, identity: PeerIdentity) -> frozenset[int]:
-        """The nodes that the peer is: several, if it has several names."""
+        """Return the ids of the nodes that the certificate names."""
         before, _, after = self.pattern.partition(_PLACE)
         inside = (
             name[len(before) : len(name) - len(after)]
@@ -75,5 +81,197 @@ class NodeRule:
         return frozenset(int(text) for text in inside if _NODE_ID.fullmatch(text))
 
     def admits(self, identity: PeerIdentity, node_id: int) -> bool:
-        """Whether the peer is this node."""
+        """Return whether the peer is this node."""
         return node_id >= 0 and self.name_of(node_id) in identity.names
+
+
+ANONYMOUS_PRINCIPAL = "User:ANONYMOUS"
+"""Kafka's principal of a client that has not authenticated."""
+_MAPPING_RULE = re.compile(
+    r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|$)"
+)
+_GROUP = re.compile(r"\$(\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    pattern: re.Pattern[str]
+    replacement: str
+    case: str
+
+    def apply(self, subject: str) -> str | None:
+        found = self.pattern.fullmatch(subject)
+        if found is None:
+            return None
+        # A group that does not exist or did not match is empty.
+        name = _GROUP.sub(lambda group: _group(found, int(group[1])), self.replacement)
+        return {"L": name.lower(), "U": name.upper()}.get(self.case, name)
+
+
+def _group(found: re.Match[str], number: int) -> str:
+    return (found[number] or "") if number <= found.re.groups else ""
+
+
+_DEFAULT = _Rule(re.compile("(.*)", re.DOTALL), "$1", "")
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalMapping:
+    """The rules that map a certificate to a principal (Kafka: ``ssl.principal.mapping.rules``), in
+    order: the first that matches the whole subject counts.
+    """
+
+    rules: tuple[_Rule, ...] = (_DEFAULT,)
+
+    @classmethod
+    def parse(cls, text: str) -> PrincipalMapping:
+        """Parse ``RULE:pattern/replacement/[LU]`` and ``DEFAULT``, separated by commas.
+
+        Raises ValueError.
+        """
+        rules: list[_Rule] = []
+        position = 0
+        while position < len(text):
+            found = _MAPPING_RULE.match(text, position)
+            if found is None:
+                raise ValueError(
+                    f"{text[position:]!r} is no rule: it is DEFAULT or"
+                    " RULE:pattern/replacement/, with L or U behind it for lower or upper case"
+                )
+            try:
+                rules.append(
+                    _DEFAULT if found[1] else _Rule(re.compile(found[2]), found[3], found[4])
+                )
+            except re.error as error:
+                raise ValueError(f"{found[2]!r} is no regular expression: {error}") from error
+            position = found.end()
+        if not rules:
+            raise ValueError("there is no rule; DEFAULT takes the whole subject")
+        return cls(tuple(rules))
+
+    def principal_of(self, identity: PeerIdentity) -> str:
+        """Return ``User:…``; ANONYMOUS_PRINCIPAL if there is no subject or no rule matches.
+
+        Never empty: a request that a broker forwards without a principal is its own. The rules
+        apply to certificates; the name in a token is used as it is.
+        """
+        if identity.principal:
+            return identity.principal
+        for rule in self.rules:
+            name = rule.apply(identity.subject)
+            if name is not None:
+                return f"User:{name}" if name else ANONYMOUS_PRINCIPAL
+        return ANONYMOUS_PRINCIPAL
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """Parse ``User:alice;User:bob`` (``super.users``). Raises ValueError."""
+    names = frozenset(name.strip() for name in text.split(";") if name.strip())
+    for name in names:
+        if not name.startswith("User:") or name in ("User:", "User:*", ANONYMOUS_PRINCIPAL):
+            raise ValueError(
+                f"{name!r} is no super user: it is User: and the name of one who has proved it"
+            )
+    return names
+
+
+def os_user() -> str:
+    """Return the user who runs this process, which commands and clients state as their principal.
+
+    It proves nothing. Empty if the user has no name.
+    """
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
+TOKEN_MAX_CHARS = 8_192
+"""Longest token that is parsed; those of identity providers have 1,000 to 2,000 characters."""
+EXPIRY_LOOK_AGAIN_S = 60.0
+"""Interval at which a token's expiry is checked again: the wall clock may be set meanwhile."""
+
+
+class TokenRefusedError(RaftlogError):
+    """A token was refused. The message says why, and contains nothing of the token."""
+
+
+class Proved(NamedTuple):
+    """The principal of a valid token, until ``expires_at_s`` of the wall clock."""
+
+    principal: str
+    expires_at_s: float
+
+    def look_again_in_s(self, now_s: float) -> float:
+        """Return the time until expiry is checked again; 0: the token has expired."""
+        return min(max(0.0, self.expires_at_s - now_s), EXPIRY_LOOK_AGAIN_S)
+
+
+class TokenCheck(Protocol):
+    """A check of bearer tokens."""
+
+    async def prove(self, token: str, now_s: float) -> Proved:
+        """Verify a token. Raises TokenRefusedError.
+
+        May wait some seconds for a new key of the issuer.
+        """
+
+    def close(self) -> None:
+        """Stop fetching keys. Idempotent."""
+
+
+class Admitted(NamedTuple):
+    """The identity of an admitted caller. ``proved``: its token's; None: the call had no token."""
+
+    identity: PeerIdentity
+    proved: Proved | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a listener requires of a caller: a certificate, a bearer token, or either.
+
+    ``certificates``: TLS fails without a certificate of the authority. ``tokens``: None, tokens are
+    ignored. ``clock``: the wall clock, in seconds.
+    """
+
+    certificates: bool = True
+    tokens: TokenCheck | None = None
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        if not self.certificates and self.tokens is None:
+            raise ValueError("without certificates and tokens nobody could say who they are")
+
+    async def admit(self, identity: PeerIdentity, authorization: list[str]) -> Admitted:
+        """Identify a caller by its certificate and the values of ``authorization``.
+
+        An invalid token is refused even beside a valid certificate: otherwise its owner would act
+        under another identity. Raises TokenRefusedError.
+        """
+        if self.tokens is None:
+            return Admitted(identity)
+        if not authorization:
+            if self.certificates:
+                return Admitted(identity)
+            raise TokenRefusedError("the call has no token, and this listener takes nothing else")
+        proved = await self.tokens.prove(bearer_token(authorization), self.clock())
+        return Admitted(replace(identity, principal=proved.principal), proved)
+
+
+CERTIFICATES_ALONE = Access()
+"""The default of a listener."""
+
+
+def bearer_token(authorization: list[str]) -> str:
+    """Return the token in the values of ``authorization``. Raises TokenRefusedError."""
+    if len(authorization) != 1:
+        raise TokenRefusedError("the call has several tokens")
+    scheme, _, token = authorization[0].partition(" ")
+    if scheme.lower() != "bearer":
+        raise TokenRefusedError("authorization is not `Bearer` and a token")
+    if len(token) > TOKEN_MAX_CHARS:
+        raise TokenRefusedError(
+            f"a token of {len(token)} characters; {TOKEN_MAX_CHARS} are the most"
+        )
+    return token

@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from typing_extensions import override
 
-from raftlog.printable import printable
+from raftlog.text import printable
 
 
 class SafeConsole(Console):

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from raftlog.cli.extras import pip_install
 from raftlog.errors import RaftlogError
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError
 from replay.opened import open_export

@@ -14,7 +14,7 @@ from raftlog.cli.endings import INTERRUPTED, TERMINATED
 from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
 from raftlog.cli.standard_output import has_no_reader
 from raftlog.errors import is_disk_error
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.engine_choice import announcement, choose_engine
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT, ReplayError, exit_code
 from replay.java import spark_environment

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from raftlog.quorum_time import MAX_MS
-from raftlog.words import moment
+from raftlog.clock import MAX_MS
+from raftlog.text import moment
 from replay.errors import ReplayError
 
 JOBS = (

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from raftlog.errors import RaftlogError
-from raftlog.printable import printable
+from raftlog.text import printable
 from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import exit_code, explain
 from replay.opened import Export, open_export

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from raftlog.printable import printable_json
+from raftlog.text import printable_json
 from replay.errors import EXIT_FINDINGS
 from replay.opened import Export
 from replay.request import JobRequest

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from raftlog.storage.api import NO_NODE_ID
+from raftlog.node.storage.api import NO_NODE_ID
 from simulation import faults_data, faults_disks
 from simulation.hosts import BrokerHost, ControllerHost
 

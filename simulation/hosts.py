@@ -17,16 +17,16 @@ from broker.service.service import BrokerService, Serving
 from broker.settings import BrokerSettings, LifecycleSettings
 from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
-from raftlog.config.settings import Settings
 from raftlog.errors import FatalError
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Process
 from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.node.config.settings import Settings
+from raftlog.node.security.configured import authentication_of, authorization_of, client_rules_of
+from raftlog.node.security.guard import Duties, LogReaders, guarded
+from raftlog.node.storage.api import NO_NODE_ID, LogStore, NodeIdentity
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumCore
-from raftlog.security.configured import authentication_of, authorization_of, client_rules_of
-from raftlog.security.guard import Duties, LogReaders, guarded
-from raftlog.storage.api import NO_NODE_ID, LogStore, NodeIdentity
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import START_OF_TIME_MS, HostDiedError, host_context
 from simulation.twins.network import SimNetwork

@@ -29,7 +29,7 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.leader_epochs import first_leader_epoch
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from simulation.checks.acl_history import AclHistory
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.commitment import Commitment

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.log_generation import NO_GENERATION
-from raftlog.recovery.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
+from raftlog.node.recovery.unsafe_recovery import Recovery, Survivor, begin_anew, survivor_of
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb

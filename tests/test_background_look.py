@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from raftlog.background_look import BackgroundLook
+from raftlog.files import BackgroundLook
 
 WAIT_S = 30.0
 

@@ -7,7 +7,7 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-from raftlog.build import build_text, commit_of_checkout
+from raftlog.process import build_text, commit_of_checkout
 
 
 def test_a_build_is_its_version_and_the_commit_of_its_checkout(tmp_path: Path) -> None:

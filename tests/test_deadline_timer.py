@@ -6,8 +6,7 @@ import asyncio
 
 from simulated import simulated
 
-from raftlog.deadline import NEVER
-from raftlog.deadline_timer import DeadlineTimer
+from raftlog.clock import NEVER, DeadlineTimer
 
 
 class Alarm:

@@ -17,26 +17,24 @@ PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation", "pyspark_
 FLOORS: dict[str, str] = {
     "contracts": (
         """
-        raftlog.wire raftlog.build raftlog.descriptors raftlog.errors raftlog.outcome raftlog.aliases raftlog.plural raftlog.words raftlog.printable raftlog.safe_console
-        raftlog.logger raftlog.runtime raftlog.resource_limits raftlog.memory_bounds raftlog.limits raftlog.endpoint raftlog.durable raftlog.rotated_file
-        raftlog.background_look raftlog.shares raftlog.voter raftlog.batch raftlog.config_writes raftlog.deadline raftlog.deadline_timer
-        raftlog.quorum_time
-        raftlog.step_tracer raftlog.tracing raftlog.identity raftlog.access raftlog.principals raftlog.key_file
-        raftlog.quorum.config raftlog.config.fields raftlog.config.settings
+        raftlog.wire raftlog.descriptors raftlog.errors raftlog.outcome raftlog.aliases raftlog.text raftlog.safe_console
+        raftlog.logger raftlog.process raftlog.bounds raftlog.limits raftlog.endpoint raftlog.files raftlog.batch
+        raftlog.config_writes raftlog.clock raftlog.step_tracer raftlog.tracing raftlog.identity
+        raftlog.quorum.config raftlog.node.config.fields raftlog.node.config.settings
     """
     ),
     "content": "raftlog.metadata",
     "seams": (
-        "raftlog.storage.api raftlog.storage.partition_api raftlog.transport.api"
-        " raftlog.observability.registry raftlog.observability.latency"
+        "raftlog.node.storage.api raftlog.node.storage.partition_api raftlog.transport.api"
+        " raftlog.node.observability.registry raftlog.node.observability.latency"
     ),
     "quorum": "raftlog.quorum",
     "adapters": (
-        "raftlog.storage raftlog.recovery raftlog.transport raftlog.observability raftlog.config"
-        " raftlog.segments raftlog.security raftlog.monitoring"
+        "raftlog.node.storage raftlog.node.recovery raftlog.transport raftlog.node.observability raftlog.node.config raftlog.node.transport"
+        " raftlog.segments raftlog.node.security raftlog.monitoring"
         " raftlog.deploy"
     ),
-    "replica and client": "raftlog.replica raftlog.client",
+    "replica and client": "raftlog.node.replica raftlog.client",
     "decisions": (
         """
         controller.settings controller.decision controller.rules controller.visibility controller.state
@@ -74,7 +72,7 @@ FLOORS: dict[str, str] = {
 A module is in the room whose name is its own, or the nearest package's.
 """
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS.values()) for room in rooms.split()}
-MAY_BE_EMPTY = ("controller", "broker", "raftlog", "controller.decisions")
+MAY_BE_EMPTY = ("controller", "broker", "raftlog", "raftlog.node", "controller.decisions")
 """Packages that hold rooms, and are none: their ``__init__`` imports nothing."""
 
 
@@ -175,14 +173,7 @@ def test_no_files_import_each_other_in_a_circle(arrows: list[Arrow]) -> None:
 
 def test_client_imports_no_tool_and_no_node(arrows: list[Arrow]) -> None:
     tools = {"raftlog.cli", "raftlog.ops", "raftlog.local", "raftlog.recipes"}
-    nodes = {
-        "controller",
-        "broker",
-        "replay",
-        "raftlog.quorum",
-        "raftlog.storage",
-        "raftlog.replica",
-    }
+    nodes = {"controller", "broker", "replay", "raftlog.quorum", "raftlog.node"}
     imported = {one.imported for one in arrows if one.importer.startswith("raftlog.client")}
     packages = {".".join(name.split(".")[:depth]) for name in imported for depth in (1, 2)}
     assert packages & (tools | nodes) == set()
@@ -211,8 +202,8 @@ def test_quorum_imports_neither_settings_nor_io() -> None:
                 imported.add(str(node.module))
     pure = {"abc", "bisect", "collections.abc", "dataclasses", "enum", "functools", "itertools"}
     pure |= {"math", "random", "typing", "typing_extensions", "msgspec", "__future__"}
-    contracts = {"raftlog.deadline", "raftlog.errors", "raftlog.limits.hosts", "raftlog.voter"}
-    contracts |= {"raftlog.metadata.log_generation", "raftlog.storage.api"}
+    contracts = {"raftlog.clock", "raftlog.errors", "raftlog.limits.hosts", "raftlog.endpoint"}
+    contracts |= {"raftlog.metadata.log_generation", "raftlog.node.storage.api"}
     contracts.add("raftlog.wire.quorum.v1")
     outside = {name for name in imported if not name.startswith("raftlog.quorum")}
     assert outside <= pure | contracts
@@ -236,7 +227,7 @@ def test_commands_know_no_protobuf(arrows: list[Arrow]) -> None:
 @pytest.mark.parametrize(
     ("importer", "source"),
     [
-        ("raftlog.quorum.core", "from raftlog.replica import replica"),
+        ("raftlog.quorum.core", "from raftlog.node.replica import replica"),
         (
             "controller.decisions.configs",
             "def decide():\n    from controller.service.service import ControllerService",

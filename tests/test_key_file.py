@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.key_file import exposed, forbidden
+from raftlog.files import exposed, forbidden
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from raftlog.memory_bounds import memory_bounds
-from raftlog.resource_limits import TransportLimits
+from raftlog.bounds import TransportLimits, memory_bounds
+from raftlog.node.transport import transport_metrics
 from raftlog.transport.bounds import Bounds
-from raftlog.transport.node_transport import transport_metrics
 
 LIMITS = TransportLimits(
     max_queued_total_bytes=7, max_waiting_total_bytes=5, max_unfinished_total_bytes=3

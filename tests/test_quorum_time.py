@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.quorum_time import (
+from raftlog.clock import (
     AGAIN_S,
     AWAY_S,
     HEARD_FOR_S,

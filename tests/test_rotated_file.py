@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.rotated_file import RotatedFile, backup_of
+from raftlog.files import RotatedFile, backup_of
 
 
 def failing(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from raftlog.runtime import StopSignals
+from raftlog.process import StopSignals
 
 
 @pytest.mark.parametrize(

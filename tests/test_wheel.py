@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from installed import INSTALL_S, ROOT, build_wheels, install, run, virtual_environment
 
-from raftlog.build import COMMIT_FILE, commit_of_checkout
 from raftlog.config_writes import compiling
+from raftlog.process import COMMIT_FILE, commit_of_checkout
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(INSTALL_S)]
 

@@ -43,10 +43,10 @@ NODE: Stages = {
         "controller.state.epoch_log:ChunkBuilder.cut",
     ),
     "round": (
-        "raftlog.replica.replica:Replica._step",
-        "raftlog.replica.replica:Replica.answered",
-        "raftlog.replica.replica:Replica.propose",
-        "raftlog.replica.local_log:LocalLog._flush_now",
+        "raftlog.node.replica.replica:Replica._step",
+        "raftlog.node.replica.replica:Replica.answered",
+        "raftlog.node.replica.replica:Replica.propose",
+        "raftlog.node.replica.local_log:LocalLog._flush_now",
     ),
     "reply": (
         "controller.service.replies:Answers.parked",
@@ -57,8 +57,8 @@ NODE: Stages = {
         "raftlog.transport.conversations:RepeatedWire.envelopes",
     ),
     DISK: (
-        "raftlog.storage.rocks_adapter:RocksLog.put",
-        "raftlog.storage.rocks_adapter:RocksLog.sync",
+        "raftlog.node.storage.rocks_adapter:RocksLog.put",
+        "raftlog.node.storage.rocks_adapter:RocksLog.sync",
     ),
 }
 

@@ -23,11 +23,10 @@ from typing import Generic, Protocol, TypeVar
 from sortedcontainers import SortedDict
 
 from broker.metadata.view import UNKNOWN, View
+from raftlog.bounds import RETRY_AFTER_MS, Shares
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.rules import bounded_timeout_ms
 from raftlog.metadata.image import Image
-from raftlog.resource_limits import RETRY_AFTER_MS
-from raftlog.shares import Shares
 from raftlog.wire.broker.v1 import broker_pb2
 
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from raftlog.metadata.config_keys import ResourceType, config_keys
 from raftlog.metadata.config_layers import inherited
 from raftlog.metadata.entities import Broker, Listener, Partition
 from raftlog.metadata.image import Image
-from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.broker.v1 import broker_pb2
 
 # Kafka's ConfigSource.

@@ -10,7 +10,7 @@ from typing import Protocol
 from broker.partition.describe import ReplicaDescription
 from broker.partition.events import Effect, Event
 from broker.partition.unserved import Unserved
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from broker.partition.events import Client
-from raftlog.shares import Shares
+from raftlog.bounds import Shares
 
 T = TypeVar("T", bound=Hashable)
 

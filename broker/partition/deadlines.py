@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 
 _COMPACT_ABOVE = 64
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from broker.partition.host import Host
 from broker.partition.leader import Leader
 from broker.partition.replica import Replica
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.image import ConfigKey, Image
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2 as pb
 

@@ -23,8 +23,8 @@ from broker.partition.settings import PartitionSettings
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import Broker, Partition
 from raftlog.metadata.image import Image
+from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.quorum.events import LogSpan
-from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 if TYPE_CHECKING:

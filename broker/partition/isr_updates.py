@@ -10,7 +10,7 @@ from broker.partition.host import Host
 from broker.partition.isr import Kind, Proposal
 from broker.partition.leader import Leader
 from raftlog.errors import ErrorCode
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2
 

@@ -14,11 +14,11 @@ from broker.partition.leader_isr import LeaderIsr
 from broker.partition.replica import Replica
 from broker.partition.retention import retention_of, start_to_keep
 from raftlog import batch
+from raftlog.clock import stamp_after
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.config_layers import needed_in_sync
 from raftlog.metadata.entities import Partition
 from raftlog.quorum.events import LogSpan
-from raftlog.quorum_time import stamp_after
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 if TYPE_CHECKING:

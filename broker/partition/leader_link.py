@@ -11,7 +11,7 @@ from broker.partition.events import SendReplicaFetch, WantLink
 from broker.partition.follower import Follower, Stage
 from broker.partition.host import Host
 from raftlog.errors import ErrorCode
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 MAX_OUTSTANDING = 2

@@ -37,7 +37,7 @@ from broker.partition.roles import Roles
 from broker.partition.sessions import Sessions
 from broker.partition.settings import PartitionSettings
 from broker.partition.unserved import Unserved, unserved
-from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 COUNTS = (

@@ -11,9 +11,9 @@ from broker.partition.deadlines import Timer
 from broker.partition.events import AnswerProduce, Client, ProduceReceived
 from broker.partition.host import Host
 from broker.partition.leader import Leader
+from raftlog.bounds import PRODUCE_MAX_RECORDS, RETRY_AFTER_MS
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.rules import bounded_timeout_ms
-from raftlog.resource_limits import PRODUCE_MAX_RECORDS, RETRY_AFTER_MS
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 ALL, LEADER, NOBODY = -1, 1, 0

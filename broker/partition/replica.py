@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from raftlog.node.storage.partition_api import LogRuns, PartitionKey, RecoveredPartition
 from raftlog.quorum.log_state import EpochIndex, LogEnds
-from raftlog.storage.partition_api import LogRuns, PartitionKey, RecoveredPartition
 
 if TYPE_CHECKING:
     from broker.partition.follower import Follower

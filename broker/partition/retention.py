@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from broker.partition import configs
 from raftlog.metadata.image import Image
-from raftlog.storage.partition_api import LogRuns
+from raftlog.node.storage.partition_api import LogRuns
 
 _DELETE = "delete"
 

@@ -22,7 +22,7 @@ from broker.partition.sessions import Sessions
 from raftlog.metadata.config_keys import ResourceType
 from raftlog.metadata.config_layers import ALL_BROKERS
 from raftlog.metadata.entities import Partition
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 
 
 class Roles:

@@ -18,7 +18,7 @@ from broker.partition.events import AnswerReplicaFetch, Read
 from broker.partition.leader import Leader
 from broker.partition.produces import leader_of
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from broker.partition.session import Session
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
 from raftlog.metadata.versions import supports_replica_epochs
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 NO_EPOCH = -1

@@ -1,6 +1,6 @@
 """The broker's own directory: whose it is, and the lock that proves which process uses it.
 
-It is formatted and laid out like every node's (see :mod:`raftlog.storage.directory`). A broker
+It is formatted and laid out like every node's (see :mod:`raftlog.node.storage.directory`). A broker
 keeps no metadata log in it.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from broker.registration.identity import known_id
 from raftlog.errors import ConfigError, StorageError
 from raftlog.metadata.entities import Process
-from raftlog.storage.api import NodeIdentity
-from raftlog.storage.directory import LOCK_FILE, DirectoryLock, read_identity, write_identity
-from raftlog.storage.files import close_to_others
+from raftlog.node.storage.api import NodeIdentity
+from raftlog.node.storage.directory import LOCK_FILE, DirectoryLock, read_identity, write_identity
+from raftlog.node.storage.files import close_to_others
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 

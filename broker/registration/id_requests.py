@@ -18,7 +18,7 @@ from broker.registration.registration_request import registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import require_success
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.errors import ApiError
 from raftlog.metadata.entities import Process
 from raftlog.transport.api import ServerTransport

@@ -13,9 +13,9 @@ import random
 from dataclasses import dataclass
 
 from broker.registration.lifecycle import HOPELESS, Exit
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.storage.api import NO_NODE_ID
+from raftlog.node.storage.api import NO_NODE_ID
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.links import Backoff
 

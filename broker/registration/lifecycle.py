@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from broker.settings import LifecycleSettings
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Broker
 from raftlog.metadata.log_generation import NO_GENERATION

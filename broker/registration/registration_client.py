@@ -15,10 +15,9 @@ from broker.registration.registration_request import registration_request
 from broker.settings import BrokerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import require_success
-from raftlog.deadline_timer import DeadlineTimer
+from raftlog.clock import DeadlineTimer, QuorumTime
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.entities import Process
-from raftlog.quorum_time import QuorumTime
 from raftlog.wire.controller.v1 import controller_pb2
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from broker.partition.events import Changes
 from raftlog.config_writes.messages import Change
 from raftlog.metadata.image import ConfigKey
 from raftlog.metadata.records import Record, RecordType
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 
 KEPT_MAX = 200_000
 """Beyond so many touched entities a look through everything is no dearer."""

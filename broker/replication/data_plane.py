@@ -30,11 +30,11 @@ from broker.replication.space import SpaceReserve
 from broker.replication.tracer import ReplicasTracer
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import require_success
-from raftlog.deadline_timer import DeadlineTimer
+from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.image import Image
+from raftlog.node.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.step_tracer import traced
-from raftlog.storage.partition_api import PartitionStore, RecoveredPartition
 from raftlog.transport.api import Acceptor, Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

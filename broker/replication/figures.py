@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftlog.observability.latency import Latency
+from raftlog.node.observability.latency import Latency
 
 
 class Figures:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from broker.partition.events import LinkLost, LinkOpened, ReplicaFetchAnswered
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Transport
 from raftlog.wire.data.v1 import data_pb2 as pb
 

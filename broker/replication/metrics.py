@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from broker.replication.data_plane import DataPlane
-from raftlog.observability.registry import MetricsRegistry, gauge
+from raftlog.node.observability.registry import MetricsRegistry, gauge
 
 _GAUGES = {
     "PartitionCount": "Partition replicas on this broker.",

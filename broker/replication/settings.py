@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.config.settings import Settings
+from raftlog.node.config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

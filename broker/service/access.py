@@ -17,9 +17,9 @@ from typing import Any
 from broker.metadata.view import View
 from raftlog.errors import ApiError
 from raftlog.metadata.acls import AclOperation, Resource
-from raftlog.security.authorization import NONE_REFUSED, Asker, Refused, refusal
-from raftlog.security.client_rules import ClientRules, Peer
-from raftlog.security.permissions import BROKER, EachPartition, topic
+from raftlog.node.security.authorization import NONE_REFUSED, Asker, Refused, refusal
+from raftlog.node.security.client_rules import ClientRules, Peer
+from raftlog.node.security.permissions import BROKER, EachPartition, topic
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2
 

@@ -8,7 +8,7 @@ from broker.metadata.view import View
 from broker.partition.events import BrokerStatusChanged
 from broker.registration.lifecycle import Lifecycle
 from broker.service.tracer import BrokerTracer
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 
 
 class Fencing:

@@ -11,9 +11,9 @@ from broker.registration.lifecycle import Lifecycle
 from broker.replication.data_plane import DataPlane
 from broker.service.fencing import Fencing
 from broker.settings import LifecycleSettings
-from raftlog.observability.clock_watch import ClockWatch
-from raftlog.observability.journal import Journal, Kind
-from raftlog.quorum_time import QuorumTime
+from raftlog.clock import QuorumTime
+from raftlog.node.observability.clock_watch import ClockWatch
+from raftlog.node.observability.journal import Journal, Kind
 
 TICK_S = 0.2
 LOOP_GAP_S = 0.5

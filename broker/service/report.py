@@ -12,9 +12,9 @@ from broker.registration.lifecycle import Lifecycle
 from broker.registration.registration_client import RegistrationClient
 from broker.replication.data_plane import DataPlane
 from broker.service.fencing import Fencing
+from raftlog.clock import QuorumTime
 from raftlog.metadata.entities import format_hash
-from raftlog.plural import counted
-from raftlog.quorum_time import QuorumTime
+from raftlog.text import counted
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 

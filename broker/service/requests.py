@@ -23,17 +23,17 @@ from broker.replication.data_plane import DataPlane
 from broker.service.access import RequestAccess
 from broker.service.api_versions import ApiVersions
 from raftlog import tracing
+from raftlog.bounds import TURN_MAX_S
 from raftlog.client.controller_client import ControllerClient
-from raftlog.deadline_timer import DeadlineTimer
+from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.limits.checking import check as check_limits
 from raftlog.limits.rules import bounded_timeout_ms
 from raftlog.metadata.image import Image
-from raftlog.observability.request_figures import RequestFigures
-from raftlog.resource_limits import TURN_MAX_S
-from raftlog.security.client_rules import ClientRules
-from raftlog.security.permissions import key_value
+from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.security.client_rules import ClientRules
+from raftlog.node.security.permissions import key_value
 from raftlog.tracing import Served
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.statuses import error_to_wire

@@ -28,18 +28,18 @@ from broker.service.tracer import BrokerTracer
 from broker.service.watches import Watches
 from broker.service.wiring import make_data_plane, make_request_server
 from broker.settings import BrokerSettings
-from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.endpoints import KnownEndpoints
+from raftlog.clock import QuorumTime
 from raftlog.errors import FatalError
+from raftlog.identity import CERTIFICATES_ALONE, Access
 from raftlog.metadata.entities import Process
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_generation import NO_GENERATION
-from raftlog.observability.journal import Journal
-from raftlog.observability.request_figures import RequestFigures
-from raftlog.quorum_time import QuorumTime
-from raftlog.security.client_rules import ClientRules
-from raftlog.storage.partition_api import PartitionStore
+from raftlog.node.observability.journal import Journal
+from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.security.client_rules import ClientRules
+from raftlog.node.storage.partition_api import PartitionStore
 from raftlog.transport.api import Acceptors, Conversation, Listener, ServerTransport
 
 log = structlog.get_logger(__name__)

@@ -18,15 +18,14 @@ from broker.settings import WatchSettings
 from broker.watch.hub import Told, WatchHub
 from broker.watch.progress import LEAST_MS
 from broker.watch.responses import ending
+from raftlog.bounds import RETRY_AFTER_MS, TURN_MAX_S, Shares
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check as check_limits
 from raftlog.metadata.image import Image
 from raftlog.metadata.selectors import entity_of, parse_selectors
-from raftlog.resource_limits import RETRY_AFTER_MS, TURN_MAX_S
-from raftlog.security.authorization import Asker, refusal
-from raftlog.security.client_rules import ClientRules
-from raftlog.security.permissions import WATCH
-from raftlog.shares import Shares
+from raftlog.node.security.authorization import Asker, refusal
+from raftlog.node.security.client_rules import ClientRules
+from raftlog.node.security.permissions import WATCH
 from raftlog.transport.api import CountedLink, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 

@@ -26,7 +26,7 @@ import structlog
 from controller.settings import ControllerSettings
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.image import Image
-from raftlog.storage.api import SnapshotId
+from raftlog.node.storage.api import SnapshotId
 
 log = structlog.get_logger(__name__)
 

@@ -20,10 +20,10 @@ from raftlog.errors import CorruptLogError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash
 from raftlog.metadata.snapshot import BATCH_BYTES, SnapshotLoader, header_of, pieces
-from raftlog.observability.snapshot_figures import SnapshotFigures
-from raftlog.replica.replica import Replica
-from raftlog.replica.snapshots import ReplicaSnapshots
-from raftlog.storage.api import SnapshotId
+from raftlog.node.observability.snapshot_figures import SnapshotFigures
+from raftlog.node.replica.replica import Replica
+from raftlog.node.replica.snapshots import ReplicaSnapshots
+from raftlog.node.storage.api import SnapshotId
 
 log = structlog.get_logger(__name__)
 

@@ -16,8 +16,8 @@ from controller.service.replies import Parked
 from controller.service.turns import Leadership
 from controller.service.upkeep import Timer
 from controller.settings import ControllerSettings
-from raftlog.replica.replica import LINE_AFTER_S
-from raftlog.storage.api import SnapshotId
+from raftlog.node.replica.replica import LINE_AFTER_S
+from raftlog.node.storage.api import SnapshotId
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from controller.decider import Decider
 from controller.disk.snapshot_generator import SnapshotLoad
 from controller.disk.space import SpaceWatch
 from controller.service.replies import failure
-from raftlog.endpoint import endpoint_on
+from raftlog.endpoint import Voter, endpoint_on
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata import flat_map
 from raftlog.metadata.entities import HASH_MASK
@@ -19,10 +19,9 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import EMPTY, LogHash, extended
 from raftlog.metadata.versions import Features
+from raftlog.node.replica.replica import Replica
+from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum.config import QuorumConfig
-from raftlog.replica.replica import Replica
-from raftlog.storage.api import SnapshotId
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 if TYPE_CHECKING:

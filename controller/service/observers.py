@@ -26,16 +26,17 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
-from raftlog.logger import get_logger
-from raftlog.resource_limits import (
+from raftlog.bounds import (
     OBSERVER_ANSWER_MAX_BYTES,
     OBSERVERS_MAX_STRANGERS,
     OBSERVERS_TURN_MAX_BYTES,
     TURN_MAX_S,
+    FairQueue,
+    Shares,
 )
-from raftlog.shares import FairQueue, Shares
-from raftlog.storage.api import SnapshotId
+from raftlog.errors import ApiError, ErrorCode, FatalError, InvariantError
+from raftlog.logger import get_logger
+from raftlog.node.storage.api import SnapshotId
 from raftlog.transport.api import Link, LinkClosedError
 from raftlog.transport.statuses import error_to_wire
 from raftlog.wire.controller.v1 import controller_pb2 as pb

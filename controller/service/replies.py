@@ -22,12 +22,11 @@ from controller.decision import Duplicate, Refusal, Reply, TransferLeadership, W
 from controller.service.intake import SLACK, Deadlines, Intake, PendingRequest
 from controller.state.liveness import AwaitedIdError
 from controller.visibility.lao import LaoView
-from raftlog import resource_limits as limits
+from raftlog import bounds as limits
+from raftlog.bounds import CONTROLLER_MAX_PARKED_REPLIES, Shares
 from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrites
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.observability.request_figures import RequestFigures
-from raftlog.resource_limits import CONTROLLER_MAX_PARKED_REPLIES
-from raftlog.shares import Shares
+from raftlog.node.observability.request_figures import RequestFigures
 from raftlog.tracing import Served
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.common.v1 import common_pb2

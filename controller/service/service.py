@@ -41,18 +41,18 @@ from controller.service.transfer import POLL_S, ConnectionDrain, LeadershipTrans
 from controller.service.turns import EARLY, Turns
 from controller.service.upkeep import BrokerProbes, FreeSpace, Housekeeping, Joining
 from controller.settings import ControllerSettings
+from raftlog.endpoint import Voter
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
-from raftlog.observability.clock_watch import ClockWatch
-from raftlog.observability.journal import NO_JOURNAL, Journal
-from raftlog.observability.request_figures import RequestFigures
+from raftlog.node.observability.clock_watch import ClockWatch
+from raftlog.node.observability.journal import NO_JOURNAL, Journal
+from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.node.replica.replica import Replica
+from raftlog.node.storage.api import LogStore, SnapshotId
 from raftlog.quorum import events as quorum_events
 from raftlog.quorum.config import QuorumConfig
-from raftlog.replica.replica import Replica
 from raftlog.step_tracer import StepTracer
-from raftlog.storage.api import LogStore, SnapshotId
 from raftlog.transport.api import Acceptor, Conversation, Transport
-from raftlog.voter import Voter
 
 log = structlog.get_logger(__name__)
 

@@ -15,14 +15,13 @@ from controller.decisions.brokers.describe import describe_brokers
 from controller.decisions.quorum.features import known_features
 from controller.disk.snapshot_generator import SnapshotGenerator
 from controller.service.node import ControllerNode
-from raftlog.endpoint import endpoint_on
-from raftlog.observability.journal import Journal, Kind
-from raftlog.observability.latency import LATENCY_BOUNDS_S
-from raftlog.printable import printable
+from raftlog.endpoint import Voter, endpoint_on
+from raftlog.node.observability.journal import Journal, Kind
+from raftlog.node.observability.latency import LATENCY_BOUNDS_S
+from raftlog.node.replica.peers import PeerReach
+from raftlog.node.storage.api import LogStore
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
-from raftlog.replica.peers import PeerReach
-from raftlog.storage.api import LogStore
-from raftlog.voter import Voter
+from raftlog.text import printable
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 

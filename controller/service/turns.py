@@ -24,16 +24,16 @@ from controller.settings import ControllerSettings
 from controller.state.epoch_log import EpochLog
 from controller.state.liveness import AwaitedIdError
 from controller.state.state import ControllerState
-from raftlog import resource_limits as limits
+from raftlog import bounds as limits
 from raftlog import tracing
 from raftlog.config_writes.messages import ConfigWrites
 from raftlog.errors import ApiError, ErrorCode, FatalError
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_hash import LogHash
+from raftlog.node.replica.replica import Replica
+from raftlog.node.security.node_claims import CLAIM_OF
+from raftlog.node.security.permissions import REQUESTS
 from raftlog.quorum.config import QuorumConfig
-from raftlog.replica.replica import Replica
-from raftlog.security.node_claims import CLAIM_OF
-from raftlog.security.permissions import REQUESTS
 from raftlog.transport.api import Conversation
 from raftlog.wire.common.v1 import common_pb2
 

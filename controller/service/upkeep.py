@@ -19,10 +19,10 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.client.requests import controller_request, require_success
 from raftlog.errors import ApiError, ConfigError, FatalError
 from raftlog.metadata.entities import Broker
-from raftlog.observability.journal import Journal
+from raftlog.node.observability.journal import Journal
+from raftlog.node.storage.api import LogStore
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumDescription
-from raftlog.storage.api import LogStore
 from raftlog.transport.api import Probe, Transport
 from raftlog.transport.unary import Caller, UnaryLink
 from raftlog.wire.controller.v1 import controller_pb2 as rpc

@@ -18,14 +18,14 @@ from controller.visibility.lao import LaoTracker, LaoView
 from raftlog import batch
 from raftlog.config_writes import codec
 from raftlog.config_writes.messages import Change, ConfigWrites
+from raftlog.endpoint import VotersAt
+from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata.entities import Voters
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.log_hash import LogHash, extended
 from raftlog.metadata.records import Record, RecordType
 from raftlog.metadata.voters_log import from_entries
-from raftlog.principals import ANONYMOUS_PRINCIPAL
-from raftlog.voter import VotersAt
 from raftlog.wire.common.v1 import common_pb2
 
 MAX_SHARED_RECORDS = 512

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
     from raftlog.client.cluster import AclListing, AclResult
     from raftlog.client.values import Acl, AclFilter
+    from raftlog.node.security.authorizer import Why
     from raftlog.outcome import WriteResult
-    from raftlog.security.authorizer import Why
 
 app = group()
 PatternName = Literal["literal", "prefixed", "match", "any"]
@@ -391,7 +391,7 @@ def _decide(
 ) -> list[Verdict]:
     from raftlog.metadata.acl_index import AclIndex
     from raftlog.metadata.acls import AccessControlEntry
-    from raftlog.security.authorizer import Authorizer, Caller
+    from raftlog.node.security.authorizer import Authorizer, Caller
 
     index, acls = AclIndex(), {}
     for number, one in enumerate(listed):

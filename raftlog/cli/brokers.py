@@ -9,7 +9,7 @@ import typer
 from raftlog.cli import completion
 from raftlog.cli.command import ASK, SERVER, WRITE, Answer, command, group, written
 from raftlog.cli.output import print_line, print_table
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

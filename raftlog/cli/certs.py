@@ -16,11 +16,11 @@ from raftlog.cli.options import Json
 from raftlog.cli.output import print_json, print_line
 from raftlog.errors import ConfigError
 from raftlog.identity import NodeRule
-from raftlog.printable import printable
+from raftlog.text import printable
 
 if TYPE_CHECKING:
-    from raftlog.security.certificate_files import PairPaths
-    from raftlog.security.inspection import Inspected
+    from raftlog.node.security.certificate_files import PairPaths
+    from raftlog.node.security.inspection import Inspected
 
 
 def row_of(found: Inspected, rule: NodeRule, now: datetime) -> dict[str, Any]:
@@ -101,9 +101,9 @@ def token(
       raftlog certs token pki --client alice
       raftlog certs token pki --client alice --minutes 5
     """
-    from raftlog.security.authority import CA_CERTIFICATE, check_client_name
-    from raftlog.security.certificate_files import replace_private
-    from raftlog.security.token_issuer import AUDIENCE, ISSUER, JWKS, TokenIssuer
+    from raftlog.node.security.authority import CA_CERTIFICATE, check_client_name
+    from raftlog.node.security.certificate_files import replace_private
+    from raftlog.node.security.token_issuer import AUDIENCE, ISSUER, JWKS, TokenIssuer
 
     check_client_name(client)
     now = datetime.now(UTC)
@@ -164,8 +164,12 @@ def init(
     Examples:
       raftlog certs init pki
     """
-    from raftlog.security.authority import new_authority
-    from raftlog.security.certificate_files import PairPaths, make_private_directory, write_pair
+    from raftlog.node.security.authority import new_authority
+    from raftlog.node.security.certificate_files import (
+        PairPaths,
+        make_private_directory,
+        write_pair,
+    )
 
     issued = new_authority(name, days, datetime.now(UTC))
     make_private_directory(directory)
@@ -214,8 +218,13 @@ def issue(
             if hosts
             else "--node needs --host: at least one name or address at which others reach it"
         )
-    from raftlog.security.authority import CA_CERTIFICATE, Authority, check_client_name, node_name
-    from raftlog.security.certificate_files import PairPaths, write_pair
+    from raftlog.node.security.authority import (
+        CA_CERTIFICATE,
+        Authority,
+        check_client_name,
+        node_name,
+    )
+    from raftlog.node.security.certificate_files import PairPaths, write_pair
 
     now = datetime.now(UTC)
     if node is None:
@@ -274,7 +283,7 @@ def inspect(
       raftlog certs inspect pki/node-1.pem
       raftlog certs inspect node.pem --node-principal-rule 'DNS:node{id}.example' --json
     """
-    from raftlog.security.inspection import Validity, inspect_certificates
+    from raftlog.node.security.inspection import Validity, inspect_certificates
 
     try:
         node_rule = NodeRule.parse(rule)

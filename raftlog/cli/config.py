@@ -11,7 +11,7 @@ import typer
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.options import Json, SetFlags
 from raftlog.cli.output import print_json, print_line, print_table, print_text
-from raftlog.plural import counted
+from raftlog.text import counted
 
 app = typer.Typer(
     help="Explain and check configuration files.", epilog=EPILOG, no_args_is_help=True
@@ -30,7 +30,7 @@ def keys(as_json: Json = False) -> None:
     Each can be given in the file, as an environment variable (RAFTLOG_ and the key in capitals,
     underscores for dots), or with --set KEY=VALUE; the later of these wins.
     """
-    from raftlog.config.reference import reference
+    from raftlog.node.config.reference import reference
 
     rows = reference()
     if as_json:
@@ -63,9 +63,9 @@ def check(
       raftlog config check node1.toml
       raftlog config check node1.toml --set log.level=debug
     """
-    from raftlog.config.load import load_config
-    from raftlog.config.settings import FIELD_OF_KEY, Settings
-    from raftlog.transport.node_transport import check_tls_files
+    from raftlog.node.config.load import load_config
+    from raftlog.node.config.settings import FIELD_OF_KEY, Settings
+    from raftlog.node.transport import check_tls_files
 
     config = load_config(file, flags=flags or [])
     check_tls_files(config)

@@ -17,7 +17,7 @@ from raftlog.cli.output import print_error, print_line, print_note, print_table,
 from raftlog.errors import ConfigError
 from raftlog.metadata import config_keys as keys_of
 from raftlog.metadata.config_keys import ResourceType
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

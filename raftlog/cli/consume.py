@@ -21,8 +21,7 @@ from raftlog.client.consumer import (
     Record,
 )
 from raftlog.metadata.entity_words import text_and_base64
-from raftlog.plural import counted
-from raftlog.printable import printable
+from raftlog.text import counted, printable
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

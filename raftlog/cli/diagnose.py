@@ -331,7 +331,7 @@ def history(
     from raftlog.metadata.history import question
     from raftlog.ops.history import changes_of, changes_of_topic_id
     from raftlog.ops.logs import begins_late, open_log
-    from raftlog.plural import counted
+    from raftlog.text import counted
 
     keys = key or []
     try:
@@ -441,7 +441,7 @@ def bundle_(
     from raftlog.cli.output import print_line
     from raftlog.ops import bundle
     from raftlog.ops.history import timeline_of_cluster
-    from raftlog.plural import counted
+    from raftlog.text import counted
 
     addresses, servers = controllers(bootstrap_controller), _addresses(bootstrap_server)
     period = Period(since, default="1d")

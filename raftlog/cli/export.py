@@ -28,7 +28,7 @@ from raftlog.cli.output import print_error, print_json, print_json_line, print_l
 from raftlog.cli.stopping import StopOnSignal
 from raftlog.errors import ConfigError
 from raftlog.ops.logs import DirectoryLog, RunningLog, begins_late, open_log
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

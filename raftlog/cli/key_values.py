@@ -27,7 +27,7 @@ from raftlog.cli.standard_input import standard_input
 from raftlog.cli.watch import follow
 from raftlog.errors import ConfigError
 from raftlog.outcome import WriteResult
-from raftlog.printable import printable
+from raftlog.text import printable
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

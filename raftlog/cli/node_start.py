@@ -51,7 +51,7 @@ def run_start(start: NodeStart, load: Callable[[], Callable[[], object]]) -> Non
     try:
         from raftlog.cli.nodes import run_node
         from raftlog.cli.reporting import reported
-        from raftlog.observability.logs import setup_logging
+        from raftlog.node.observability.logs import setup_logging
     except ModuleNotFoundError:
         load()()
         return

@@ -10,12 +10,12 @@ from typing import Any
 import uvloop
 
 from raftlog.cli.exits import DAMAGE_REMEDY, Exit, exit_code, remedy_of
-from raftlog.config.load import load_config
-from raftlog.config.node import NodeConfig
-from raftlog.config.sources import PARENT_VARIABLE
 from raftlog.errors import ConfigError, CorruptLogError
-from raftlog.runtime import die_with, tune_memory
-from raftlog.storage.files import UMASK
+from raftlog.node.config.load import load_config
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.config.sources import PARENT_VARIABLE
+from raftlog.node.storage.files import UMASK
+from raftlog.process import die_with, tune_memory
 
 Main = Callable[[NodeConfig], Awaitable[int]]
 
@@ -34,7 +34,7 @@ def run_node(
         raise ConfigError(
             f'process.roles is ["{config.role}"]: run it with `raftlog {config.role} run`'
         )
-    from raftlog.observability.logs import exit_process, setup_logging
+    from raftlog.node.observability.logs import exit_process, setup_logging
 
     bound: dict[str, Any] = {"node_id": config.node_id} if config.node_id >= 0 else {}
     settings = config.settings

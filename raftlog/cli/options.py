@@ -16,7 +16,7 @@ CONTROLLERS, BROKERS = "--bootstrap-controller", "--bootstrap-server"
 def variable(option: str) -> str:
     """The environment variable that stands for an option.
 
-    It is in CLI_VARIABLES of raftlog/config/sources.py, too.
+    It is in CLI_VARIABLES of raftlog/node/config/sources.py, too.
     """
     return "RAFTLOG_" + option.strip("-").upper().replace("-", "_")
 

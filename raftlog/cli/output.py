@@ -14,7 +14,7 @@ from typing import Any
 from raftlog.cli.standard_output import NAME
 from raftlog.cli.table import table_lines, wrapped
 from raftlog.errors import ApiError
-from raftlog.printable import ascii_json, printable, printable_json
+from raftlog.text import ascii_json, printable, printable_json
 
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 

@@ -34,7 +34,7 @@ from raftlog.cli.partition_names import (
 )
 from raftlog.errors import ConfigError
 from raftlog.outcome import WriteResult
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

@@ -24,7 +24,7 @@ from raftlog.client.producer import (
     RecordMetadata,
 )
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

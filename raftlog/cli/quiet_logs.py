@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from raftlog.cli import built_in
-from raftlog.printable import printable
+from raftlog.text import printable
 
 _OF_NODES = {"server", "simulation"}
 """Extras of commands that run parts of a node."""
@@ -27,7 +27,7 @@ def set_up_quiet_logs(command: Sequence[str]) -> None:
     names = (" ".join(command[:words]) for words in (1, 2))
     known = [built_in.BY_NAME[name] for name in names if name in built_in.BY_NAME]
     if (is_command and not known) or any(_OF_NODES & {*one.extras} for one in known):
-        from raftlog.observability.logs import setup_logging
+        from raftlog.node.observability.logs import setup_logging
 
         setup_logging("error", "console")
         return

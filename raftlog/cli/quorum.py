@@ -21,7 +21,7 @@ from raftlog.cli.options import (
 )
 from raftlog.cli.output import known, print_error, print_json, print_line, print_table, print_text
 from raftlog.errors import ConfigError
-from raftlog.words import nodes as nodes_in_words
+from raftlog.text import nodes as nodes_in_words
 
 if TYPE_CHECKING:
     from raftlog.ops.evidence import AskedNode, QuorumAnswer, Replica, Survey
@@ -429,8 +429,8 @@ def _say(text: str, document: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _of_configuration(config: Any, flags: list[str] | None) -> tuple[int, str, str]:
-    from raftlog.config.load import load_config
-    from raftlog.storage.directory import read_identity
+    from raftlog.node.config.load import load_config
+    from raftlog.node.storage.directory import read_identity
 
     loaded = load_config(config, flags=flags or [])
     if loaded.controller is None:

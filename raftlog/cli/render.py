@@ -11,9 +11,7 @@ from raftlog.batch import RecordData
 from raftlog.cli.table import columns_of
 from raftlog.metadata.entity_words import RESOURCE_TYPES
 from raftlog.metadata.records import RecordType, UnknownRecordError, parse
-from raftlog.plural import counted
-from raftlog.printable import printable
-from raftlog.words import moment
+from raftlog.text import counted, moment, printable
 
 LEAST_SHOWN = 6
 """Columns of a shortened value; with less room it is not begun."""

@@ -28,21 +28,21 @@ from raftlog.cli.options import (
     Timeout,
 )
 from raftlog.cli.output import print_error, print_json, print_line, print_table, print_text
-from raftlog.config.fields import parse_voter
-from raftlog.config.load import load_config
-from raftlog.config.node import NodeConfig
-from raftlog.config.sources import environment_configures
+from raftlog.endpoint import Voter
 from raftlog.errors import ConfigError
+from raftlog.identity import parse_super_users
 from raftlog.metadata.versions import LATEST_METADATA_VERSION, MIN_METADATA_VERSION
-from raftlog.principals import parse_super_users
-from raftlog.storage.files import Bootstrap
-from raftlog.voter import Voter
+from raftlog.node.config.fields import parse_voter
+from raftlog.node.config.load import load_config
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.config.sources import environment_configures
+from raftlog.node.storage.files import Bootstrap
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient
+    from raftlog.node.recovery.restore import Restored
+    from raftlog.node.recovery.unsafe_recovery import Survivor
     from raftlog.ops.backup import BackupSummary
-    from raftlog.recovery.restore import Restored
-    from raftlog.recovery.unsafe_recovery import Survivor
 
 
 app = typer.Typer(
@@ -146,8 +146,8 @@ def format_(
       raftlog storage format --cluster-id ID --node-id 1 --directory /var/lib/raftlog
       raftlog storage format --cluster-id ID --without-node-id --directory /var/lib/raftlog
     """
-    from raftlog.storage.api import NO_NODE_ID, NodeIdentity
-    from raftlog.storage.directory import format_storage
+    from raftlog.node.storage.api import NO_NODE_ID, NodeIdentity
+    from raftlog.node.storage.directory import format_storage
 
     wanted = NO_NODE_ID if without_node_id and node_id is None else node_id
     if without_node_id and node_id is not None:
@@ -155,8 +155,8 @@ def format_(
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, wanted)
     loaded = None
     if directory is None:
-        from raftlog.config.load import load_config
-        from raftlog.transport.node_transport import check_tls_files
+        from raftlog.node.config.load import load_config
+        from raftlog.node.transport import check_tls_files
 
         loaded = load_config(config, flags=flags or [])
         check_tls_files(loaded)
@@ -199,9 +199,9 @@ def info(
       raftlog storage info -d /var/lib/raftlog
       raftlog storage info -c node1.toml --json
     """
+    from raftlog.node.storage.files import damaged_copies
+    from raftlog.node.storage.reader import open_read_only
     from raftlog.ops.logs import say_left_out
-    from raftlog.storage.files import damaged_copies
-    from raftlog.storage.reader import open_read_only
 
     where = _directory_asked(config, flags or [], directory)
     with open_read_only(where) as log:
@@ -229,11 +229,11 @@ def info(
 def _directory_asked(config: Path | None, flags: list[str], directory: Path | None) -> Path:
     if directory is not None:
         return directory
-    from raftlog.config.sources import environment_configures
+    from raftlog.node.config.sources import environment_configures
 
     if config is None and not flags and not environment_configures():
         raise ConfigError("give --directory DIR, --config FILE or variables RAFTLOG_...")
-    from raftlog.config.load import load_config
+    from raftlog.node.config.load import load_config
 
     return load_config(config, flags=flags).directory
 
@@ -422,7 +422,7 @@ def recover(
     """
     import structlog
 
-    from raftlog.recovery.unsafe_recovery import examine, recover_unsafely
+    from raftlog.node.recovery.unsafe_recovery import examine, recover_unsafely
 
     if endpoint:
         _check_endpoint(endpoint)
@@ -545,14 +545,14 @@ def restore_(
       raftlog storage restore --snapshot metadata.checkpoint -c node1.toml
       raftlog storage restore --snapshot metadata.checkpoint --cluster-id NEW --node-id 1 /var/lib/raftlog
     """  # noqa: E501
-    from raftlog.recovery.restore import restore
+    from raftlog.node.recovery.restore import restore
 
     where, cluster, node = identity_asked(config, flags or [], directory, cluster_id, node_id)
     if node < 0:
         raise ConfigError("a backup is restored for a controller, which has a node.id")
     loaded = None
     if config is not None or flags:
-        from raftlog.config.load import load_config
+        from raftlog.node.config.load import load_config
 
         loaded = load_config(config, flags=flags or [])
     directory_id, bootstrap = beginning(

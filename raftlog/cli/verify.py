@@ -11,7 +11,7 @@ import typer
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapController, Json, Timeout, controllers
 from raftlog.cli.output import print_error, print_json, print_line, print_table
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from raftlog.segments.files import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def version_text(*, as_json: bool) -> str:
     """The build, and what it runs on."""
-    from raftlog.build import build_text, commit_text
+    from raftlog.process import build_text, commit_text
 
     if not as_json:
         return f"raftlog {build_text()}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ApiError, ErrorCode, TlsError
-from raftlog.words import named
+from raftlog.text import named
 
 if TYPE_CHECKING:
     from raftlog.client.options import Options

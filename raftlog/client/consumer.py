@@ -20,15 +20,15 @@ from google.protobuf.message import DecodeError
 from typing_extensions import override
 
 from raftlog import batch
+from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.client.arguments import checked
 from raftlog.client.endpoints import Endpoints, with_reasons
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, TopicView, no_partition
 from raftlog.client.requests import item_error, pause_after, require_success
 from raftlog.client.streams import AsyncStream
 from raftlog.client.values import OFFSET_MAX
-from raftlog.deadline_timer import DeadlineTimer
+from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode, RaftlogError
-from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from raftlog.errors import ConfigError
 from raftlog.limits.hosts import endpoints_error
+from raftlog.text import named
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.links import Backoff
-from raftlog.words import named
 
 
 def with_reasons(failures: Mapping[str, str]) -> str:

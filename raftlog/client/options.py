@@ -13,7 +13,7 @@ from raftlog.client.values import AcksLike, ReadModeLike
 from raftlog.client.wire import acks_to_wire, mode_to_wire
 from raftlog.endpoint import parse_endpoint
 from raftlog.errors import ConfigError
-from raftlog.principals import os_user
+from raftlog.identity import os_user
 from raftlog.transport.grpc_transport import NoTokenError, TokenSource, token_file
 from raftlog.transport.tls import ClientTls, TlsConfig, TlsTrust
 

@@ -20,12 +20,12 @@ from typing import Any
 import xxhash
 
 from raftlog import tracing
+from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS, PRODUCE_MAX_RECORDS
 from raftlog.client.endpoints import Endpoints
 from raftlog.client.leaders import STALE_LEADER, Leaders, PartitionKey, no_partition
 from raftlog.client.requests import item_error, pause_after, require_success
-from raftlog.deadline_timer import DeadlineTimer
+from raftlog.clock import DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS, PRODUCE_MAX_RECORDS
 from raftlog.transport.api import Transport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2

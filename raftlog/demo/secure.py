@@ -19,7 +19,7 @@ from raftlog.metadata.acls import (
     PatternType,
     Resource,
 )
-from raftlog.security.permissions import topic
+from raftlog.node.security.permissions import topic
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from google.protobuf.message import Message
 
+from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS, MESSAGE_MAX_BYTES
 from raftlog.limits.rules import (
     ENDPOINT,
     HOST,
@@ -28,7 +29,6 @@ from raftlog.limits.rules import (
     Text,
     name,
 )
-from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS, MESSAGE_MAX_BYTES
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.common.v1 import common_pb2 as common
 from raftlog.wire.controller.v1 import controller_pb2 as controller

@@ -23,8 +23,12 @@ class Authority:
 
     def make(self) -> None:
         """Create the authority, and certificates for the administrator and for another user."""
-        from raftlog.security.authority import new_authority
-        from raftlog.security.certificate_files import PairPaths, make_private_directory, write_pair
+        from raftlog.node.security.authority import new_authority
+        from raftlog.node.security.certificate_files import (
+            PairPaths,
+            make_private_directory,
+            write_pair,
+        )
 
         issued = new_authority("raftlog local", _DAYS, datetime.now(UTC))
         make_private_directory(self._directory)
@@ -71,8 +75,8 @@ class Authority:
         }
 
     def _issue(self, name: str, node_id: int | None = None) -> None:
-        from raftlog.security import authority
-        from raftlog.security.certificate_files import PairPaths, write_pair
+        from raftlog.node.security import authority
+        from raftlog.node.security.certificate_files import PairPaths, write_pair
 
         loaded, now = authority.Authority.load(self._directory), datetime.now(UTC)
         if node_id is None:

@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from raftlog.cli.exits import Exit, FailedError
-from raftlog.config.sources import (
+from raftlog.errors import ConfigError
+from raftlog.local.processes import Daemons
+from raftlog.node.config.sources import (
     CUTS_VARIABLE,
     LOCAL_DIRECTORY,
     PARENT_VARIABLE,
     PROCESS_VARIABLES,
 )
-from raftlog.errors import ConfigError
-from raftlog.local.processes import Daemons
 
 if TYPE_CHECKING:
     from raftlog.client.quorum_queries import Quorum
@@ -455,9 +455,9 @@ class LocalCluster:
         return free_ports(count)
 
     def _prepare(self, node: Node) -> None:
-        from raftlog.config.load import load_config
-        from raftlog.storage.api import NodeIdentity
-        from raftlog.storage.directory import format_storage
+        from raftlog.node.config.load import load_config
+        from raftlog.node.storage.api import NodeIdentity
+        from raftlog.node.storage.directory import format_storage
 
         voters = [f"{one.node_id}@{one.endpoint}" for one in self.controllers]
         values: dict[str, Any] = {

@@ -17,10 +17,10 @@ import typer
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import Json
 from raftlog.cli.output import print_json, print_line, print_table
-from raftlog.config.sources import LOCAL_DIRECTORY
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster, Node
-from raftlog.plural import counted
+from raftlog.node.config.sources import LOCAL_DIRECTORY
+from raftlog.text import counted
 
 CONTROLLERS, BROKERS = 3, 3
 """How many a new cluster has by default."""

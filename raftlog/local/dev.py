@@ -25,7 +25,7 @@ from raftlog.cli.endings import INTERRUPTED
 from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.interrupts import TerminationError, raise_at_sigterm
 from raftlog.errors import ConfigError
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from raftlog.local.cluster import LocalCluster

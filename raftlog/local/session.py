@@ -23,7 +23,7 @@ from raftlog.local.authority import ADMINISTRATOR, SOMEBODY, Authority
 from raftlog.local.cluster import LocalCluster, Node, own_environment
 from raftlog.local.load import WRITERS, Load
 from raftlog.outcome import WriteResult
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

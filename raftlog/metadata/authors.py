@@ -6,7 +6,7 @@ system names no authors at all; the controller is then not named in their place.
 
 from __future__ import annotations
 
-from raftlog.principals import ANONYMOUS_PRINCIPAL
+from raftlog.identity import ANONYMOUS_PRINCIPAL
 
 
 def author(principal: str, client_id: int = 0) -> str:

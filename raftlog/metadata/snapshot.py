@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from raftlog import batch
+from raftlog.endpoint import Voter
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import acl_fold, flat_map
 from raftlog.metadata.acls import AccessControlEntry
@@ -55,7 +56,6 @@ from raftlog.metadata.snapshot_file import (
     encode_header,
 )
 from raftlog.metadata.versions import metadata_version
-from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 BATCH_BYTES = 16 << 10

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raftlog import batch
+from raftlog.endpoint import Voter, VotersAt
 from raftlog.metadata.records import RecordType, parse
-from raftlog.voter import Voter, VotersAt
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raftlog.client.log_reader import LogReader, Progress, committed_state
-from raftlog.durable import fsync_directory
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
+from raftlog.files import fsync_directory
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader

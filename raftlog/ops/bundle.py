@@ -27,14 +27,14 @@ from typing import Any
 
 import msgspec
 
-from raftlog.build import build_text
 from raftlog.client.options import security_of_environment
 from raftlog.errors import ConfigError
-from raftlog.observability.journal import NodeEvent
+from raftlog.node.observability.journal import NodeEvent
 from raftlog.ops import doctor, story
 from raftlog.ops.collector import Collector, Diagnosis, nodes_of
 from raftlog.ops.evidence import LogPeriod, NodeEvents, Survey, Timeline
 from raftlog.ops.history import Period
+from raftlog.process import build_text
 
 FORMAT = 2
 MEMBER_MAX_BYTES, BUNDLE_MAX_BYTES, MEMBERS_MAX = 64 << 20, 512 << 20, 10_000

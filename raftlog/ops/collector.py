@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from raftlog.client.options import ClientSecurity
 from raftlog.client.quorum_queries import DESCRIBE_QUORUM, Call, Called, call_all
 from raftlog.endpoint import endpoint_on, parse_endpoint
-from raftlog.observability.journal import NodeEvent, typed_details
+from raftlog.node.observability.journal import NodeEvent, typed_details
 from raftlog.ops.evidence import (
     AskedNode,
     BrokersAnswer,

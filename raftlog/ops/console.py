@@ -16,15 +16,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from raftlog.bounds import Shares
 from raftlog.client.options import ClientSecurity
-from raftlog.config.node import NodeConfig
 from raftlog.errors import ConfigError
-from raftlog.key_file import exposed
+from raftlog.files import exposed
 from raftlog.logger import get_logger
 from raftlog.metadata.image import Image
-from raftlog.observability.http_bounds import PEER, HttpPeer
-from raftlog.shares import Shares
-from raftlog.transport.node_transport import peer_tls
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.observability.http_bounds import PEER, HttpPeer
+from raftlog.node.transport import peer_tls
 
 MIN_TOKEN_CHARS = 16
 _BEARER = "Bearer "

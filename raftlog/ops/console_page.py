@@ -29,8 +29,7 @@ from raftlog.ops.doctor import document as of_doctor
 from raftlog.ops.evidence import BrokerState, Survey, Timeline
 from raftlog.ops.story import Story, tell
 from raftlog.ops.story_lines import ALONE_MAX, TOGETHER_MS, Line, Weight, groups, took
-from raftlog.plural import counted
-from raftlog.printable import printable
+from raftlog.text import counted, printable
 
 MAX_NODES = 100
 MAX_BROKERS = 200

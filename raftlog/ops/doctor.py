@@ -16,13 +16,11 @@ from typing import Any
 import msgspec
 
 from raftlog.client.wire import known
-from raftlog.config.sources import LOCAL_DIRECTORY
+from raftlog.node.config.sources import LOCAL_DIRECTORY
 from raftlog.ops import node_findings, quorum_findings
 from raftlog.ops.evidence import AskedNode, BrokerState, QuorumAnswer, Survey
 from raftlog.ops.quorum_findings import Finding, Severity
-from raftlog.plural import counted
-from raftlog.printable import printable
-from raftlog.words import named
+from raftlog.text import counted, named, printable
 
 MOST_FINDINGS = 12
 _COLUMNS = ("NODE", "ENDPOINT", "STATE", "EPOCH", "LOG END", "LAG", "REACHES")

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from raftlog.metadata.changes import Changed
-from raftlog.observability.journal import Kind, NodeEvent
+from raftlog.node.observability.journal import Kind, NodeEvent
 from raftlog.transport.probe import NOTHING, TlsSeen, TlsTrouble
 
 

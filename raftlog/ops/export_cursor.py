@@ -13,8 +13,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from raftlog.errors import ApiError, ConfigError
+from raftlog.identity import os_user
 from raftlog.ops.logs import LogSource, RunningLog, warn
-from raftlog.principals import os_user
 from raftlog.segments.cursor import Cursor, CursorKeeper
 from raftlog.segments.errors import ExportError
 from raftlog.segments.files import LocalPlace, Place

@@ -19,7 +19,7 @@ from raftlog.metadata.differences import field_changes, raw, words
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.history import Question
 from raftlog.metadata.kafka_ids import id_field, parse_topic_id, with_kafka_id
-from raftlog.observability.journal import read_journal
+from raftlog.node.observability.journal import read_journal
 from raftlog.ops.collector import LOOK_S, Collector, nodes_of
 from raftlog.ops.evidence import LogPeriod, NodeEvents, Survey, Timeline
 from raftlog.ops.logs import LogSource, begins_late, chunks, open_log, require_node
@@ -231,7 +231,7 @@ class StoppedNodes:
 
 def _journal_of(directory: Path, role: str) -> NodeEvents:
     # Only here: clients have no storage.
-    from raftlog.storage.directory import read_identity
+    from raftlog.node.storage.directory import read_identity
 
     node_id = read_identity(directory).node_id
     name = f"{role}-{node_id}"

@@ -20,11 +20,11 @@ from raftlog.metadata.log_hash import DIGEST_BYTES
 from raftlog.metadata.records import RecordType, parse
 from raftlog.metadata.snapshot import SnapshotLoader
 from raftlog.metadata.snapshot_file import Footer, SnapshotId, SnapshotVerifier
-from raftlog.printable import printable
+from raftlog.node.storage.directory import META_FILE
 from raftlog.segments.files import open_place
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, StateHash, read_manifest
 from raftlog.segments.raw import read_segment
-from raftlog.storage.directory import META_FILE
+from raftlog.text import printable
 from raftlog.transport.api import Transport
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from raftlog.client.controller_client import ControllerClient
     from raftlog.client.log_reader import LogInfo, LogReader
+    from raftlog.node.storage.reader import LogReader as DirectoryReader
     from raftlog.ops.evidence import Survey
-    from raftlog.storage.reader import LogReader as DirectoryReader
     from raftlog.wire.controller.v1.controller_pb2 import ControllerResponse
 
 
@@ -111,7 +111,7 @@ def open_log(
     if directory is not None and export is not None:
         raise ConfigError("give either --directory or --export, not both")
     if directory is not None:
-        from raftlog.storage.reader import open_read_only
+        from raftlog.node.storage.reader import open_read_only
 
         require_node(directory)
         with open_read_only(directory) as log:

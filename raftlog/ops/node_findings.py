@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median_low
 
-from raftlog.config.settings import Settings
 from raftlog.metadata.causes import Cause
+from raftlog.node.config.settings import Settings
 from raftlog.ops.evidence import AskedNode, Broker, BrokerState, NodeReport, Survey
 from raftlog.ops.quorum_findings import Finding, Severity, degraded, down, notice
-from raftlog.plural import counted
+from raftlog.text import brokers, counted, named, nodes, span
 from raftlog.transport.probe import TlsTrouble
-from raftlog.words import brokers, named, nodes, span
 
 CLOCKS_MS = 1_000
 """Difference of two clocks that is worth a finding: ten times the time of an answer."""

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from raftlog.build import build_text
-from raftlog.config.node import NodeConfig
 from raftlog.errors import ApiError
 from raftlog.logger import get_logger
-from raftlog.observability.journal import Kind, NodeJournal
-from raftlog.observability.log_level import LogLevel
-from raftlog.observability.logs import set_level
-from raftlog.observability.node_rpc import NodeFacts, NodeRpc
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.observability.journal import Kind, NodeJournal
+from raftlog.node.observability.log_level import LogLevel
+from raftlog.node.observability.logs import set_level
+from raftlog.node.observability.node_rpc import NodeFacts, NodeRpc
+from raftlog.node.security.guard import Authentication, Duties
+from raftlog.node.security.single_calls import check_call, tell_change
+from raftlog.process import build_text
 from raftlog.quorum.config import Voter
-from raftlog.security.guard import Authentication, Duties
-from raftlog.security.single_calls import check_call, tell_change
 from raftlog.transport.certificates import first_end
 from raftlog.transport.unary import Caller, UnaryLink
 from raftlog.wire.node.v1 import node_pb2

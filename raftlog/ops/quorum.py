@@ -9,7 +9,7 @@ from typing import Any
 from raftlog.client.admission import require_listener
 from raftlog.client.controller_client import ControllerClient
 from raftlog.client.options import security_of_environment
-from raftlog.principals import os_user
+from raftlog.identity import os_user
 from raftlog.transport.grpc_transport import GrpcTransport
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from raftlog.ops.evidence import AskedNode, QuorumAnswer, Reach, Replica, Survey
-from raftlog.words import clock, named, nodes, span
+from raftlog.text import clock, named, nodes, span
 
 
 class Severity(IntEnum):

@@ -11,8 +11,7 @@ from raftlog.ops.doctor import paragraph, screen_width, verdict
 from raftlog.ops.evidence import Timeline
 from raftlog.ops.quorum_findings import Finding
 from raftlog.ops.story_lines import RULES, Line, Weight, took
-from raftlog.plural import counted
-from raftlog.words import moment
+from raftlog.text import counted, moment
 
 BEFORE_MS = 10 * 60 * 1000
 """Time before the first trouble in which a change may have caused it."""

@@ -14,10 +14,10 @@ from raftlog.metadata.authors import author
 from raftlog.metadata.causes import PLANNED
 from raftlog.metadata.changes import Changed
 from raftlog.metadata.differences import field_changes, raw, words
-from raftlog.observability.journal import Kind, NodeEvent
+from raftlog.node.observability.journal import Kind, NodeEvent
 from raftlog.ops.evidence import Timeline, decoded
-from raftlog.plural import counted
-from raftlog.words import brokers as broker_list
+from raftlog.text import brokers as broker_list
+from raftlog.text import counted
 
 
 class Weight(IntEnum):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.quorum.events import ResponseReceived
 from raftlog.quorum.messages import process_response
 from raftlog.quorum.node import MIN_BACKOFF_S, Node, Role

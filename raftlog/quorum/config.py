@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.voter import Voter
+from raftlog.endpoint import Voter
 
 __all__ = ["QuorumConfig", "Voter"]
 

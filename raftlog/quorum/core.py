@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from raftlog.endpoint import Voter
 from raftlog.metadata.log_generation import Lineage
+from raftlog.node.storage.api import RecoveredLog
 from raftlog.quorum import messages
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.election_state import Heard
@@ -40,8 +42,6 @@ from raftlog.quorum.invariants import Invariants
 from raftlog.quorum.leader import Leader, ReplicaProgress
 from raftlog.quorum.node import Node
 from raftlog.quorum.transitions import RaftNode
-from raftlog.storage.api import RecoveredLog
-from raftlog.voter import Voter
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -1,7 +1,7 @@
 """What goes into the quorum's state machine and what comes out of it.
 
-Theory of operation: the shell (``raftlog.replica``) calls ``step(event, now)`` and carries out the
-effects **in order**. Two rules carry the safety of it all:
+Theory of operation: the shell (``raftlog.node.replica``) calls ``step(event, now)`` and carries
+out the effects **in order**. Two rules carry the safety of it all:
 
 * *persist before send*: every Send, SendFetch, SendFetchSnapshot, Reply, ReplyFetch and
   ReplySnapshot that follows a PersistVote waits until the vote is durable (and the shell has
@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
+from raftlog.endpoint import Voter, VotersAt
 from raftlog.metadata.log_generation import GenerationAt
-from raftlog.storage.api import SnapshotId, VoteState
-from raftlog.voter import Voter, VotersAt
+from raftlog.node.storage.api import SnapshotId, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum.admission import MAX_OFFSET, Refusal
 from raftlog.quorum.events import (
     Append,
@@ -19,7 +20,6 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.node import Node
 from raftlog.quorum.voters import VoterSet
-from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MIN_PART_BYTES = 64 << 10

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 from typing_extensions import override
 
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.quorum.election_state import Heard
 from raftlog.quorum.events import ResponseReceived
 from raftlog.quorum.fetcher import FETCHED, Fetcher, Verdict

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 from typing_extensions import override
 
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum.admission import Refusal
 from raftlog.quorum.election_state import Heard
 from raftlog.quorum.events import (
@@ -28,7 +29,6 @@ from raftlog.quorum.events import (
 from raftlog.quorum.messages import process_response
 from raftlog.quorum.node import Node, Role
 from raftlog.quorum.voters import VoterSet
-from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

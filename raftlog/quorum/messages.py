@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum.admission import (
     MAX_EPOCH,
     MAX_OFFSET,
@@ -22,7 +23,6 @@ from raftlog.quorum.admission import (
 )
 from raftlog.quorum.events import Reply, ReplySnapshot
 from raftlog.quorum.node import Node
-from raftlog.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
+from raftlog.endpoint import VotersAt
 from raftlog.errors import ConfigError, ErrorCode
 from raftlog.metadata.log_generation import NO_GENERATION
+from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.quorum.admission import EpochAllowance, Refusal
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.election_state import NEVER_HEARD, CampaignReason, ElectionHints
@@ -43,8 +45,6 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.log_state import LogState
 from raftlog.quorum.voters import VoterHistory, VoterSet
-from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
-from raftlog.voter import VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 ControlRequest = pb.VoteRequest | pb.BeginQuorumEpochRequest | pb.EndQuorumEpochRequest

@@ -46,6 +46,7 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode, FatalError
+from raftlog.node.storage.api import RecoveredLog, VoteState
 from raftlog.quorum.admission import MAX_EPOCH, Refusal
 from raftlog.quorum.campaign import Candidate, Prospective
 from raftlog.quorum.config import QuorumConfig
@@ -54,7 +55,6 @@ from raftlog.quorum.events import PersistVote
 from raftlog.quorum.follower import Follower, Observer, Resigned, Unattached
 from raftlog.quorum.leader import Leader
 from raftlog.quorum.node import Node, Role
-from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 SAME, HIGHER = "same epoch", "higher epoch"

@@ -6,10 +6,10 @@ Why: docs/decisions/005-voters-in-the-log.md
 
 from __future__ import annotations
 
+from raftlog.endpoint import VotersAt
 from raftlog.errors import ConfigError
+from raftlog.node.storage.api import RecoveredLog
 from raftlog.quorum.config import Voter
-from raftlog.storage.api import RecoveredLog
-from raftlog.voter import VotersAt
 
 
 class VoterSet:

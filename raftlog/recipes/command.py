@@ -15,7 +15,7 @@ from raftlog.cli.descendants import adopt_orphans, descendants
 from raftlog.cli.exits import EPILOG, Exit, FailedError
 from raftlog.cli.options import DEFAULT_TIMEOUT_S, BootstrapServer, Timeout
 from raftlog.cli.output import print_error, print_line
-from raftlog.words import listed
+from raftlog.text import listed
 
 if TYPE_CHECKING:
     from raftlog.client.async_client import AsyncClient

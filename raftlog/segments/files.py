@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from raftlog.durable import fsync_directory, make_directories
 from raftlog.errors import is_disk_error
+from raftlog.files import fsync_directory, make_directories
 from raftlog.segments.errors import ExportDiskError, ExportError
 
 TEMP_PREFIX = ".tmp-"

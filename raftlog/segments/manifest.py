@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from raftlog.quorum_time import MAX_MS
+from raftlog.clock import MAX_MS
 from raftlog.segments import files
 from raftlog.segments.errors import (
     CorruptExportError,

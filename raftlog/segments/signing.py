@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raftlog.errors import ConfigError
-from raftlog.key_file import exposed
+from raftlog.files import exposed
 from raftlog.segments.manifest import ED25519, Signature
 
 if TYPE_CHECKING:

@@ -19,9 +19,15 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from raftlog.access import TOKEN_MAX_CHARS, Access, Admitted, Proved, TokenRefusedError
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.identity import PeerIdentity
+from raftlog.identity import (
+    TOKEN_MAX_CHARS,
+    Access,
+    Admitted,
+    PeerIdentity,
+    Proved,
+    TokenRefusedError,
+)
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import UNARY, Bounds, Complaint, Complaints
 from raftlog.transport.certificates import identity_of

@@ -17,10 +17,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from raftlog.access import CERTIFICATES_ALONE, Access
+from raftlog.bounds import TransportLimits
 from raftlog.errors import RaftlogError
-from raftlog.identity import PeerIdentity
-from raftlog.resource_limits import TransportLimits
+from raftlog.identity import CERTIFICATES_ALONE, Access, PeerIdentity
 
 __all__ = [
     "WATCHES",
@@ -72,7 +71,7 @@ class Link(Protocol):
     @property
     def peer(self) -> str:
         """The other side's address with its port: it names the connection, in logs and wherever
-        connections share something fairly (``raftlog.shares``).
+        connections share something fairly (``raftlog.bounds``).
         """
 
     @property

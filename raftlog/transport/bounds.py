@@ -40,11 +40,10 @@ from enum import StrEnum
 from time import thread_time
 from typing import Protocol
 
+from raftlog.bounds import ITEMS_A_SLICE, RETRY_AFTER_MS, STREAM_WINDOW_BYTES, Shares
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import PeerIdentity
 from raftlog.logger import get_logger
-from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS, STREAM_WINDOW_BYTES
-from raftlog.shares import Shares
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.turns import Newcomers, Turns
 

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
+from raftlog.bounds import ENVELOPE_MAX_ITEMS
 from raftlog.config_writes import codec
 from raftlog.config_writes.messages import KIND, ConfigReplies, ConfigWrite, Framed
 from raftlog.config_writes.twin import varint_at
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
+from raftlog.bounds import ENVELOPE_MAX_ITEMS, ITEM_MEMORY_BYTES, ITEMS_A_SLICE
 from raftlog.errors import ApiError
-from raftlog.resource_limits import ENVELOPE_MAX_ITEMS, ITEM_MEMORY_BYTES, ITEMS_A_SLICE
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import RESPONSE_SHIFT, Bounds, Complaint, OpenCall
 from raftlog.transport.conversations import WIRES, MalformedMessageError, TooManyItemsError

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from raftlog.access import CERTIFICATES_ALONE, Access, Admitted, TokenCheck
+from raftlog.bounds import MAX_CALLS_NOT_BEGUN, STREAM_WINDOW_BYTES, UNARY_MAX_BYTES
 from raftlog.errors import ApiError, ConfigError
-from raftlog.resource_limits import MAX_CALLS_NOT_BEGUN, STREAM_WINDOW_BYTES, UNARY_MAX_BYTES
+from raftlog.identity import CERTIFICATES_ALONE, Access, Admitted, TokenCheck
 from raftlog.transport.admission import METADATA_MAX_BYTES, Admission, ExpiryTimer, admit
 from raftlog.transport.api import Acceptor, Conversation, TransportLimits
 from raftlog.transport.bounds import Bounds, Complaint

@@ -17,8 +17,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from raftlog.access import TOKEN_MAX_CHARS
 from raftlog.errors import ApiError, ConfigError, ErrorCode, OtherServerError, RaftlogError
+from raftlog.identity import TOKEN_MAX_CHARS
 from raftlog.transport.api import Conversation, Dialer, DialHandler, Probe, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_link import GrpcLink, failure_text, status_text

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
+from raftlog.bounds import Shares
 from raftlog.errors import ConfigError
 from raftlog.logger import get_logger
-from raftlog.shares import Shares
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import Bounds, Complaint, host_of
 

@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from raftlog.deadline import NEVER
-from raftlog.deadline_timer import DeadlineTimer
+from raftlog.clock import NEVER, DeadlineTimer
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
 

@@ -16,7 +16,7 @@ import grpc
 
 from raftlog.endpoint import parse_endpoints
 from raftlog.errors import ConfigError
-from raftlog.key_file import exposed
+from raftlog.files import exposed
 from raftlog.logger import get_logger
 from raftlog.transport.certificates import (
     Reread,

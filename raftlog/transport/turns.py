@@ -14,7 +14,7 @@ import asyncio
 import math
 from time import perf_counter, thread_time
 
-from raftlog.shares import FairQueue
+from raftlog.bounds import FairQueue
 
 PAUSE_MAX_S = 1.0
 MEETING_S = 0.001

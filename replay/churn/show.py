@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from raftlog.metadata.authors import author
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.churn.model import ChurnResult
 from replay.entities import config_key
 from replay.kernels.histogram import HOW_COARSE, HOW_EXACT

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from raftlog.errors import RaftlogError
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.app import JSON
 from replay.errors import EXIT_INPUT
 from replay.generate.profile import SKEWS, Profile

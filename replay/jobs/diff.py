@@ -16,7 +16,7 @@ from rich.table import Table
 
 from raftlog.metadata.authors import author, why_nobody
 from raftlog.metadata.differences import FieldChange, field_changes, raw, words
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.asked import ask
 from replay.beginning import Began, began, begin_offset
 from replay.errors import ReplayError

@@ -12,7 +12,7 @@ from pyspark.sql import Row, SparkSession
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.errors import ReplayError
 from replay.opened import Export, require_whole_history
 from replay.request import JobRequest

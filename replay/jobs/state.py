@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from raftlog.metadata.acl_words import in_words
 from raftlog.metadata.differences import brief
 from raftlog.metadata.entities import format_hash
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.asked import ask
 from replay.beginning import Began, began
 from replay.local import fold as local

@@ -29,7 +29,6 @@ import msgspec
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.plural import counted
 from raftlog.segments.files import open_place
 from raftlog.segments.log_hashes import vouched
 from raftlog.segments.manifest import RAW, Checkpoint, Segment, StateHash
@@ -46,6 +45,7 @@ from raftlog.segments.verify import (
     plan_slices,
     silent_columns,
 )
+from raftlog.text import counted
 from replay.jobs.state import Point
 from replay.local import fold as local
 from replay.local.pool import Pool

@@ -15,8 +15,8 @@ from pyspark.sql import functions as sf
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.plural import counted
 from raftlog.segments.manifest import Manifest
+from raftlog.text import counted
 from replay.audit.profiles import choose
 from replay.errors import ReplayError
 from replay.jobs.sql import plain

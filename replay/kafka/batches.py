@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from raftlog.quorum_time import MAX_MS
+from raftlog.clock import MAX_MS
 from replay.kafka.errors import KafkaLogError, MalformedRecordError
 from replay.kafka.primitives import Reader
 

@@ -14,7 +14,7 @@ from raftlog.metadata.entity_words import to_json
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.imported import PARTITION_DETAIL
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.entities import entities
 from replay.kafka.batches import batches, require_time
 from replay.kafka.conversion import Conversion, Converted, StateHeader, decoded

@@ -13,7 +13,7 @@ from raftlog.cli.exits import EPILOG, Exit
 from raftlog.cli.options import Checkpoints, Json, Sign
 from raftlog.cli.output import print_error, print_json, print_json_line, print_line
 from raftlog.cli.stopping import StopOnSignal
-from raftlog.plural import counted
+from raftlog.text import counted
 
 if TYPE_CHECKING:
     from replay.kafka.importing import Imported, Importer

@@ -1,6 +1,6 @@
 """Access control entries over time: where the verdict on a question turns.
 
-As :class:`raftlog.security.authorizer.Authorizer` has it: a DENY that matches decides, else an
+As :class:`raftlog.node.security.authorizer.Authorizer` has it: a DENY that matches decides, else an
 ALLOW. Hosts are not in the log; a right from some host counts as one.
 """
 

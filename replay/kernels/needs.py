@@ -1,5 +1,5 @@
-"""What the records of clients' requests need, by :mod:`raftlog.security.permissions`: the audit's
-side of that table.
+"""The rights that records of clients' requests need, by :mod:`raftlog.node.security.permissions`:
+the audit's side of that table.
 
 Keys that are deleted in the batch that ends their lease go with it: who has the lease may end it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.kernels.histogram import HOW_EXACT
 from replay.lag import holders
 from replay.lag.model import LaoPoint, LaoResult, LaoStall

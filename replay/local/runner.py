@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from raftlog.errors import RaftlogError
-from raftlog.printable import printable
+from raftlog.text import printable
 from replay.beginning import BEGIN_IN_BETWEEN, begun
 from replay.errors import ReplayError, exit_code
 from replay.local.audit import check_files

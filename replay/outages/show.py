@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Column, Table
 
-from raftlog.plural import counted
+from raftlog.text import counted
 from replay.outages.model import AvailabilityResult
 from replay.request import format_moment, format_time
 from replay.text import between, duration, more, percent

@@ -13,7 +13,7 @@ import plotly.offline
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from raftlog.printable import printable
+from raftlog.text import printable
 from replay.entities import config_key
 from replay.errors import ReplayError
 from replay.kernels.histogram import HOW_COARSE, HOW_EXACT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 
-from raftlog.printable import printable
-from raftlog.words import moment as utc_moment
+from raftlog.text import moment as utc_moment
+from raftlog.text import printable
 
 _DAY_MS = 86_400_000
 

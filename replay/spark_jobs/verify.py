@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 from pyspark.sql import SparkSession
 
 from raftlog.metadata.entities import format_hash
-from raftlog.plural import counted
 from raftlog.segments.manifest import Checkpoint
 from raftlog.segments.range_checks import Fault
+from raftlog.text import counted
 from replay.jobs.state import Point
 from replay.jobs.verify import SLICES_PER_WORKER, Engine, Fold, VerifyResult, verify
 from replay.opened import Export

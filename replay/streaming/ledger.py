@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from raftlog.durable import make_directories
+from raftlog.files import make_directories
 from raftlog.segments import files
 from replay.errors import ReplayError
 from replay.streaming.done import DONE, Done, read_done

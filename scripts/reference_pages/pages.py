@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_type_hints
+from typing import Any
 
 import typer
 
@@ -11,7 +11,10 @@ import raftlog
 from raftlog import errors, recipes, testing
 from raftlog.cli.exits import EPILOG
 from raftlog.cli.main import build
-from raftlog.client.leases import AsyncLeases
+from raftlog.client.async_client import NAMESPACES
+from raftlog.client.consumer import AsyncRecords
+from raftlog.client.leases import AsyncLease
+from raftlog.client.watch import AsyncChanges
 from reference_pages import contracts, json_documents, metrics
 from reference_pages.markdown import WIDTH, paragraph
 
@@ -24,7 +27,7 @@ Everything here is made from the code when the site is built (`make docs`).
 | [Command line](cli.md) | the help of every command |
 | [Python library](python.md) | the docstrings of `raftlog` |
 | [JSON of the commands](json.md), [its schema](json_schema.json) | `raftlog/cli/documents.py`, `replay/documents.py` |
-| [Configuration keys](../configuration.md#all-keys) | `raftlog/config/settings.py` |
+| [Configuration keys](../configuration.md#all-keys) | `raftlog/node/config/settings.py` |
 | [Metrics](metrics.md) | what a controller and a broker register for `/metrics` |
 | [Error codes](../protocol.md#error-codes) | `raftlog/errors.py` |
 | [Controller](controller.md), [broker](broker.md), [data](data.md), [quorum](quorum.md) and [node](node.md) RPCs | the contracts in `proto/` |
@@ -42,7 +45,8 @@ The objects of `import raftlog`. `raftlog.Client` has the namespaces and calls o
 [Client library](../client.md) explains how to use them.
 """
 _MODULES = ("errors", "recipes", "tracing")
-_Client = raftlog.AsyncClient
+STREAMS = (AsyncRecords, AsyncChanges, AsyncLease)
+"""Returned by calls, not made by users."""
 
 
 def pages() -> dict[str, str]:
@@ -62,13 +66,8 @@ def _python_library() -> str:
     """Return the page of the library: its public objects, in whose places mkdocstrings writes what
     their docstrings say.
     """
-    hints = [get_type_hints(method)["return"] for method in (_Client.consume, _Client.watch)]
-    hints.append(get_type_hints(AsyncLeases.grant)["return"])
-    namespaces = {
-        f"client.{name}": type(value)
-        for name, value in vars(_Client("127.0.0.1:1")).items()
-        if not name.startswith("_")
-    }
+    client = raftlog.AsyncClient("127.0.0.1:1")
+    namespaces = {f"client.{name}": type(getattr(client, name)) for name in NAMESPACES}
     first = ["raftlog.connect", "raftlog.Client", "raftlog.AsyncClient"]
     others = [f"raftlog.{name}" for name in raftlog.__all__ if name not in _MODULES]
     found = [name for name, one in vars(errors).items() if _is_error(one)]
@@ -76,7 +75,7 @@ def _python_library() -> str:
     for title, objects in {
         "Clients": {name: name for name in first},
         "Namespaces of a client": {name: _path(of) for name, of in namespaces.items()},
-        "Streams and leases": {of.__name__: _path(of) for of in hints},
+        "Streams and leases": {of.__name__: _path(of) for of in STREAMS},
         "Values": {name: name for name in others if name not in first},
         "Errors": {f"errors.{name}": f"raftlog.errors.{name}" for name in found},
         "raftlog.tracing": {one: f"raftlog.tracing.{one}" for one in ("enable", "disable")},

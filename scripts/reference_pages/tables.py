@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from raftlog.client import broker_client, consumer, producer, session
-from raftlog.config.reference import reference
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.selectors import PLURAL
-from raftlog.observability.journal import KINDS
-from raftlog.security.permissions import (
+from raftlog.node.config.reference import reference
+from raftlog.node.observability.journal import KINDS
+from raftlog.node.security.permissions import (
     BROKER,
     CONTROLLER,
     LOG,

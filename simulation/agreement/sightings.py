@@ -16,9 +16,9 @@ from typing_extensions import override
 from raftlog.errors import FatalError
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.snapshot_file import SnapshotVerifier
+from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from raftlog.storage.api import SnapshotId
 from simulation.checks.api import BrokerView, Checker, ControllerView
 
 SNAPSHOTS_KEPT = 8

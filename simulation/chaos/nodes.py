@@ -16,8 +16,8 @@ from typing import Any
 
 from raftlog.local.cluster import ask_ready
 from raftlog.local.processes import Daemons
-from raftlog.storage.api import NodeIdentity
-from raftlog.storage.directory import format_storage
+from raftlog.node.storage.api import NodeIdentity
+from raftlog.node.storage.directory import format_storage
 from simulation.chaos.network import Network
 from simulation.chaos.power import PowerDisk
 

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from raftlog.client.quorum_queries import ask_quorum
-from raftlog.storage.api import NodeIdentity
-from raftlog.storage.directory import format_storage
+from raftlog.node.storage.api import NodeIdentity
+from raftlog.node.storage.directory import format_storage
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.chaos.nodes import PORT, Stranger
 from simulation.chaos.scene import Scene

@@ -22,8 +22,8 @@ from raftlog.client.consumer import EARLIEST, Consumer, Record
 from raftlog.client.log_reader import LogReader
 from raftlog.client.quorum_queries import ask_quorum
 from raftlog.errors import RaftlogError
+from raftlog.node.storage.reader import open_read_only
 from raftlog.ops.logs import DirectoryLog, chunks, require_node
-from raftlog.storage.reader import open_read_only
 from raftlog.wire.common.v1 import common_pb2
 from simulation.chaos.clients import PARTITIONS, TOPIC, Clients, History
 from simulation.chaos.faults import ALONE, EVERY, heal

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from raftlog.endpoint import Voter
 from raftlog.quorum import events as ev
-from raftlog.voter import Voter
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.checks.disks import holds_durably
 from simulation.checks.ledger import Ledger, Node

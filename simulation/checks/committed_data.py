@@ -32,7 +32,7 @@ from broker.partition import events as ev
 from raftlog import batch
 from raftlog.errors import CorruptLogError
 from raftlog.metadata.records import Record, RecordType
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 from simulation.checks.ledger import Ledger

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from raftlog import batch
 from raftlog.client.consumer import Record, records_from
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from simulation.checks.api import Checker, CheckFailedError, Operation
 from simulation.checks.committed_data import Committed, CommittedData
 from simulation.checks.replica_logs import name_of

@@ -23,7 +23,7 @@ from typing import Any
 from typing_extensions import override
 
 from broker.partition import events as ev
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.committed_data import leader_epoch

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from raftlog import batch
+from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import FatalError
 from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_generation import NO_GENERATION
 from raftlog.metadata.records import Record, RecordType, decoded
-from raftlog.voter import Voter, VotersAt
 from simulation.checks.api import CheckFailedError
 from simulation.checks.log_hashes import LogHashes
 from simulation.checks.node_log import Logged

@@ -21,9 +21,9 @@ from typing import Any
 
 from typing_extensions import override
 
+from raftlog.endpoint import Voter
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from raftlog.voter import Voter
 from simulation.checks.api import Checker, CheckFailedError, ControllerView, World
 from simulation.checks.golden import GoldenLog
 from simulation.checks.node_log import LogMatching, NodeLog

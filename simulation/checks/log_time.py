@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
+from raftlog.clock import HEARD_FOR_S, STAND_STILL_MAX_MS, TOLERANCE_MS
 from raftlog.metadata.records import Record
 from raftlog.quorum.events import Effect, Event, Proposed
-from raftlog.quorum_time import HEARD_FOR_S, STAND_STILL_MAX_MS, TOLERANCE_MS
 from simulation.checks.api import Checker, CheckFailedError, ControllerView, World
 from simulation.checks.ledger import Ledger
 from simulation.checks.node_log import Logged

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from typing_extensions import override
 
+from raftlog.endpoint import Voter
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from raftlog.voter import Voter
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import Checker, CheckFailedError, ControllerView
 from simulation.checks.ledger import Ledger, Node

@@ -16,8 +16,8 @@ import xxhash
 
 from raftlog import batch
 from raftlog.batch import BatchHeader
+from raftlog.endpoint import VotersAt
 from raftlog.metadata.voters_log import voters_in
-from raftlog.voter import VotersAt
 from simulation.checks.api import CheckFailedError
 
 PARSED_MAX = 512

@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from controller.service.intake import MAX_REQUEST_BYTES, MAX_WAITING
 from controller.service.turns import MAX_PARKED, MAX_UNCOMMITTED_CHUNKS
+from raftlog.bounds import TAIL_CACHE_BYTES
 from raftlog.quorum.leader import MAX_PARKED as MAX_PARKED_FETCHES
-from raftlog.resource_limits import TAIL_CACHE_BYTES
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 
 MAX_HELD = 10_000

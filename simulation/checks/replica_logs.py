@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from broker.partition import events as ev
 from raftlog import batch
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from simulation.checks.api import BrokerView, Checker, CheckFailedError
 
 

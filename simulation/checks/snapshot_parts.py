@@ -15,7 +15,7 @@ from typing import Any
 from typing_extensions import override
 
 from raftlog.errors import ErrorCode
-from raftlog.storage.api import SnapshotId
+from raftlog.node.storage.api import SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.twins.disk import SimDisk

@@ -24,9 +24,9 @@ from raftlog.metadata import snapshot
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.snapshot_file import SnapshotVerifier
+from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev
 from raftlog.quorum.events import Effect, Event
-from raftlog.storage.api import SnapshotId
 from simulation.checks.api import BrokerView, Checker, CheckFailedError, ControllerView
 from simulation.checks.contents import difference
 from simulation.checks.ledger import Ledger

@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from raftlog.resource_limits import CONTROLLER_TURN_MAX_MS
+from raftlog.bounds import CONTROLLER_TURN_MAX_MS
 from simulation.checks.api import Checker, CheckFailedError, World
 
 ITEMS = 60

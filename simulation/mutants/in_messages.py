@@ -19,7 +19,7 @@ MUTANTS = (
                 "pass",
             ),
             Edit(
-                "raftlog.replica.peers:Peer.send_fetch",
+                "raftlog.node.replica.peers:Peer.send_fetch",
                 """request.correlation_id = correlation_id
         self._replication.send(correlation_id, request)""",
                 """self._replication.send(correlation_id, request)

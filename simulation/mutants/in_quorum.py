@@ -24,7 +24,9 @@ MUTANTS = (
         "a node keeps using a silent link to another controller",
         (
             Edit(
-                "raftlog.replica.peers:PeerLink._dial_another", "if self._other is None", "if False"
+                "raftlog.node.replica.peers:PeerLink._dial_another",
+                "if self._other is None",
+                "if False",
             ),
         ),
         SILENCED_QUORUM,
@@ -49,7 +51,7 @@ MUTANTS = (
         "messages that depend on a vote are sent before the vote is on disk",
         (
             Edit(
-                "raftlog.replica.replica:Replica._carry_out",
+                "raftlog.node.replica.replica:Replica._carry_out",
                 "elif self._held and kind in _SENDS:",
                 "elif self._held and isinstance(effect, ()):",
             ),
@@ -247,7 +249,7 @@ MUTANTS = (
         "a failed sync is reported as done",
         (
             Edit(
-                "raftlog.storage.rocks_store:GroupCommit.sync_finished",
+                "raftlog.node.storage.rocks_store:GroupCommit.sync_finished",
                 "if error is not None:",
                 "if False:",
             ),
@@ -260,7 +262,7 @@ MUTANTS = (
         "a leader that inherits a log does not begin its epoch with its own record",
         (
             Edit(
-                "raftlog.replica.replica:Replica._became_leader",
+                "raftlog.node.replica.replica:Replica._became_leader",
                 "self.propose(",
                 "if not start:\n            self.propose(",
             ),
@@ -398,7 +400,7 @@ MUTANTS = (
         "a batch has the time of its leader, also when that is before the last batch's",
         (
             Edit(
-                "raftlog.quorum_time:stamp_after",
+                "raftlog.clock:stamp_after",
                 "max(last_ms, time_ms)",
                 "time_ms",
             ),
@@ -412,7 +414,7 @@ MUTANTS = (
         "a new leader does not know the times of the batches that it has fetched",
         (
             Edit(
-                "raftlog.replica.local_log:LocalLog.check",
+                "raftlog.node.replica.local_log:LocalLog.check",
                 "            checked.last_timestamp_ms,",
                 "            self.last_timestamp_ms,",
             ),
@@ -426,7 +428,7 @@ MUTANTS = (
         "a leader stamps batches with its own clock, whatever the other voters' clocks say",
         (
             Edit(
-                "raftlog.quorum_time:QuorumTime.now_ms",
+                "raftlog.clock:QuorumTime.now_ms",
                 "if time_ms is None:",
                 "if time_ms is None or voters:",
             ),
@@ -440,7 +442,7 @@ MUTANTS = (
         "log time that is ahead stands still until the clocks have reached it, however long",
         (
             Edit(
-                "raftlog.quorum_time:stamp_after",
+                "raftlog.clock:stamp_after",
                 "last_ms - passed_ms > STAND_STILL_MAX_MS",
                 "last_ms < 0",
             ),

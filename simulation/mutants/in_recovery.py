@@ -40,7 +40,7 @@ MUTANTS = (
         "a recovery does not begin a new generation of the log",
         (
             Edit(
-                "raftlog.replica.replica:Replica._became_leader",
+                "raftlog.node.replica.replica:Replica._became_leader",
                 "self.core.lineage.current or",
                 "(self.core.lineage.below(start) or [0])[-1] or",
             ),
@@ -82,7 +82,7 @@ MUTANTS = (
         "a recovered log continues in the epoch of its last record",
         (
             Edit(
-                "raftlog.recovery.unsafe_recovery:begin_anew",
+                "raftlog.node.recovery.unsafe_recovery:begin_anew",
                 "epoch = _next_epoch(before)",
                 "epoch = max(before.epoch, before.last_epoch)",
             ),

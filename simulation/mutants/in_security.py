@@ -8,8 +8,8 @@ from simulation.mutants.configs import RIGHTS, RIGHTS_LATE, RIGHTS_PENDING
 from simulation.mutants.edits import Edit
 from simulation.mutants.mutant import Mutant
 
-ALLOWS = "raftlog.security.authorizer:Authorizer.allows"
-SIGN = "raftlog.security.guard:Authentication.sign"
+ALLOWS = "raftlog.node.security.authorizer:Authorizer.allows"
+SIGN = "raftlog.node.security.guard:Authentication.sign"
 AUTHORIZED = "controller.decider:Decider._authorized"
 
 MUTANTS = (
@@ -77,7 +77,7 @@ MUTANTS = (
         "a broker forwards the principal that its client states",
         (
             Edit(
-                "raftlog.security.guard:Guard.received",
+                "raftlog.node.security.guard:Guard.received",
                 "writes, link.identity, host=host_of(link.peer), forwarded=False",
                 "(), link.identity, host=host_of(link.peer), forwarded=False",
             ),
@@ -255,7 +255,7 @@ MUTANTS = (
         "whoever may connect may read the log",
         (
             Edit(
-                "raftlog.security.guard:Guard._may_read",
+                "raftlog.node.security.guard:Guard._may_read",
                 "readers.check(_OF_LOG[self._conversation], message, asker)",
                 "pass",
             ),
@@ -291,7 +291,7 @@ MUTANTS = (
         "a broker forwards what only nodes may send",
         (
             Edit(
-                "raftlog.security.guard:Guard._admits",
+                "raftlog.node.security.guard:Guard._admits",
                 "if self._conversation is Conversation.BROKER:",
                 "if self._conversation is Conversation.BROKER:\n            return True\n"
                 "        elif False:",

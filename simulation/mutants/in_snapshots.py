@@ -19,7 +19,7 @@ MUTANTS = (
         " start",
         (
             Edit(
-                "raftlog.replica.local_log:LocalLog.install",
+                "raftlog.node.replica.local_log:LocalLog.install",
                 "self.start_offset = snapshot_id.end_offset",
                 "pass",
             ),
@@ -236,7 +236,7 @@ MUTANTS = (
         "every request for a part of a snapshot returns its beginning",
         (
             Edit(
-                "raftlog.replica.snapshots:ReplicaSnapshots.reply",
+                "raftlog.node.replica.snapshots:ReplicaSnapshots.reply",
                 "self._store.read_snapshot(snapshot_id, effect.position, max_bytes)",
                 "self._store.read_snapshot(snapshot_id, 0, max_bytes)",
             ),
@@ -250,7 +250,7 @@ MUTANTS = (
         " repeated after a crash",
         (
             Edit(
-                "raftlog.storage.log_bounds:is_part",
+                "raftlog.node.storage.log_bounds:is_part",
                 "return snapshot_id.epoch == epoch_before_end",
                 "return epoch_before_end is None or snapshot_id.epoch == epoch_before_end",
             ),

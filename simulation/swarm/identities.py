@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from raftlog.config.settings import Settings
 from raftlog.identity import PeerIdentity
+from raftlog.node.config.settings import Settings
 from simulation.swarm.config import SwarmConfig
 
 NODE_RULE = "CN=node-{id}"

@@ -23,10 +23,10 @@ from typing_extensions import override
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
 from raftlog.metadata import snapshot_file
 from raftlog.metadata.snapshot_file import SnapshotHeader
-from raftlog.storage.api import AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.chunks import LogScan, batch_before, epoch_at, read_span, scan_log
-from raftlog.storage.directory import LogState
-from raftlog.storage.log_bounds import (
+from raftlog.node.storage.api import AcceptHeader, NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.node.storage.chunks import LogScan, batch_before, epoch_at, read_span, scan_log
+from raftlog.node.storage.directory import LogState
+from raftlog.node.storage.log_bounds import (
     emptied_at,
     is_part,
     log_start_of,
@@ -35,7 +35,7 @@ from raftlog.storage.log_bounds import (
     require_vote,
     started_at,
 )
-from raftlog.storage.rocks_store import FlushDone
+from raftlog.node.storage.rocks_store import FlushDone
 from simulation.twins.disk_hardware import (
     Chunks,
     DiskHardware,
@@ -226,7 +226,7 @@ class SimDisk(DiskHardware):
 
 
 class SimLogStore(SimStore):
-    """See ``raftlog.storage.api.LogStore``.
+    """See ``raftlog.node.storage.api.LogStore``.
 
     A closed or crashed store calls nobody back, and raises StorageError.
     """

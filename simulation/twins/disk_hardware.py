@@ -11,8 +11,8 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from raftlog.errors import CorruptLogError, FatalError, StorageError
-from raftlog.storage.chunks import behind, cut
-from raftlog.storage.rocks_store import GroupCommit
+from raftlog.node.storage.chunks import behind, cut
+from raftlog.node.storage.rocks_store import GroupCommit
 
 Operation = Literal["append", "flush", "write_vote", "snapshot"]
 

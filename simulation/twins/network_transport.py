@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from raftlog.access import CERTIFICATES_ALONE, Access
 from raftlog.errors import ConfigError
+from raftlog.identity import CERTIFICATES_ALONE, Access
 from raftlog.transport.api import Acceptor, Conversation, DialHandler, LinkClosedError, Probe
 from raftlog.transport.links import BaseDialer, log
 from raftlog.transport.probe import split_address

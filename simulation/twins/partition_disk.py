@@ -17,9 +17,9 @@ from typing import NamedTuple
 from typing_extensions import override
 
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
-from raftlog.storage.chunks import read_span
-from raftlog.storage.log_bounds import PartitionEnds, damage_in, scan_partition
-from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.node.storage.chunks import read_span
+from raftlog.node.storage.log_bounds import PartitionEnds, damage_in, scan_partition
+from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
 from simulation.twins.disk_hardware import (
     Chunks,
     DiskHardware,
@@ -193,7 +193,7 @@ def _carry_out(
 
 
 class SimPartitionStore(SimStore):
-    """See ``raftlog.storage.partition_api.PartitionStore``.
+    """See ``raftlog.node.storage.partition_api.PartitionStore``.
 
     A closed or crashed store calls nobody back, and raises StorageError.
     """

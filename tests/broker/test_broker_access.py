@@ -19,11 +19,11 @@ from broker.service.requests import Pending, RequestServer
 from raftlog.errors import ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.metadata.acls import CLUSTER_NAME, AclOperation, AclPermission, AclResourceType
-from raftlog.security.authorization import Authorization
-from raftlog.security.authorizer import Authorizer
-from raftlog.security.client_rules import ClientRules
-from raftlog.security.guard import Authentication
-from raftlog.security.permissions import BROKER, EachPartition
+from raftlog.node.security.authorization import Authorization
+from raftlog.node.security.authorizer import Authorizer
+from raftlog.node.security.client_rules import ClientRules
+from raftlog.node.security.guard import Authentication
+from raftlog.node.security.permissions import BROKER, EachPartition
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 from raftlog.wire.common.v1 import common_pb2

@@ -7,10 +7,10 @@ import pytest
 from broker.registration.directory import open_directory
 from broker.run import run_broker, settings_of
 from broker.settings import LifecycleSettings
-from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
-from raftlog.storage.api import NodeIdentity
-from raftlog.storage.directory import META_FILE, format_storage
+from raftlog.node.config.load import load_config
+from raftlog.node.storage.api import NodeIdentity
+from raftlog.node.storage.directory import META_FILE, format_storage
 
 CLUSTER = "c-1"
 DIRECTORY_ID = "6e9f1f5c-0000-4000-8000-000000000001"

@@ -15,11 +15,11 @@ from broker.registration.id_requests import seek_id
 from broker.registration.identity import Ask, Given, IdSeeker, known_id
 from broker.registration.lifecycle import Exit
 from broker.settings import BrokerSettings, LifecycleSettings
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.entities import Process
-from raftlog.storage.api import NO_NODE_ID, NodeIdentity
-from raftlog.storage.directory import format_storage, read_identity
+from raftlog.node.storage.api import NO_NODE_ID, NodeIdentity
+from raftlog.node.storage.directory import format_storage, read_identity
 from raftlog.transport.grpc_server import GrpcServerTransport
 
 CLUSTER = "c-1"

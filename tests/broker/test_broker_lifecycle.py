@@ -14,7 +14,7 @@ from broker.registration.lifecycle import (
     State,
 )
 from broker.settings import LifecycleSettings
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 
 ME = 7

@@ -34,7 +34,7 @@ from raftlog.metadata.entities import Partition
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record, RecordType, record
-from raftlog.storage.partition_api import LogRuns, PartitionKey, RecoveredPartition
+from raftlog.node.storage.partition_api import LogRuns, PartitionKey, RecoveredPartition
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2

@@ -32,7 +32,7 @@ from controller.state.batched_changes import EpochFloor
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.records.v1 import records_pb2
 
 

@@ -12,7 +12,7 @@ from raftlog import batch
 from raftlog.metadata import versions
 from raftlog.metadata.entities import Broker, Listener, Partition, Process, Topic
 from raftlog.metadata.image import Image, ImageDraft
-from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2

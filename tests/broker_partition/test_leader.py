@@ -22,8 +22,8 @@ from replica_kit import (
 
 from broker.partition import events as ev
 from raftlog import batch
+from raftlog.clock import STAND_STILL_MAX_MS
 from raftlog.errors import ErrorCode
-from raftlog.quorum_time import STAND_STILL_MAX_MS
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 

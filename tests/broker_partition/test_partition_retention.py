@@ -24,7 +24,7 @@ from broker.partition import events as ev
 from broker.partition.retention import Retention, start_to_keep
 from raftlog import batch
 from raftlog.errors import ErrorCode
-from raftlog.storage.partition_api import RUNS_MAX, LogRuns, RecoveredPartition, Run
+from raftlog.node.storage.partition_api import RUNS_MAX, LogRuns, RecoveredPartition, Run
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 NOW_MS = 100_000

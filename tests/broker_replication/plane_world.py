@@ -13,7 +13,7 @@ from broker.replication.settings import ReplicationSettings
 from raftlog import batch
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import FatalError
-from raftlog.storage.partition_api import PartitionKey, RecoveredPartition
+from raftlog.node.storage.partition_api import PartitionKey, RecoveredPartition
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.data.v1 import data_pb2 as pb

@@ -9,7 +9,7 @@ from data_cluster import TOPIC, DataCluster, on_cluster
 from prometheus_client import generate_latest
 
 from broker.replication.metrics import add_data_metrics
-from raftlog.observability.registry import MetricsRegistry
+from raftlog.node.observability.registry import MetricsRegistry
 
 
 def scrape(cluster: DataCluster, broker_id: int) -> dict[str, float]:

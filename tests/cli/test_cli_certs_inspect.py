@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from raftlog.security.inspection import inspect_certificates
+from raftlog.node.security.inspection import inspect_certificates
 
 EVIL = "a\x1b[31mb\rc\nFORGED\x9b2J\u202ed[red]e"
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog, Ran
 
-from raftlog.access import TokenRefusedError
-from raftlog.config.token_rules import jwks_file
-from raftlog.principals import ANONYMOUS_PRINCIPAL
-from raftlog.security.jwks import KeySet
-from raftlog.security.token_rules import TokenRules
+from raftlog.identity import ANONYMOUS_PRINCIPAL, TokenRefusedError
+from raftlog.node.config.token_rules import jwks_file
+from raftlog.node.security.jwks import KeySet
+from raftlog.node.security.token_rules import TokenRules
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog
 
-from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster
+from raftlog.node.config.load import load_config
+from raftlog.node.storage.directory import PROBES, probe_sync_us
 from raftlog.ops.bundle import Bundle
-from raftlog.storage.directory import PROBES, probe_sync_us
 
 
 def test_a_bundle_is_read_without_the_cluster(

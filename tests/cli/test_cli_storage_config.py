@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from command_lines import Raftlog
 
+from raftlog.endpoint import Voter
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
-from raftlog.storage.api import NodeIdentity, VoteState
-from raftlog.storage.directory import format_storage
-from raftlog.storage.files import COPY_BYTES, VOTE_FILE, Bootstrap, VoteFile, read_bootstrap
-from raftlog.voter import Voter
+from raftlog.node.storage.api import NodeIdentity, VoteState
+from raftlog.node.storage.directory import format_storage
+from raftlog.node.storage.files import COPY_BYTES, VOTE_FILE, Bootstrap, VoteFile, read_bootstrap
 
 CONTROLLER = """
 process.roles = ["controller"]

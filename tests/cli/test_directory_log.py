@@ -14,10 +14,10 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.node.storage.api import SnapshotId
+from raftlog.node.storage.chunks import read_span
 from raftlog.ops.logs import DirectoryLog, ExportLog, begins_late, chunks
 from raftlog.segments.export import export
-from raftlog.storage.api import SnapshotId
-from raftlog.storage.chunks import read_span
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 

@@ -19,12 +19,12 @@ import typer
 
 from raftlog.cli.exits import FailedError
 from raftlog.client.quorum_queries import Answer, Quorum
-from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.local import commands, processes
 from raftlog.local.cluster import LocalCluster, free_ports
 from raftlog.local.processes import Daemons
-from raftlog.storage.directory import read_identity
+from raftlog.node.config.load import load_config
+from raftlog.node.storage.directory import read_identity
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 start_quorum: Callable[..., None] = partial(

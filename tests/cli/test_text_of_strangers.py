@@ -22,13 +22,13 @@ from raftlog.cli.reporting import report
 from raftlog.client.core import Core
 from raftlog.errors import ApiError, ConfigError, ErrorCode
 from raftlog.metadata.records import record
-from raftlog.observability.http_server import HttpServer, escape
-from raftlog.observability.logs import setup_logging
-from raftlog.observability.registry import MetricsRegistry
+from raftlog.node.observability.http_server import HttpServer, escape
+from raftlog.node.observability.logs import setup_logging
+from raftlog.node.observability.registry import MetricsRegistry
+from raftlog.node.storage.chunks import read_span
 from raftlog.ops.logs import DirectoryLog
-from raftlog.printable import printable, printable_json
 from raftlog.safe_console import SafeConsole
-from raftlog.storage.chunks import read_span
+from raftlog.text import printable, printable_json
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -63,7 +63,10 @@ def test_nothing_is_printed_by_default() -> None:
     ("setup", "stream"),
     [
         ("import logging; logging.basicConfig(level=logging.INFO)", 1),
-        ("from raftlog.observability.logs import setup_logging; setup_logging('info', 'json')", 1),
+        (
+            "from raftlog.node.observability.logs import setup_logging; setup_logging('info', 'json')",
+            1,
+        ),
         ("import structlog; structlog.configure()", 0),
     ],
     ids=["logging", "a node", "structlog"],

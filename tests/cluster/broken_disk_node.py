@@ -11,7 +11,7 @@ from typing import Any
 
 from raftlog.cli.main import main
 from raftlog.errors import StorageError
-from raftlog.storage import rocks_adapter
+from raftlog.node.storage import rocks_adapter
 
 
 def _broken() -> bool:

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from raftlog.cli.main import main
-from raftlog.storage import files
-from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.node.storage import files
+from raftlog.node.storage.rocks_adapter import RocksLog
 
 POLL_S = 0.02
 

@@ -9,7 +9,7 @@ from matrix_callers import MINE, THEIRS, Nodes
 
 from raftlog.metadata.acls import Binding
 from raftlog.metadata.config_keys import ResourceType
-from raftlog.security.node_claims import NOBODY
+from raftlog.node.security.node_claims import NOBODY
 
 UNKNOWN, FAR = 4_000, 1 << 40
 """An id and a partition that are not there; an offset that no log has."""

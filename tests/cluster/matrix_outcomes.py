@@ -22,7 +22,7 @@ from matrix_cases import (
 from matrix_rpcs import BY_NAME
 
 from raftlog.errors import ErrorCode
-from raftlog.security.permissions import BROKER, CONTROLLER, Each, EachPartition, Listed
+from raftlog.node.security.permissions import BROKER, CONTROLLER, Each, EachPartition, Listed
 from raftlog.transport.statuses import ERROR_METADATA_KEY
 from raftlog.wire.common.v1 import common_pb2
 

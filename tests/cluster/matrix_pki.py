@@ -13,7 +13,7 @@ from matrix_callers import (
 from token_issuer import Issuer
 
 from raftlog.local.cluster import HOST, Node
-from raftlog.security.authority import Authority, Issued, new_authority
+from raftlog.node.security.authority import Authority, Issued, new_authority
 
 
 class Authorities:

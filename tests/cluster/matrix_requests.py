@@ -15,7 +15,7 @@ from matrix_requests_of_nodes import LOG_REQUESTS, QUORUM_REQUESTS
 from matrix_requests_to_controller import TO_CONTROLLER
 from matrix_rpcs import BY_NAME, NOBODYS, OWN, Rpc
 
-from raftlog.security.node_claims import CONTROLLER_CLAIMS, NOBODY
+from raftlog.node.security.node_claims import CONTROLLER_CLAIMS, NOBODY
 from raftlog.transport.api import WATCHES, Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.data.v1 import data_pb2 as data

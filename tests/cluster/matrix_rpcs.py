@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from google.protobuf import descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 
-from raftlog.security.node_claims import CONTROLLER_CLAIMS, QUORUM_CLAIMS
-from raftlog.security.permissions import CONTROLLER, LOG, Whole
+from raftlog.node.security.node_claims import CONTROLLER_CLAIMS, QUORUM_CLAIMS
+from raftlog.node.security.permissions import CONTROLLER, LOG, Whole
 from raftlog.transport.api import WATCHES, Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller

@@ -38,8 +38,8 @@ from raftlog.metadata.acls import (
     AclOperation,
     Resource,
 )
-from raftlog.security.client_listeners import OF_CLIENTS, OF_NODES
-from raftlog.security.permissions import (
+from raftlog.node.security.client_listeners import OF_CLIENTS, OF_NODES
+from raftlog.node.security.permissions import (
     BROKER,
     CONTROLLER,
     LOG,

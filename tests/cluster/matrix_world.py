@@ -22,7 +22,7 @@ from matrix_pki import Authorities
 from matrix_rpcs import Method, types_of
 
 from raftlog.local.cluster import HOST, LocalCluster
-from raftlog.security.authority import Issued
+from raftlog.node.security.authority import Issued
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.data.v1 import data_pb2 as data
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum

@@ -18,8 +18,8 @@ from siege import Siege
 from test_node_certificates import RULE, Files
 
 from raftlog.local.cluster import HOST, LocalCluster, Node
-from raftlog.security.authority import Authority, Issued, new_authority
-from raftlog.security.certificate_files import PairPaths, make_private_directory, write_pair
+from raftlog.node.security.authority import Authority, Issued, new_authority
+from raftlog.node.security.certificate_files import PairPaths, make_private_directory, write_pair
 from raftlog.transport.tls import TlsConfig
 
 import grpc  # isort: skip

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from google.protobuf.message import Message
 
 from raftlog import batch
+from raftlog.bounds import ENVELOPE_MAX_ITEMS
 from raftlog.errors import ErrorCode
 from raftlog.local.cluster import HOST
-from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation
 from raftlog.transport.conversations import WIRES
 from raftlog.transport.grpc_transport import LINK_METADATA_KEY

@@ -14,8 +14,8 @@ import pytest
 from cluster_kit import PATIENCE_S, describe, raftlog, says, until
 
 from raftlog.local.cluster import LocalCluster
-from raftlog.storage.api import NO_NODE_ID
-from raftlog.storage.directory import read_identity
+from raftlog.node.storage.api import NO_NODE_ID
+from raftlog.node.storage.directory import read_identity
 
 HOSTNAMES = ("cluster", "hostnames")
 

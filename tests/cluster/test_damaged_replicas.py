@@ -14,7 +14,7 @@ from cluster_kit import one_message, raftlog, says
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.local.cluster import LocalCluster
-from raftlog.storage.opening import open_partition_store
+from raftlog.node.storage.opening import open_partition_store
 
 BROKER = "broker-2"
 TOPIC_ID = b"t" * 16

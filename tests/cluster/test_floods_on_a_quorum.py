@@ -12,8 +12,8 @@ import pytest
 from cluster_kit import PATIENCE_S, controllers_of, running, setting
 from probe_kit import probing
 
+from raftlog.bounds import OBSERVER_ANSWER_MAX_BYTES
 from raftlog.local.cluster import LocalCluster, Node
-from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES
 from raftlog.transport.api import Conversation
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

@@ -20,7 +20,7 @@ from matrix_table import cases_of, summary
 from matrix_world import ROOT, Tip, World
 
 from raftlog.errors import ErrorCode
-from raftlog.security.permissions import QUORUM
+from raftlog.node.security.permissions import QUORUM
 from raftlog.transport.api import Conversation
 
 ROLES = ("controller", "broker")

@@ -10,7 +10,7 @@ from cluster_kit import until
 
 from raftlog.client.options import ClientSecurity
 from raftlog.local.cluster import LocalCluster
-from raftlog.observability.journal import read_journal
+from raftlog.node.observability.journal import read_journal
 from raftlog.ops.collector import Collector, Diagnosis, nodes_of
 from raftlog.ops.evidence import NodeEvents
 

@@ -14,7 +14,7 @@ from data_kit import SETTINGS, TOPIC, clients_of, in_sync
 
 from raftlog.client.producer import Producer
 from raftlog.local.cluster import LocalCluster
-from raftlog.storage.opening import open_partition_store
+from raftlog.node.storage.opening import open_partition_store
 
 KEPT_BYTES = 3_000
 EVERY = {**SETTINGS, "log.retention.check.interval.ms": 100}

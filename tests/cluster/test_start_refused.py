@@ -24,8 +24,8 @@ from cluster_kit import (
 )
 
 from raftlog.local.cluster import LocalCluster, free_ports
-from raftlog.storage.files import COPY_BYTES, VOTE_FILE
-from raftlog.storage.rocks_adapter import RocksLog
+from raftlog.node.storage.files import COPY_BYTES, VOTE_FILE
+from raftlog.node.storage.rocks_adapter import RocksLog
 
 RECORDS = 600
 VALUE_BYTES = 500

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from reference_pages.tables import configuration_keys
 
-from raftlog.config.reference import reference
-from raftlog.config.settings import FIELD_OF_KEY, KEYS, Settings
+from raftlog.node.config.reference import reference
+from raftlog.node.config.settings import FIELD_OF_KEY, KEYS, Settings
 
 
 def test_every_key_is_documented_with_roles_and_units() -> None:

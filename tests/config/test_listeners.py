@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from broker.run import settings_of
-from raftlog.config.listener_rules import listens_in_plaintext
-from raftlog.config.listeners import Security, TlsFiles
-from raftlog.config.load import load_config
-from raftlog.config.node import NodeConfig
 from raftlog.endpoint import Endpoint, endpoint_on, endpoints_text, parse_endpoints
 from raftlog.errors import ConfigError
+from raftlog.node.config.listener_rules import listens_in_plaintext
+from raftlog.node.config.listeners import Security, TlsFiles
+from raftlog.node.config.load import load_config
+from raftlog.node.config.node import NodeConfig
 
 TLS = '"tls.certificate.file" = "n.pem"\n"tls.key.file" = "n.key"\n"tls.ca.file" = "ca.pem"\n'
 BROKER = (

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from controller.run import settings_of
-from raftlog.config.listener_rules import listens_in_plaintext
-from raftlog.config.load import load_config
-from raftlog.config.node import NodeConfig
 from raftlog.endpoint import Endpoint, parse_endpoint
 from raftlog.errors import ConfigError
 from raftlog.limits.rules import RACK
+from raftlog.node.config.listener_rules import listens_in_plaintext
+from raftlog.node.config.load import load_config
+from raftlog.node.config.node import NodeConfig
 from raftlog.quorum.config import Voter
 
 CONTROLLER = """

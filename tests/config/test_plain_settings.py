@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftlog.config.checked import InvalidError, checked_settings
-from raftlog.config.plain import NotPlainError, plain_settings
-from raftlog.config.settings import FIELD_OF_KEY
+from raftlog.node.config.checked import InvalidError, checked_settings
+from raftlog.node.config.plain import NotPlainError, plain_settings
+from raftlog.node.config.settings import FIELD_OF_KEY
 
 _KEYS = sorted(FIELD_OF_KEY)
 _TEXTS = st.sampled_from(

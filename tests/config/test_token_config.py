@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.config.load import load_config
-from raftlog.config.node import NodeConfig
-from raftlog.config.token_rules import jwks_file, takes_tokens
 from raftlog.errors import ConfigError
+from raftlog.node.config.load import load_config
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.config.token_rules import jwks_file, takes_tokens
 
 NODE = {
     "process.roles": "controller",

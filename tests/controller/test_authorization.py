@@ -19,8 +19,16 @@ from raftlog.metadata.acls import (
     PatternType,
 )
 from raftlog.metadata.records import record
-from raftlog.security.authorizer import Authorizer
-from raftlog.security.permissions import CONTROLLER, All, Each, Listed, OfAnybody, OfNode, Whole
+from raftlog.node.security.authorizer import Authorizer
+from raftlog.node.security.permissions import (
+    CONTROLLER,
+    All,
+    Each,
+    Listed,
+    OfAnybody,
+    OfNode,
+    Whole,
+)
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -13,11 +13,11 @@ from controller.decisions.quorum.features import (
     UPGRADE,
 )
 from controller.settings import ControllerSettings
+from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
 from raftlog.metadata import versions
 from raftlog.metadata.records import record
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from controller.service.upkeep import Joining, wish
+from raftlog.endpoint import Voter
 from raftlog.quorum.config import QuorumConfig
 from raftlog.quorum.core import QuorumDescription
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 ME = QuorumConfig("c", 4, "d4", (), endpoint="c4:1")

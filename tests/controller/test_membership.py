@@ -17,10 +17,10 @@ from controller.decisions.quorum.membership import (
     LIVE_WITHIN_MS,
     endpoint_error,
 )
+from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType, record
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

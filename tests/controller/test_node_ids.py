@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from deciding import Cell, registration
 
+from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 VOTERS, OBSERVER = (1, 2, 3), 4

@@ -6,9 +6,9 @@ import pytest
 from deciding import Cell
 
 from controller.settings import ControllerSettings
+from raftlog.bounds import CONTROLLER_BATCH_MAX_BYTES
 from raftlog.errors import ErrorCode
 from raftlog.metadata.records import RecordType
-from raftlog.resource_limits import CONTROLLER_BATCH_MAX_BYTES
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -17,13 +17,13 @@ from request_fields import Path, dotted, envelope_of, holder, leaves, put, valid
 
 from controller.decider import Decider
 from raftlog import batch
+from raftlog.endpoint import Voter
 from raftlog.errors import ErrorCode
 from raftlog.limits.fields import FIELDS, PRINCIPAL_MAX_CHARS
 from raftlog.limits.rules import Address, Allowed, ByHandler, Items, Octets, Text
 from raftlog.metadata import snapshot
 from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.segments.columns import RowBuffer
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 INTEGERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1)

@@ -14,7 +14,7 @@ from controller.settings import ControllerSettings
 from raftlog.metadata import pmap
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.image import Image
-from raftlog.storage.api import SnapshotId
+from raftlog.node.storage.api import SnapshotId
 
 SETTINGS = ControllerSettings(
     metadata_max_retention_bytes=5000,

@@ -22,7 +22,7 @@ from raftlog.metadata.log_hash import unknown
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import BATCH_BYTES, header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader, read_header
-from raftlog.storage.api import SnapshotId
+from raftlog.node.storage.api import SnapshotId
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 SETTINGS = ControllerSettings(
@@ -310,8 +310,8 @@ def test_a_snapshot_that_is_gone_is_no_state() -> None:
 def test_the_figures_are_what_a_scrape_shows() -> None:
     from prometheus_client import generate_latest
 
-    from raftlog.observability.node_metrics import add_snapshot_metrics
-    from raftlog.observability.registry import MetricsRegistry
+    from raftlog.node.observability.node_metrics import add_snapshot_metrics
+    from raftlog.node.observability.registry import MetricsRegistry
 
     stage = Stage()
     now = 7.0

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from controller.service.service import ControllerService
 from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
+from raftlog.endpoint import Voter
 from raftlog.errors import ApiError
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.node.storage.api import NodeIdentity
 from raftlog.quorum.config import QuorumConfig
-from raftlog.storage.api import NodeIdentity
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import host_context

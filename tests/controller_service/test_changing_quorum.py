@@ -14,9 +14,9 @@ from simulated import simulated
 from controller.service.status import ready
 from raftlog import batch
 from raftlog.client.controller_client import ControllerClient
+from raftlog.endpoint import Voter
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.records import RecordType
-from raftlog.voter import Voter
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 

@@ -20,8 +20,8 @@ from raftlog import batch, tracing
 from raftlog.client.controller_client import ControllerClient
 from raftlog.config_writes.messages import ConfigWrite, ConfigWrites
 from raftlog.errors import ErrorCode
+from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata.records import RecordType
-from raftlog.principals import ANONYMOUS_PRINCIPAL
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

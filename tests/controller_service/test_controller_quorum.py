@@ -15,8 +15,8 @@ from controller.settings import ControllerSettings
 from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.node.storage.api import NodeIdentity
 from raftlog.quorum.config import QuorumConfig, Voter
-from raftlog.storage.api import NodeIdentity
 from raftlog.transport.api import Conversation, Link
 from raftlog.transport.unary import Caller, answer
 from raftlog.wire.controller.v1 import controller_pb2 as pb

@@ -8,9 +8,9 @@ import pytest
 
 from controller.service import intake
 from controller.service.intake import Intake, PendingRequest
-from raftlog import resource_limits as limits
+from raftlog import bounds as limits
 from raftlog.errors import ApiError, ErrorCode
-from raftlog.security.permissions import CONTROLLER
+from raftlog.node.security.permissions import CONTROLLER
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 

@@ -21,10 +21,10 @@ from controller.service.observers import (
     Bursts,
     Observers,
 )
+from raftlog.bounds import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
 from raftlog.errors import ApiError, CorruptLogError, ErrorCode
 from raftlog.identity import ANONYMOUS
-from raftlog.resource_limits import OBSERVER_ANSWER_MAX_BYTES, OBSERVERS_TURN_MAX_BYTES, TURN_MAX_MS
-from raftlog.storage.api import SnapshotId
+from raftlog.node.storage.api import SnapshotId
 from raftlog.transport.api import LinkClosedError
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from controller.service.node import Directory
 from controller.service.status import AGAIN_S, FIRST_S, OutageWatch, outage_text, ready
+from raftlog.endpoint import Voter
+from raftlog.node.replica.peers import PeerReach
 from raftlog.quorum.core import QuorumDescription
-from raftlog.replica.peers import PeerReach
-from raftlog.voter import Voter
 
 VOTERS = tuple(Voter(one, f"d{one}", f"127.0.0.1:{9090 + one}") for one in (1, 2, 3))
 

@@ -11,11 +11,11 @@ import pytest
 
 from controller import late_http
 from controller.run import run_controller
-from raftlog.config.load import load_config
 from raftlog.errors import ConfigError
 from raftlog.local.cluster import LocalCluster
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.http_socket import bind_http
+from raftlog.node.config.load import load_config
+from raftlog.node.observability.http_server import HttpServer
+from raftlog.node.observability.http_socket import bind_http
 from raftlog.transport.api import Probe
 from raftlog.transport.probe import probe
 

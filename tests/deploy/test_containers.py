@@ -18,8 +18,8 @@ import yaml
 from typer.testing import CliRunner
 
 from raftlog.cli.main import build
-from raftlog.config.load import load_config
-from raftlog.config.settings import Settings
+from raftlog.node.config.load import load_config
+from raftlog.node.config.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 NODES = {1: "controller", 2: "controller", 3: "controller", 4: "broker", 5: "broker", 6: "broker"}

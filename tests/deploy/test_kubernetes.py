@@ -29,7 +29,7 @@ from kubernetes_pods import (
 )
 from kubernetes_schemas import check
 
-from raftlog.config.settings import Settings
+from raftlog.node.config.settings import Settings
 
 DEPLOYMENT = MANIFESTS.parents[1] / "deployment.md"
 PATH = os.environ["PATH"]

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from raftlog import batch
 from raftlog.cli.main import build
-from raftlog.config.settings import Settings
 from raftlog.deploy.sizing import FIGURES, MIB, size
 from raftlog.metadata import records
+from raftlog.node.config.settings import Settings
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 BENCHMARKS = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()

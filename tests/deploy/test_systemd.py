@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from raftlog.cli.exits import Exit
 from raftlog.cli.main import build
-from raftlog.config.settings import Settings
 from raftlog.deploy import units
 from raftlog.errors import ConfigError
+from raftlog.node.config.settings import Settings
 
 UNITS = PurePosixPath("etc/systemd/system")
 ROLES = ("controller", "broker")

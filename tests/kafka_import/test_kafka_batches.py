@@ -9,7 +9,7 @@ import google_crc32c
 import kafka_writer as kafka
 import pytest
 
-from raftlog.quorum_time import MAX_MS
+from raftlog.clock import MAX_MS
 from replay.kafka.batches import batches
 from replay.kafka.errors import KafkaLogError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import kafka_writer as kafka
 import pytest
 
-from raftlog.quorum_time import MAX_MS
+from raftlog.clock import MAX_MS
 from replay.errors import ReplayError
 from replay.kafka.copies import Copy, find_copies
 from replay.kafka.errors import KafkaLogError

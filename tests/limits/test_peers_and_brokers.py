@@ -13,7 +13,7 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check
 from raftlog.limits.fields import FIELDS
 from raftlog.limits.rules import ByHandler, Octets
-from raftlog.replica.peer_acceptor import FetchAddresses, PeerAcceptor
+from raftlog.node.replica.peer_acceptor import FetchAddresses, PeerAcceptor
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2

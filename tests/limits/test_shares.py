@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.shares import Shares
+from raftlog.bounds import Shares
 
 TOTAL = 20
 

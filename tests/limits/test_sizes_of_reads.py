@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from raftlog.bounds import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.limits.checking import check
-from raftlog.resource_limits import DATA_REQUEST_MAX_PARTITIONS
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.data.v1 import data_pb2 as data
 

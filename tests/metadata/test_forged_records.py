@@ -16,7 +16,7 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import FoldError, Image
 from raftlog.metadata.records import MESSAGES, UnknownRecordError, record
 from raftlog.metadata.replica_index import NO_REPLICAS
-from raftlog.security.authorizer import Authorizer, Caller
+from raftlog.node.security.authorizer import Authorizer, Caller
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 ONE, TWO = b"\1" * 16, b"\2" * 16

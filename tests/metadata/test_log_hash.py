@@ -15,7 +15,7 @@ from raftlog.metadata.log_hash import EMPTY, LogHash, extended, unknown
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import SnapshotLoader, header_of, pieces
 from raftlog.metadata.snapshot_file import encode_footer, read_footer
-from raftlog.recovery.first_chunk import beginning_chunk
+from raftlog.node.recovery.first_chunk import beginning_chunk
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 

@@ -15,6 +15,7 @@ from naive_state import HISTORIES
 from test_metadata_fold import fold, history, state
 
 from raftlog import batch
+from raftlog.endpoint import Voter
 from raftlog.errors import CorruptLogError, FatalError
 from raftlog.metadata import snapshot
 from raftlog.metadata.acl_index import AclIndex
@@ -24,7 +25,6 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
-from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 

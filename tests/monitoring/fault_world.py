@@ -22,8 +22,8 @@ from data_cluster import DataCluster
 
 import broker.run
 import controller.http_side
-from raftlog.observability.loop_lag import LoopLag
-from raftlog.observability.registry import MetricsRegistry
+from raftlog.node.observability.loop_lag import LoopLag
+from raftlog.node.observability.registry import MetricsRegistry
 from raftlog.transport.api import TransportLimits
 from raftlog.transport.bounds import Bounds
 

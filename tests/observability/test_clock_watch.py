@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from raftlog.observability.clock_watch import LOOK_EVERY_S, ClockWatch
-from raftlog.observability.journal import Kind, RecentEvents
-from raftlog.quorum_time import TOLERANCE_MS
+from raftlog.clock import TOLERANCE_MS
+from raftlog.node.observability.clock_watch import LOOK_EVERY_S, ClockWatch
+from raftlog.node.observability.journal import Kind, RecentEvents
 
 
 def test_clock_watch_tells_once_that_a_clock_is_overruled_and_once_that_it_agrees() -> None:

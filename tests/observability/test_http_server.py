@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from raftlog.bounds import HTTP_MAX_CONNECTIONS
 from raftlog.errors import ConfigError
-from raftlog.observability.http_rules import HttpRules
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.registry import MetricsRegistry
-from raftlog.resource_limits import HTTP_MAX_CONNECTIONS
+from raftlog.node.observability.http_rules import HttpRules
+from raftlog.node.observability.http_server import HttpServer
+from raftlog.node.observability.registry import MetricsRegistry
 
 ON_SIGTERM = signal.getsignal(signal.SIGTERM)
 """Before there was any server. Where coverage is measured, it is coverage's."""
@@ -249,7 +249,7 @@ async def test_silent_connections_shut_no_health_check_out(node: Node) -> None:
 async def test_a_connection_without_a_whole_request_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raftlog.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 100)
+    monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 100)
     server = HttpServer("127.0.0.1", 0, MetricsRegistry(process=False), lambda: (True, "fine"))
     await server.start()
     host, _, port = server.address.rpartition(":")

@@ -14,11 +14,11 @@ import trustme
 import uvloop
 from test_http_server import get as get_plain
 
+from raftlog.bounds import HTTP_MAX_CONNECTIONS
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.observability.http_rules import HttpRules
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.registry import MetricsRegistry
-from raftlog.resource_limits import HTTP_MAX_CONNECTIONS
+from raftlog.node.observability.http_rules import HttpRules
+from raftlog.node.observability.http_server import HttpServer
+from raftlog.node.observability.registry import MetricsRegistry
 from raftlog.transport import certificates
 from raftlog.transport.tls import TlsConfig
 from raftlog.transport.unary import Caller
@@ -200,7 +200,7 @@ async def test_a_session_is_not_resumed(tmp_path: Path) -> None:
 async def test_silent_handshakes_shut_no_health_check_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 60_000)
+    monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 60_000)
     authority = trustme.CA()
     async with serving(put(tmp_path / "node", authority, [authority])) as address:
         host, _, port = address.rpartition(":")
@@ -222,7 +222,7 @@ async def test_silent_handshakes_shut_no_health_check_out(
 def test_a_handshake_that_takes_too_long_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
-    monkeypatch.setattr("raftlog.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 200)
+    monkeypatch.setattr("raftlog.node.observability.http_server.HTTP_REQUEST_TIMEOUT_MS", 200)
     authority = trustme.CA()
     tls = put(tmp_path / "node", authority, [authority])
 

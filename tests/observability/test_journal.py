@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.observability import journal
-from raftlog.observability import journal as files
-from raftlog.observability.journal import (
+from raftlog.node.observability import journal
+from raftlog.node.observability import journal as files
+from raftlog.node.observability.journal import (
     BURST,
     KEPT_EVENTS,
     KINDS,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from raftlog.errors import ApiError
-from raftlog.observability.log_level import DEFAULT_MS, MAX_MS, LogLevel
+from raftlog.node.observability.log_level import DEFAULT_MS, MAX_MS, LogLevel
 
 
 async def test_another_level_and_the_configured_one_again() -> None:

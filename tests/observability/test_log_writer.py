@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from raftlog.observability import log_writer
-from raftlog.observability.log_writer import LogWriter
-from raftlog.observability.logs import LogTail
+from raftlog.node.observability import log_writer
+from raftlog.node.observability.log_writer import LogWriter
+from raftlog.node.observability.logs import LogTail
 
 TIMEOUT_S = 20.0
 
@@ -156,7 +156,7 @@ def test_who_asks_for_the_newest_lines_gets_those_that_wait(
 def test_a_process_whose_lines_nobody_reads_ends_with_its_code() -> None:
     program = """
 import structlog
-from raftlog.observability.logs import exit_process, setup_logging
+from raftlog.node.observability.logs import exit_process, setup_logging
 setup_logging("info", "json", in_thread=True)
 for _ in range(2_000):
     structlog.get_logger("x").info("line", text="x" * 200)
@@ -197,7 +197,7 @@ def test_the_first_lines_of_all_wait_no_longer_for_who_hangs(
 def test_a_process_that_ends_writes_what_waits() -> None:
     program = """
 import structlog
-from raftlog.observability.logs import setup_logging
+from raftlog.node.observability.logs import setup_logging
 setup_logging("info", "json", in_thread=True, node_id=7)
 for number in range(50):
     structlog.get_logger("x").info("line", number=number)

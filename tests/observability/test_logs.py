@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from raftlog.observability.logs import setup_logging
+from raftlog.node.observability.logs import setup_logging
 from raftlog.transport import grpc_runtime  # noqa: F401  (before grpc)
 
 import grpc.aio  # isort: skip

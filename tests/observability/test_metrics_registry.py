@@ -8,8 +8,8 @@ from prometheus_client import generate_latest
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
-from raftlog.observability.latency import Latency
-from raftlog.observability.node_metrics import (
+from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.node_metrics import (
     add_broker_metrics,
     add_controller_metrics,
     add_quorum_metrics,
@@ -17,7 +17,7 @@ from raftlog.observability.node_metrics import (
     add_space_metrics,
     add_watch_metrics,
 )
-from raftlog.observability.registry import MetricsRegistry
+from raftlog.node.observability.registry import MetricsRegistry
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog.observability import node_rpc
+from raftlog.node.observability import node_rpc
 
 
 async def test_a_disk_that_hangs_is_unknown_and_holds_one_thread(

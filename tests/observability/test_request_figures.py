@@ -14,17 +14,17 @@ import pytest
 from prometheus_client import generate_latest
 
 from raftlog.errors import ErrorCode
-from raftlog.observability.latency import Latency
-from raftlog.observability.loop_lag import EVERY_S, LoopLag
-from raftlog.observability.process_metrics import (
+from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.loop_lag import EVERY_S, LoopLag
+from raftlog.node.observability.process_metrics import (
     add_certificate_metrics,
     add_disk_metrics,
     add_node_metrics,
     add_request_metrics,
     api_name,
 )
-from raftlog.observability.registry import MetricsRegistry
-from raftlog.observability.request_figures import RequestFigures
+from raftlog.node.observability.registry import MetricsRegistry
+from raftlog.node.observability.request_figures import RequestFigures
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.data.v1 import data_pb2

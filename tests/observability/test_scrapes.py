@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from raftlog.observability import http_server
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.registry import MetricsRegistry
+from raftlog.node.observability import http_server
+from raftlog.node.observability.http_server import HttpServer
+from raftlog.node.observability.registry import MetricsRegistry
 
 
 def test_scrapes_come_one_after_the_other_with_a_pause_between(

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from raftlog.observability.http_server import HttpServer
-from raftlog.observability.registry import MetricsRegistry
+from raftlog.node.observability.http_server import HttpServer
+from raftlog.node.observability.registry import MetricsRegistry
 from raftlog.ops.console import Console, Door
 
 OPEN = Door(secured=False)

@@ -15,7 +15,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from raftlog.client.options import ClientSecurity
-from raftlog.observability.journal import Kind
+from raftlog.node.observability.journal import Kind
 from raftlog.ops.collector import GRACE, Collector, nodes_of
 from raftlog.ops.evidence import BrokersAnswer, BrokerState, QuorumAnswer, Reach, Survey
 from raftlog.ops.evidence import Timeline as Told

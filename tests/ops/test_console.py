@@ -15,11 +15,11 @@ import trustme
 from console_kit import OPEN, Counted, Stream, serving
 from structlog.testing import capture_logs
 
-from raftlog.config.load import load_config
-from raftlog.config.node import NodeConfig
 from raftlog.errors import ConfigError
 from raftlog.metadata.image import Image
-from raftlog.observability.http_rules import HttpRules
+from raftlog.node.config.load import load_config
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.observability.http_rules import HttpRules
 from raftlog.ops import console as routes
 from raftlog.ops.console import Door, Feed, Local, console_of, door_of, read_token
 from raftlog.transport.tls import TlsConfig

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.cli.render import record_to_dict
+from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata import pmap
 from raftlog.metadata.authors import author
 from raftlog.metadata.entities import Broker as Registered
@@ -42,7 +43,6 @@ from raftlog.ops.evidence import (
 )
 from raftlog.ops.story import Story
 from raftlog.ops.story_lines import Line, Weight
-from raftlog.principals import ANONYMOUS_PRINCIPAL
 from raftlog.wire.records.v1 import records_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -10,7 +10,7 @@ from clusters import broker, brokers, described, endpoint, quorum, voter
 from msgspec.structs import replace
 from test_node_findings import EXPIRED, OWN, behind_tls, clocks, disk, told
 
-from raftlog.config.sources import LOCAL_DIRECTORY
+from raftlog.node.config.sources import LOCAL_DIRECTORY
 from raftlog.ops.doctor import MOST_FINDINGS, diagnose, document, screen, with_local_commands
 from raftlog.ops.evidence import AskedNode, BrokerState, Reach, Survey
 from raftlog.ops.quorum_findings import Finding, Severity

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from raftlog.identity import ANONYMOUS_PRINCIPAL
 from raftlog.metadata.changes import Changed
-from raftlog.observability.journal import Kind, NodeEvent, checked_details
+from raftlog.node.observability.journal import Kind, NodeEvent, checked_details
 from raftlog.ops.evidence import LogPeriod, NodeEvents, Timeline
 from raftlog.ops.story import Story, tell
 from raftlog.ops.story_lines import Line, Weight, took
-from raftlog.principals import ANONYMOUS_PRINCIPAL
 
 T0 = 1_700_000_000_000
 END = T0 + 3_600_000

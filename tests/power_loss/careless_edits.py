@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from raftlog import durable
-from raftlog.recovery import unsafe_recovery
-from raftlog.storage import directory, files, snapshot_files
-from raftlog.storage.directory import PartitionsState, write_partitions_state
-from raftlog.storage.files import VoteFile
-from raftlog.storage.log_bounds import emptied_at, started_at
-from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.partition_store import RocksPartitionStore
-from raftlog.storage.rocks_adapter import RocksLog, RocksPartitions
-from raftlog.storage.rocks_store import GroupCommit
+from raftlog import files as durable
+from raftlog.node.recovery import unsafe_recovery
+from raftlog.node.storage import directory, files, snapshot_files
+from raftlog.node.storage.directory import PartitionsState, write_partitions_state
+from raftlog.node.storage.files import VoteFile
+from raftlog.node.storage.log_bounds import emptied_at, started_at
+from raftlog.node.storage.log_store import RocksLogStore
+from raftlog.node.storage.partition_store import RocksPartitionStore
+from raftlog.node.storage.rocks_adapter import RocksLog, RocksPartitions
+from raftlog.node.storage.rocks_store import GroupCommit
 
 Edit = Callable[[], None]
 
@@ -233,7 +233,7 @@ def recovery_votes_last() -> None:
 
 def restored_log_not_synced() -> None:
     """The records of a restore stay in the WAL, unsynced: RocksDB is not closed."""
-    from raftlog.recovery import restore
+    from raftlog.node.recovery import restore
 
     class Unsynced(RocksLog):
         def sync(self) -> None:

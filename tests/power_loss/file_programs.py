@@ -10,20 +10,20 @@ from marks import mark
 from said import batches_of, vote_as_said
 
 from raftlog import batch
+from raftlog.endpoint import Voter
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.node.recovery import restore as restoring
+from raftlog.node.recovery.restore import restore
+from raftlog.node.storage.api import NodeIdentity, SnapshotId, VoteState
+from raftlog.node.storage.files import Bootstrap
+from raftlog.node.storage.snapshot_files import file_name
 from raftlog.ops.backup import write_backup
-from raftlog.recovery import restore as restoring
-from raftlog.recovery.restore import restore
 from raftlog.segments.compact import compact
 from raftlog.segments.manifest import Manifest
 from raftlog.segments.writer import KEEP_RETIRED_MS, ExportWriter
-from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
-from raftlog.storage.files import Bootstrap
-from raftlog.storage.snapshot_files import file_name
-from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 

@@ -16,13 +16,13 @@ from typing import Any
 from marks import mark
 from said import IDENTITY, SaidStore, batches_of, chunk_of, say_durable, snapshot_of, vote_as_said
 
-from raftlog.recovery import unsafe_recovery
-from raftlog.recovery.unsafe_recovery import recover_unsafely
-from raftlog.storage.api import SnapshotId, VoteState
-from raftlog.storage.directory import format_storage, write_identity
-from raftlog.storage.files import Bootstrap
-from raftlog.storage.snapshot_files import file_name
-from raftlog.voter import Voter
+from raftlog.endpoint import Voter
+from raftlog.node.recovery import unsafe_recovery
+from raftlog.node.recovery.unsafe_recovery import recover_unsafely
+from raftlog.node.storage.api import SnapshotId, VoteState
+from raftlog.node.storage.directory import format_storage, write_identity
+from raftlog.node.storage.files import Bootstrap
+from raftlog.node.storage.snapshot_files import file_name
 
 VOTE = VoteState(epoch=3, voted_id=2, voted_directory_id="d2")
 LOG_EPOCHS = (1, 1, 1, 1, 1, 2, 2, 2, 2, 2)

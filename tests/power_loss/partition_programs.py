@@ -9,9 +9,9 @@ from marks import mark
 from said import batches_of, chunk_of
 
 from raftlog.errors import StorageError
-from raftlog.storage.opening import open_partition_store
-from raftlog.storage.partition_api import PartitionKey
-from raftlog.storage.partition_store import RocksPartitionStore
+from raftlog.node.storage.opening import open_partition_store
+from raftlog.node.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_store import RocksPartitionStore
 
 A0: PartitionKey = (b"a" * 16, 0)
 A1: PartitionKey = (b"a" * 16, 1)

@@ -15,12 +15,12 @@ from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
-from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
-from raftlog.storage.chunks import walk
-from raftlog.storage.directory import read_identity
-from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.opening import open_store
-from raftlog.storage.snapshot_files import file_name
+from raftlog.node.storage.api import NodeIdentity, SnapshotId, VoteState
+from raftlog.node.storage.chunks import walk
+from raftlog.node.storage.directory import read_identity
+from raftlog.node.storage.log_store import RocksLogStore
+from raftlog.node.storage.opening import open_store
+from raftlog.node.storage.snapshot_files import file_name
 
 IDENTITY = NodeIdentity(cluster_id="c1", node_id=1, directory_id="d1")
 

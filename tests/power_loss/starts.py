@@ -22,11 +22,11 @@ import structlog
 from said import IDENTITY, batches_of, chunk_of, vote_as_said
 
 from raftlog.errors import StorageError
-from raftlog.storage import opening
-from raftlog.storage.directory import META_FILE, format_storage
-from raftlog.storage.files import read_bootstrap
-from raftlog.storage.opening import open_partition_store
-from raftlog.storage.snapshot_files import file_name
+from raftlog.node.storage import opening
+from raftlog.node.storage.directory import META_FILE, format_storage
+from raftlog.node.storage.files import read_bootstrap
+from raftlog.node.storage.opening import open_partition_store
+from raftlog.node.storage.snapshot_files import file_name
 
 
 def value(root: Path) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def node(root: Path) -> dict[str, Any]:
 def _make_anew(root: Path, directory: Path) -> None:
     """As somebody does who was not told that it succeeded."""
     if (root / "backup").exists():
-        from raftlog.recovery.restore import restore
+        from raftlog.node.recovery.restore import restore
 
         restore(directory, root / "backup", cluster_id="c1", node_id=1, directory_id="d2")
     else:

@@ -16,8 +16,8 @@ from typing import Any
 
 from quorum_harness import Cluster, Message, SimNode
 
+from raftlog.node.storage.api import VoteState
 from raftlog.quorum.events import BecameLeader, PeerConnected, Tick
-from raftlog.storage.api import VoteState
 
 FETCH_TIMEOUT_S = ELECTION_TIMEOUT_S = 1.0
 MARGIN_S = 0.3

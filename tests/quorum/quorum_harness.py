@@ -16,7 +16,9 @@ from typing import Any
 
 from quorum_oracle import Oracle
 
+from raftlog.endpoint import VotersAt
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import (
@@ -58,8 +60,6 @@ from raftlog.quorum.events import (
     Truncate,
     VotePersisted,
 )
-from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
-from raftlog.voter import VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 CLUSTER = "cluster-a"

@@ -12,7 +12,9 @@ from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, span_of
 from test_quorum_elections import ask, end_request, one, vote_request
 from test_quorum_replication import follower_of_two, leader_of_three, respond
 
+from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import ErrorCode, FatalError
+from raftlog.node.storage.api import VoteState
 from raftlog.quorum.admission import (
     ALLOWANCE_EPOCHS,
     ALLOWANCE_EPOCHS_PER_S,
@@ -33,8 +35,6 @@ from raftlog.quorum.events import (
     SendFetch,
     Tick,
 )
-from raftlog.storage.api import VoteState
-from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -13,6 +13,7 @@ from quorum_harness import CLUSTER, Cluster, effects_of
 from test_quorum_replication import caught_up, follower_of_two, leader_of_three
 
 from raftlog.errors import InvariantError
+from raftlog.node.storage.api import VoteState
 from raftlog.quorum.events import (
     LeaderChanged,
     PeersChanged,
@@ -25,7 +26,6 @@ from raftlog.quorum.events import (
     VotePersisted,
     VotersChanged,
 )
-from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 INT32 = st.one_of(st.integers(-3, 6), st.integers(-(2**31), 2**31 - 1))

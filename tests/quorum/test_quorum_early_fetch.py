@@ -10,6 +10,7 @@ import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
 
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import VoteState
 from raftlog.quorum.events import (
     BecameLeader,
     PeerConnected,
@@ -23,7 +24,6 @@ from raftlog.quorum.events import (
     VotePersisted,
 )
 from raftlog.quorum.leader import MORE_WITHIN_S
-from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -11,6 +11,7 @@ import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of
 
 from raftlog.errors import ErrorCode, FatalError
+from raftlog.node.storage.api import VoteState
 from raftlog.quorum.events import (
     BecameLeader,
     Fatal,
@@ -27,7 +28,6 @@ from raftlog.quorum.events import (
     VotePersisted,
 )
 from raftlog.quorum.transitions import TRANSITIONS
-from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -8,9 +8,9 @@ import pytest
 from far_followers import TOPOLOGIES, silence
 from quorum_harness import CLUSTER, TRAVEL_S, Cluster, SimNode, effects_of, requests_of
 
+from raftlog.node.storage.api import VoteState
 from raftlog.quorum.election_state import Heard
 from raftlog.quorum.events import BecameLeader, PersistVote, RequestReceived
-from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 SEEDS = 2

@@ -15,6 +15,7 @@ from test_quorum_replication import caught_up, fetch, leader_of_three
 
 from raftlog.errors import ErrorCode
 from raftlog.metadata.log_generation import GenerationAt, Lineage, new_generation
+from raftlog.node.storage.api import RecoveredLog, VoteState
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import (
@@ -30,7 +31,6 @@ from raftlog.quorum.events import (
     Tick,
     Truncate,
 )
-from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MINE, OTHER = 11, 22

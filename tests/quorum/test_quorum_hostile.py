@@ -20,6 +20,8 @@ import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, span_of, voters_value
 from test_quorum_replication import make_leader
 
+from raftlog.endpoint import Voter, VotersAt
+from raftlog.node.storage.api import SnapshotId, VoteState
 from raftlog.quorum.admission import (
     ALLOWANCE_EPOCHS,
     EPOCH_LIMIT,
@@ -42,8 +44,6 @@ from raftlog.quorum.events import (
     SendFetchSnapshot,
     Tick,
 )
-from raftlog.storage.api import SnapshotId, VoteState
-from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 MESSAGES = int(os.environ.get("RAFTLOG_HOSTILE_MESSAGES", "10000"))

@@ -12,7 +12,9 @@ from quorum_harness import Cluster, SimNode, effects_of, requests_of, span_of, v
 from test_quorum_admission import begin
 from test_quorum_elections import ask, end_request, vote_request
 
+from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.quorum.events import (
     Append,
     Fatal,
@@ -26,8 +28,6 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.leader import Progress
 from raftlog.quorum.voters import VoterHistory, VoterSet
-from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
-from raftlog.voter import Voter, VotersAt
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

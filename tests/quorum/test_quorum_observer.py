@@ -7,6 +7,7 @@ import random
 from quorum_harness import CLUSTER, Cluster, effects_of, requests_of
 
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import RecoveredLog, VoteState
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
 from raftlog.quorum.events import (
@@ -22,7 +23,6 @@ from raftlog.quorum.events import (
     SendFetch,
     Tick,
 )
-from raftlog.storage.api import RecoveredLog, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.errors import ConfigError
+from raftlog.node.storage.api import RecoveredLog, VoteState
 from raftlog.quorum.config import Voter
 from raftlog.quorum.events import LogSpan
 from raftlog.quorum.leader import MAX_OBSERVERS, OBSERVER_FORGOTTEN_AFTER_S, Progress, Rounds
 from raftlog.quorum.log_state import EpochIndex, LogEnds, LogState
 from raftlog.quorum.voters import VoterSet
-from raftlog.storage.api import RecoveredLog, VoteState
 
 
 def voter_set(count: int, *, known: bool = True) -> VoterSet:

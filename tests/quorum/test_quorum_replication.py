@@ -9,6 +9,7 @@ import pytest
 from quorum_harness import CLUSTER, Cluster, SimNode, effects_of, requests_of, span_of
 
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import VoteState
 from raftlog.quorum.events import (
     Append,
     Fatal,
@@ -26,7 +27,6 @@ from raftlog.quorum.events import (
     Tick,
     Truncate,
 )
-from raftlog.storage.api import VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -9,6 +9,7 @@ from quorum_harness import CLUSTER, Cluster, SimNode, effects_of
 from test_quorum_replication import caught_up, fetch, follower_of_two, leader_of_three
 
 from raftlog.errors import ErrorCode
+from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.quorum.events import (
     DropSnapshot,
     HighWatermarkAdvanced,
@@ -28,7 +29,6 @@ from raftlog.quorum.events import (
 )
 from raftlog.quorum.fetcher import MIN_PART_BYTES
 from raftlog.quorum.log_state import EpochIndex, LogState
-from raftlog.storage.api import RecoveredLog, SnapshotId, VoteState
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 

@@ -39,6 +39,8 @@ from unittest.mock import Mock
 import pytest
 from quorum_harness import Cluster, SimNode, span_of
 
+from raftlog.endpoint import Voter
+from raftlog.node.storage.api import VoteState
 from raftlog.quorum import events
 from raftlog.quorum.events import (
     Effect,
@@ -48,8 +50,6 @@ from raftlog.quorum.events import (
     ReadIndexRequested,
     ResignRequested,
 )
-from raftlog.storage.api import VoteState
-from raftlog.voter import Voter
 
 FILES = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from kafka_log import imported, kafka
 
-from raftlog.quorum_time import MAX_MS
+from raftlog.clock import MAX_MS
 from replay.errors import ReplayError
 from replay.kernels.timelines import CONTROLLER_COLUMNS, CONTROLLERS, controllers
 from replay.local.runner import compute_local, run_local

@@ -16,12 +16,12 @@ from spark_runs import Replay
 from raftlog import batch
 from raftlog.cli.exits import Exit
 from raftlog.metadata.records import record
-from raftlog.plural import counted
 from raftlog.segments import files
 from raftlog.segments.errors import ExportError
 from raftlog.segments.export import export
 from raftlog.segments.manifest import MANIFEST_NAME, RECORDS, Segment, encode, read_manifest
 from raftlog.segments.writer import ExportWriter
+from raftlog.text import counted
 from raftlog.wire.records.v1 import records_pb2 as pb
 from replay.errors import DamageError, ReplayError, exit_code, explain
 from replay.opened import open_export

@@ -17,7 +17,7 @@ import pytest
 import report_sample as sample
 from msgspec.structs import replace
 
-from raftlog.printable import printable
+from raftlog.text import printable
 from replay.errors import ReplayError
 from replay.jobs.audit import AuditResult
 from replay.kernels.finding import Finding

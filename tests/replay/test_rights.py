@@ -31,8 +31,8 @@ from raftlog.metadata.acls import (
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import RecordType, parse
-from raftlog.security.authorizer import Authorizer, Caller
-from raftlog.security.permissions import CONTROLLER, All, Each, Whole
+from raftlog.node.security.authorizer import Authorizer, Caller
+from raftlog.node.security.permissions import CONTROLLER, All, Each, Whole
 from raftlog.segments.columns import SCHEMA
 from raftlog.segments.export import export
 from raftlog.segments.manifest import RECORDS

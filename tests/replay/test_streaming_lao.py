@@ -13,8 +13,8 @@ from spark_runs import Replay
 from test_replay_lao import Story
 from typer.testing import CliRunner, Result
 
-from raftlog.plural import counted
 from raftlog.segments.export import export
+from raftlog.text import counted
 from replay.app import create_app
 from replay.errors import EXIT_FINDINGS, EXIT_INPUT
 from replay.jobs import watch

@@ -10,7 +10,7 @@ from simulated import simulated
 from test_shell_rules import FakeDialer, FakeLink, FakeTransport
 
 from raftlog.errors import ErrorCode
-from raftlog.replica.peers import (
+from raftlog.node.replica.peers import (
     MAX_PATIENCE_FACTOR,
     SNAPSHOT_CONNECT_S,
     SNAPSHOT_IDLE_S,

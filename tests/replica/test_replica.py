@@ -13,10 +13,10 @@ from simulated import simulated
 from raftlog import batch
 from raftlog.errors import FatalError, InvariantError
 from raftlog.metadata.records import record
+from raftlog.node.replica.replica import Replica
+from raftlog.node.storage.api import NodeIdentity, SnapshotId
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.leader import Leader
-from raftlog.replica.replica import Replica
-from raftlog.storage.api import NodeIdentity, SnapshotId
 from raftlog.wire.records.v1 import records_pb2
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import host_context, run

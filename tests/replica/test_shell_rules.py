@@ -16,14 +16,14 @@ from raftlog import batch
 from raftlog.errors import ApiError, ErrorCode, StorageError
 from raftlog.identity import ANONYMOUS
 from raftlog.metadata.records import record
+from raftlog.node.replica.local_log import LocalLog
+from raftlog.node.replica.peer_acceptor import FetchAddresses, PeerAcceptor
+from raftlog.node.replica.peers import ELSEWHERE_AFTER_S, Peer
+from raftlog.node.replica.replica import SAVE_LEADER_AFTER_S, Replica
+from raftlog.node.storage.api import NodeIdentity, VoteState
 from raftlog.quorum import events
 from raftlog.quorum.config import QuorumConfig, Voter
 from raftlog.quorum.core import QuorumCore
-from raftlog.replica.local_log import LocalLog
-from raftlog.replica.peer_acceptor import FetchAddresses, PeerAcceptor
-from raftlog.replica.peers import ELSEWHERE_AFTER_S, Peer
-from raftlog.replica.replica import SAVE_LEADER_AFTER_S, Replica
-from raftlog.storage.api import NodeIdentity, VoteState
 from raftlog.transport.api import Conversation, LinkClosedError, Probe
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
@@ -533,7 +533,7 @@ def test_what_is_refused_is_counted_and_said_once_in_a_while(
 ) -> None:
     """Whoever can reach the port can send a million of them."""
     log = Mock()
-    monkeypatch.setattr("raftlog.replica.listener.log", log)
+    monkeypatch.setattr("raftlog.node.replica.listener.log", log)
 
     async def main() -> None:
         shell = Shell()

@@ -9,14 +9,14 @@ from simulated import simulated
 from test_shell_rules import Shell
 
 from raftlog import batch
+from raftlog.endpoint import Voter
 from raftlog.metadata.image import Image
 from raftlog.metadata.log_generation import NO_GENERATION, GenerationAt
 from raftlog.metadata.snapshot import header_of, pieces
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
+from raftlog.node.recovery.first_chunk import beginning_chunk
+from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev
-from raftlog.recovery.first_chunk import beginning_chunk
-from raftlog.storage.api import SnapshotId
-from raftlog.voter import Voter
 from raftlog.wire.quorum.v1 import quorum_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb
 

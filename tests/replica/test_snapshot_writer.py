@@ -12,10 +12,15 @@ from simulated import simulated
 
 from raftlog.errors import CorruptLogError, ErrorCode, FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.node.replica import snapshots
+from raftlog.node.replica.snapshots import (
+    FETCHED_WITHIN_S,
+    PAUSE_S,
+    ReplicaSnapshots,
+    SnapshotWriter,
+)
+from raftlog.node.storage.api import AcceptHeader, SnapshotId
 from raftlog.quorum import events as ev
-from raftlog.replica import snapshots
-from raftlog.replica.snapshots import FETCHED_WITHIN_S, PAUSE_S, ReplicaSnapshots, SnapshotWriter
-from raftlog.storage.api import AcceptHeader, SnapshotId
 from raftlog.wire.quorum.v1 import quorum_pb2 as pb
 
 HEADER = SnapshotHeader("c", (), 8, 3, 1)

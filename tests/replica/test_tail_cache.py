@@ -5,7 +5,7 @@ have them.
 import pytest
 
 from raftlog import batch
-from raftlog.replica.local_log import TailCache
+from raftlog.node.replica.local_log import TailCache
 
 
 def chunk(base: int, *counts: int) -> tuple[bytes, int]:

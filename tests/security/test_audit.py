@@ -21,13 +21,13 @@ from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.metadata.acl_index import AclIndex
 from raftlog.metadata.acls import AccessControlEntry, AclOperation, AclResourceType, Resource
 from raftlog.metadata.image import Image
-from raftlog.security import audit_log
-from raftlog.security.audit import Auditor
-from raftlog.security.audit_event import Event, Touched
-from raftlog.security.audit_log import AuditLog
-from raftlog.security.authorization import Authorization
-from raftlog.security.authorizer import Authorizer, Caller, Why
-from raftlog.security.guard import Authentication, Duties, guarded, guarded_handler
+from raftlog.node.security import audit_log
+from raftlog.node.security.audit import Auditor
+from raftlog.node.security.audit_event import Event, Touched
+from raftlog.node.security.audit_log import AuditLog
+from raftlog.node.security.authorization import Authorization
+from raftlog.node.security.authorizer import Authorizer, Caller, Why
+from raftlog.node.security.guard import Authentication, Duties, guarded, guarded_handler
 from raftlog.transport.api import Conversation, Link
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller

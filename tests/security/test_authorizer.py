@@ -15,7 +15,7 @@ from raftlog.metadata.acls import (
     PatternType,
     Resource,
 )
-from raftlog.security.authorizer import Authorizer, Caller, Why
+from raftlog.node.security.authorizer import Authorizer, Caller, Why
 
 Op, Perm, Kind = AclOperation, AclPermission, AclResourceType
 ALICE, BOB = Caller("User:alice", "10.0.0.1"), Caller("User:bob", "10.0.0.2")

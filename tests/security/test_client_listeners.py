@@ -11,13 +11,13 @@ from test_guard import CLIENT, ME, FakeLink, Recorder, error_of, in_body, of, re
 
 from raftlog.errors import ErrorCode
 from raftlog.identity import ANONYMOUS
-from raftlog.security.client_listeners import (
+from raftlog.node.security.client_listeners import (
     OF_CLIENTS,
     OF_NODES,
     for_clients,
     handler_for_clients,
 )
-from raftlog.security.node_claims import CONTROLLER_CLAIMS
+from raftlog.node.security.node_claims import CONTROLLER_CLAIMS
 from raftlog.transport.api import Acceptors, Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller

@@ -19,10 +19,10 @@ from raftlog.metadata.acls import (
     AclResourceType,
 )
 from raftlog.metadata.image import Image
-from raftlog.security import permissions
-from raftlog.security.authorization import Authorization
-from raftlog.security.authorizer import Authorizer
-from raftlog.security.guard import (
+from raftlog.node.security import permissions
+from raftlog.node.security.authorization import Authorization
+from raftlog.node.security.authorizer import Authorizer
+from raftlog.node.security.guard import (
     Authentication,
     Duties,
     LogReaders,
@@ -30,7 +30,7 @@ from raftlog.security.guard import (
     guarded_handler,
     host_of,
 )
-from raftlog.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS
+from raftlog.node.security.node_claims import CLAIM_OF, CONTROLLER_CLAIMS, QUORUM_CLAIMS
 from raftlog.transport.api import Acceptors, Conversation, Link, LinkClosedError
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller

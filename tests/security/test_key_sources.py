@@ -18,13 +18,13 @@ from jwks_endpoint import serving
 from structlog.testing import capture_logs
 from token_issuer import Issuer
 
-from raftlog.deadline import NEVER
+from raftlog.clock import NEVER
 from raftlog.errors import ConfigError
-from raftlog.security import jwks_fetch, key_sources
-from raftlog.security.jwks import JWKS_MAX_BYTES, KeySet
-from raftlog.security.jwks_fetch import FetchError, fetch_keys
-from raftlog.security.key_sources import EndpointKeys, FileKeys
-from raftlog.security.refresh import RefreshPlan
+from raftlog.node.security import jwks_fetch, key_sources
+from raftlog.node.security.jwks import JWKS_MAX_BYTES, KeySet
+from raftlog.node.security.jwks_fetch import FetchError, fetch_keys
+from raftlog.node.security.key_sources import EndpointKeys, FileKeys
+from raftlog.node.security.refresh import RefreshPlan
 from raftlog.transport import certificates
 
 US = Issuer()

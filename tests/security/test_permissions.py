@@ -10,8 +10,8 @@ import pytest
 from broker.watch import listing
 from raftlog.metadata.acls import OPERATIONS_OF, AclOperation, AclResourceType
 from raftlog.metadata.selectors import PLURAL
-from raftlog.security import permissions
-from raftlog.security.permissions import (
+from raftlog.node.security import permissions
+from raftlog.node.security.permissions import (
     BROKER,
     CONTROLLER,
     LOG,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.identity import PeerIdentity
-from raftlog.principals import PrincipalMapping
+from raftlog.identity import PeerIdentity, PrincipalMapping
 
 NOBODY = "User:ANONYMOUS"
 SUBJECT = "CN=Alice,OU=Ops,O=Example"

@@ -9,10 +9,10 @@ from test_guard import CLIENT, FakeLink, Recorder, of
 
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
-from raftlog.security import quotas
-from raftlog.security.authorizer import Caller
-from raftlog.security.guard import Authentication, Duties, guarded
-from raftlog.security.quotas import Quotas, Rates
+from raftlog.node.security import quotas
+from raftlog.node.security.authorizer import Caller
+from raftlog.node.security.guard import Authentication, Duties, guarded
+from raftlog.node.security.quotas import Quotas, Rates
 from raftlog.transport.api import Conversation
 from raftlog.wire.broker.v1 import broker_pb2 as broker
 from raftlog.wire.controller.v1 import controller_pb2 as controller

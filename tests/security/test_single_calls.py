@@ -8,12 +8,12 @@ from test_audit import ALICE, NODE, FakeLink, Memory
 from raftlog.errors import ApiError, ErrorCode
 from raftlog.identity import NodeRule, PeerIdentity
 from raftlog.metadata.image import Image
-from raftlog.security.audit import Auditor
-from raftlog.security.authorization import Authorization
-from raftlog.security.authorizer import Authorizer
-from raftlog.security.guard import Authentication, Duties, LogReaders
-from raftlog.security.quotas import Quotas
-from raftlog.security.single_calls import check_call, tell_change
+from raftlog.node.security.audit import Auditor
+from raftlog.node.security.authorization import Authorization
+from raftlog.node.security.authorizer import Authorizer
+from raftlog.node.security.guard import Authentication, Duties, LogReaders
+from raftlog.node.security.quotas import Quotas
+from raftlog.node.security.single_calls import check_call, tell_change
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum
 
 RULE = Authentication(NodeRule.parse("CN=node-{id}"))

@@ -14,10 +14,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from token_issuer import AUDIENCE, ISSUER, MAKE, Issuer, claims, jwk, jwks
 
-from raftlog.access import TOKEN_MAX_CHARS, Proved, TokenRefusedError
+from raftlog.identity import TOKEN_MAX_CHARS, Proved, TokenRefusedError
 from raftlog.limits.fields import PRINCIPAL_MAX_CHARS
-from raftlog.security.jwks import KeySet
-from raftlog.security.token_rules import TokenRules, UnknownKeyError
+from raftlog.node.security.jwks import KeySet
+from raftlog.node.security.token_rules import TokenRules, UnknownKeyError
 
 NOW_S = 1_800_000_000.0
 SKEW_S = 30.0

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from token_issuer import AUDIENCE, ISSUER, Issuer, claims
 
-from raftlog.access import Proved, TokenRefusedError
-from raftlog.security.jwks import KeySet
-from raftlog.security.token_rules import TokenRules
-from raftlog.security.tokens import Tokens
+from raftlog.identity import Proved, TokenRefusedError
+from raftlog.node.security.jwks import KeySet
+from raftlog.node.security.token_rules import TokenRules
+from raftlog.node.security.tokens import Tokens
 
 NOW_S = 1_800_000_000.0
 US = Issuer()

@@ -23,7 +23,7 @@ from log_history import CLUSTER_ID, LogHistory
 from msgspec.structs import replace
 
 from raftlog.cli.main import main
-from raftlog.quorum_time import MAX_MS
+from raftlog.clock import MAX_MS
 from raftlog.segments import manifest as manifests
 from raftlog.segments.buckets import add_buckets
 from raftlog.segments.errors import CorruptExportError, ExportError, UnsupportedExportError

@@ -19,8 +19,8 @@ from raftlog.client.controller_client import ControllerClient
 from raftlog.errors import ApiError, FatalError
 from raftlog.metadata.entities import Process
 from raftlog.metadata.versions import LATEST_METADATA_VERSION
+from raftlog.node.storage.api import NodeIdentity
 from raftlog.quorum.config import QuorumConfig, Voter
-from raftlog.storage.api import NodeIdentity
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 from simulation.twins.disk import SimDisk
 from simulation.twins.loop import host_context

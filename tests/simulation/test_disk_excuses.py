@@ -12,7 +12,7 @@ import structlog
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError, StorageError
-from raftlog.storage.api import NodeIdentity
+from raftlog.node.storage.api import NodeIdentity
 from simulation.cli import silence
 from simulation.swarm.config import SwarmConfig
 from simulation.twins.disk import SimDisk, SimLogStore

@@ -7,7 +7,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from raftlog.storage.api import NO_NODE_ID
+from raftlog.node.storage.api import NO_NODE_ID
 from simulation import healing
 
 

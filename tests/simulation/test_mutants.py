@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tiers import in_gate
 
+from raftlog.endpoint import Voter
 from raftlog.quorum.leader import Progress
 from raftlog.quorum.voters import VoterSet
-from raftlog.voter import Voter
 from simulation.mutants import configs, hunt
 from simulation.mutants.edits import Edit, StaleMutantError, edited, find_function
 from simulation.mutants.layout import find_spans, put

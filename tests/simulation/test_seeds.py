@@ -13,9 +13,9 @@ import structlog
 from tiers import nightly
 
 from controller.visibility.lao import LaoView
+from raftlog.node.replica import replica
+from raftlog.node.replica.replica import Replica
 from raftlog.quorum import events
-from raftlog.replica import replica
-from raftlog.replica.replica import Replica
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence
 from simulation.soak import run_pool, summary_of

@@ -14,10 +14,10 @@ from simulated import simulated
 from snapshot_world import Node, World
 
 from controller.service.catch_up import CatchUp
+from raftlog.node.replica import replica as replica_module
+from raftlog.node.replica import snapshots as replica_snapshots
+from raftlog.node.replica.replica import Replica
 from raftlog.quorum import events
-from raftlog.replica import replica as replica_module
-from raftlog.replica import snapshots as replica_snapshots
-from raftlog.replica.replica import Replica
 from simulation.twins.loop import run
 
 

@@ -10,7 +10,7 @@ import structlog
 
 from broker.partition import events as ev
 from raftlog import batch
-from raftlog.quorum_time import TOLERANCE_MS
+from raftlog.clock import TOLERANCE_MS
 from simulation.checks.api import BrokerView, Checker
 from simulation.checks.suite import all_checkers
 from simulation.cli import silence

@@ -20,9 +20,9 @@ from storage_kit import open_rocks
 
 from raftlog.errors import ConfigError, CorruptLogError, FatalError
 from raftlog.metadata import snapshot_file
-from raftlog.storage.api import RecoveredLog, SnapshotId
-from raftlog.storage.files import read_bootstrap
-from raftlog.storage.reader import open_read_only
+from raftlog.node.storage.api import RecoveredLog, SnapshotId
+from raftlog.node.storage.files import read_bootstrap
+from raftlog.node.storage.reader import open_read_only
 
 
 def _error(error: Exception) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import FatalError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
-from raftlog.storage.api import SnapshotId, VoteState
+from raftlog.node.storage.api import SnapshotId, VoteState
 
 WINDOW = 20
 KEPT = 150

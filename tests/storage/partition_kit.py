@@ -10,10 +10,10 @@ from typing import Protocol
 import pytest
 
 from raftlog.errors import StorageError
-from raftlog.storage.opening import open_partition_store
-from raftlog.storage.partition_api import PartitionKey, PartitionStore, RecoveredPartition
-from raftlog.storage.partition_store import RocksPartitionStore
-from raftlog.storage.rocks_adapter import RocksPartitions
+from raftlog.node.storage.opening import open_partition_store
+from raftlog.node.storage.partition_api import PartitionKey, PartitionStore, RecoveredPartition
+from raftlog.node.storage.partition_store import RocksPartitionStore
+from raftlog.node.storage.rocks_adapter import RocksPartitions
 from simulation.twins.disk_hardware import Operation
 from simulation.twins.partition_disk import SimPartitionDisk
 

@@ -20,8 +20,8 @@ from partition_kit import open_rocks_partitions
 from storage_kit import make_chunk
 
 from raftlog.errors import StorageError
-from raftlog.storage.chunks import walk
-from raftlog.storage.partition_api import PartitionKey, PartitionStore
+from raftlog.node.storage.chunks import walk
+from raftlog.node.storage.partition_api import PartitionKey, PartitionStore
 
 WINDOW = 20
 WRITER_KEYS: tuple[PartitionKey, ...] = tuple(

@@ -14,13 +14,13 @@ import pytest
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import StorageError
-from raftlog.storage import log_store
-from raftlog.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
-from raftlog.storage.directory import format_storage
-from raftlog.storage.files import VoteFile, write_vote_file
-from raftlog.storage.opening import open_store
-from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.wal import pieces
+from raftlog.node.storage import log_store
+from raftlog.node.storage.api import LogStore, NodeIdentity, RecoveredLog, VoteState
+from raftlog.node.storage.directory import format_storage
+from raftlog.node.storage.files import VoteFile, write_vote_file
+from raftlog.node.storage.opening import open_store
+from raftlog.node.storage.rocks_adapter import RocksLog
+from raftlog.node.storage.wal import pieces
 from simulation.twins.disk import SimDisk
 from simulation.twins.disk_hardware import Operation
 

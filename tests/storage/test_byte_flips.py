@@ -25,11 +25,11 @@ from storage_kit import (
     write_vote,
 )
 
+from raftlog.endpoint import Voter
 from raftlog.errors import FatalError
-from raftlog.storage.api import LogStore, SnapshotId, VoteState
-from raftlog.storage.directory import format_storage
-from raftlog.storage.files import Bootstrap, write_vote_file
-from raftlog.voter import Voter
+from raftlog.node.storage.api import LogStore, SnapshotId, VoteState
+from raftlog.node.storage.directory import format_storage
+from raftlog.node.storage.files import Bootstrap, write_vote_file
 
 PROBER = Path(__file__).with_name("flip_prober.py")
 FLIPS = int(os.environ.get("RAFTLOG_FLIPS", "4"))

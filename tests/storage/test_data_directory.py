@@ -13,11 +13,11 @@ import pytest
 from storage_kit import IDENTITY, flush, make_batch, open_rocks, write_vote
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.storage.api import NodeIdentity, VoteState
-from raftlog.storage.directory import DirectoryLock, format_storage, read_identity
-from raftlog.storage.files import read_checked, read_vote_file, write_checked, write_vote_file
-from raftlog.storage.opening import open_store
-from raftlog.storage.reader import open_read_only
+from raftlog.node.storage.api import NodeIdentity, VoteState
+from raftlog.node.storage.directory import DirectoryLock, format_storage, read_identity
+from raftlog.node.storage.files import read_checked, read_vote_file, write_checked, write_vote_file
+from raftlog.node.storage.opening import open_store
+from raftlog.node.storage.reader import open_read_only
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ async def test_a_directory_belongs_to_one_process(formatted: Path) -> None:
 
 def _open_elsewhere(directory: Path) -> str:
     code = (
-        "import asyncio, sys; from pathlib import Path; from raftlog.storage.opening import"
+        "import asyncio, sys; from pathlib import Path; from raftlog.node.storage.opening import"
         " open_store\nfrom raftlog.errors import ConfigError\ntry: open_store(Path(sys.argv[1]),"
         " expect_cluster_id=None, expect_node_id=None, loop=asyncio.new_event_loop())\nexcept"
         " ConfigError as error: print(error)"

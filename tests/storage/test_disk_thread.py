@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from raftlog.errors import FatalError, StorageError
-from raftlog.storage.rocks_store import (
+from raftlog.node.storage.rocks_store import (
     SLOW_CALL_S,
     SLOW_PENALTY_MAX_S,
     SLOW_PENALTY_S,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raftlog import durable
+from raftlog import files as durable
 
 
 @pytest.fixture

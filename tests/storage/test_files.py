@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from broker.registration.directory import open_directory
 from raftlog.errors import CorruptLogError, StorageError
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
-from raftlog.storage.api import SnapshotId, VoteState
-from raftlog.storage.directory import LOCK_FILE, DirectoryLock, format_storage, read_identity
-from raftlog.storage.files import (
+from raftlog.node.storage.api import SnapshotId, VoteState
+from raftlog.node.storage.directory import LOCK_FILE, DirectoryLock, format_storage, read_identity
+from raftlog.node.storage.files import (
     COPY_BYTES,
     VOTE_FILE,
     VoteFile,

@@ -19,9 +19,9 @@ from kill_writer import next_chunk, snapshot_of
 from storage_kit import IDENTITY, open_rocks
 from tiers import nightly
 
-from raftlog.storage.chunks import walk
-from raftlog.storage.directory import format_storage, read_identity
-from raftlog.storage.reader import open_read_only
+from raftlog.node.storage.chunks import walk
+from raftlog.node.storage.directory import format_storage, read_identity
+from raftlog.node.storage.reader import open_read_only
 
 KILLS = int(os.environ.get("RAFTLOG_STORE_KILLS", "200"))
 WRITER = Path(__file__).with_name("kill_writer.py")

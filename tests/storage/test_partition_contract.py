@@ -24,7 +24,7 @@ from partition_kit import (
 from storage_kit import make_batch, make_chunk
 
 from raftlog.errors import FatalError, StorageError
-from raftlog.storage.partition_api import PartitionKey, PartitionStore
+from raftlog.node.storage.partition_api import PartitionKey, PartitionStore
 from simulation.twins.disk_hardware import Operation
 
 

@@ -16,14 +16,14 @@ from partition_kit import A0, A1, B7, KEYS, ends, flush, open_rocks_partitions, 
 from storage_kit import IDENTITY, make_batch, make_chunk
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.storage.directory import (
+from raftlog.node.storage.directory import (
     META_FILE,
     PARTITIONS_DIRECTORY,
     PARTITIONS_STATE_FILE,
     format_storage,
 )
-from raftlog.storage.partition_store import RocksPartitionStore
-from raftlog.storage.rocks_adapter import RocksPartitions
+from raftlog.node.storage.partition_store import RocksPartitionStore
+from raftlog.node.storage.rocks_adapter import RocksPartitions
 
 RECORDS = 6
 
@@ -133,7 +133,9 @@ async def test_only_an_unclean_end_is_probed(
     clean: Path, crashed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probed: list[Path] = []
-    monkeypatch.setattr("raftlog.storage.opening.probe_open", lambda path, _: probed.append(path))
+    monkeypatch.setattr(
+        "raftlog.node.storage.opening.probe_open", lambda path, _: probed.append(path)
+    )
     assert recovered(clean) == recovered(crashed)
     assert probed == [crashed / PARTITIONS_DIRECTORY]
 
@@ -145,7 +147,7 @@ async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
     wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
     with pytest.raises(CorruptLogError, match="unknown record type 5"):
         open_rocks_partitions(crashed)
-    monkeypatch.setattr("raftlog.storage.opening.check_tails", lambda _: ())
+    monkeypatch.setattr("raftlog.node.storage.opening.check_tails", lambda _: ())
     with pytest.raises(StorageError, match="could not be opened within 1 s"):
         open_rocks_partitions(crashed, probe_timeout_s=1.0)
 

@@ -17,8 +17,8 @@ from random import Random
 import pytest
 from partition_writer import WINDOW, Replicas, after, carry_out, read_all, steps
 
-from raftlog.storage.partition_store import RocksPartitionStore
-from raftlog.storage.rocks_adapter import RocksPartitions
+from raftlog.node.storage.partition_store import RocksPartitionStore
+from raftlog.node.storage.rocks_adapter import RocksPartitions
 
 KILLS = int(os.environ.get("RAFTLOG_PARTITION_KILLS", "20"))
 WRITER = Path(__file__).with_name("partition_writer.py")

@@ -11,9 +11,9 @@ from partition_kit import A0, A1, KEYS, Machine, RocksMachine, SimMachine, ends,
 from storage_kit import make_batch, make_chunk
 
 from raftlog.errors import CorruptLogError
-from raftlog.storage import partition_store
-from raftlog.storage.partition_api import PartitionStore, Run
-from raftlog.storage.partition_store import RocksPartitionStore
+from raftlog.node.storage import partition_store
+from raftlog.node.storage.partition_api import PartitionStore, Run
+from raftlog.node.storage.partition_store import RocksPartitionStore
 from simulation.twins.partition_disk import SimPartitionDisk
 
 

@@ -12,7 +12,7 @@ import pytest
 from partition_kit import KEYS, RocksMachine, SimMachine, flush
 from storage_kit import make_chunk
 
-from raftlog.storage.partition_api import PartitionStore
+from raftlog.node.storage.partition_api import PartitionStore
 
 STEPS = 250
 

@@ -8,7 +8,7 @@ import pytest
 from storage_kit import make_batch, make_chunk
 
 from raftlog.errors import CorruptLogError
-from raftlog.storage.chunks import read_span
+from raftlog.node.storage.chunks import read_span
 
 MAX = 1 << 20
 

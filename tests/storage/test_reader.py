@@ -9,9 +9,9 @@ from storage_kit import IDENTITY, flush, make_batch, make_chunk, open_rocks, wri
 from test_snapshot_contract import make
 
 from raftlog.errors import ConfigError, CorruptLogError
-from raftlog.storage.api import SnapshotId, VoteState
-from raftlog.storage.directory import LOG_STATE_FILE, format_storage
-from raftlog.storage.reader import open_read_only
+from raftlog.node.storage.api import SnapshotId, VoteState
+from raftlog.node.storage.directory import LOG_STATE_FILE, format_storage
+from raftlog.node.storage.reader import open_read_only
 
 
 def snapshot(directory: Path) -> dict[str, tuple[int, bytes]]:

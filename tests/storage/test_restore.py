@@ -14,21 +14,21 @@ import pytest
 from storage_kit import make_chunk
 
 from raftlog import batch
+from raftlog.endpoint import Voter
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, load, pieces
 from raftlog.metadata.voters_log import to_entries
-from raftlog.recovery.restore import Restored, restore
-from raftlog.storage import directory
-from raftlog.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
-from raftlog.storage.directory import format_storage, read_identity
-from raftlog.storage.files import Bootstrap, read_bootstrap
-from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.opening import open_store
-from raftlog.storage.reader import open_read_only
-from raftlog.voter import Voter
+from raftlog.node.recovery.restore import Restored, restore
+from raftlog.node.storage import directory
+from raftlog.node.storage.api import NodeIdentity, RecoveredLog, SnapshotId, VoteState
+from raftlog.node.storage.directory import format_storage, read_identity
+from raftlog.node.storage.files import Bootstrap, read_bootstrap
+from raftlog.node.storage.log_store import RocksLogStore
+from raftlog.node.storage.opening import open_store
+from raftlog.node.storage.reader import open_read_only
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))

@@ -28,12 +28,12 @@ from tiers import nightly
 
 from raftlog import batch
 from raftlog.errors import ConfigError, CorruptLogError, FatalError, StorageError
-from raftlog.storage.api import VoteState
-from raftlog.storage.directory import LogState, format_storage, read_log_state, write_log_state
-from raftlog.storage.log_store import read_between
-from raftlog.storage.reader import open_read_only
-from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.wal import check_tails
+from raftlog.node.storage.api import VoteState
+from raftlog.node.storage.directory import LogState, format_storage, read_log_state, write_log_state
+from raftlog.node.storage.log_store import read_between
+from raftlog.node.storage.reader import open_read_only
+from raftlog.node.storage.rocks_adapter import RocksLog
+from raftlog.node.storage.wal import check_tails
 
 VOTE = VoteState(epoch=5, voted_id=2)
 END = 60
@@ -287,7 +287,7 @@ async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
     wal.write_bytes(wal.read_bytes() + b"\xaa" * 4 + b"\x10\x00" + b"\x05" + b"g" * 40)
     with pytest.raises(CorruptLogError, match="unknown record type 5"):
         open_rocks(image.directory)
-    monkeypatch.setattr("raftlog.storage.opening.check_tails", lambda _: ())
+    monkeypatch.setattr("raftlog.node.storage.opening.check_tails", lambda _: ())
     with pytest.raises(StorageError, match="could not be opened within 1 s"):
         open_rocks(image.directory, probe_timeout_s=1.0)
 
@@ -295,7 +295,7 @@ async def test_a_tail_on_which_rocksdb_spins_ends_in_time(
 async def test_a_probe_that_dies_is_an_error(
     images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raftlog.storage.opening._CHILD", "import os; os.abort()")
+    monkeypatch.setattr("raftlog.node.storage.opening._CHILD", "import os; os.abort()")
     with pytest.raises(StorageError, match="ended with -6"):
         open_rocks(images["crashed"].directory)
 
@@ -304,7 +304,9 @@ async def test_only_an_unclean_end_is_probed(
     images: dict[str, Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probed: list[Path] = []
-    monkeypatch.setattr("raftlog.storage.opening.probe_open", lambda path, _: probed.append(path))
+    monkeypatch.setattr(
+        "raftlog.node.storage.opening.probe_open", lambda path, _: probed.append(path)
+    )
     for name in ("clean", "crashed"):
         assert outcome(images[name].directory) == (images[name].content, VOTE)
     assert probed == [images["crashed"].directory / "log"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from storage_kit import LATE_VOTE, flush, make_batch, make_chunk, sim_disk, whole, write_vote
 
 from raftlog.errors import ConfigError, StorageError
-from raftlog.storage.api import RecoveredLog, VoteState
+from raftlog.node.storage.api import RecoveredLog, VoteState
 from simulation.twins.disk import SimDisk, SimLogStore
 
 

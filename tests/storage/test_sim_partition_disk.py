@@ -12,7 +12,7 @@ from partition_kit import A0, A1, B7, ends, flush, whole
 from storage_kit import make_batch, make_chunk
 
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from simulation.twins.partition_disk import SimPartitionDisk, SimPartitionStore
 
 

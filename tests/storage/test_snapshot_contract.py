@@ -22,19 +22,19 @@ from storage_kit import (
 
 from raftlog import batch
 from raftlog.batch import RecordData
+from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import CorruptLogError, FatalError, StorageError
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot_file import SnapshotHeader, encode_footer, encode_header
 from raftlog.metadata.voters_log import to_entries
+from raftlog.node.storage import log_store
+from raftlog.node.storage.api import AcceptHeader, LogStore, SnapshotId, VoteState
+from raftlog.node.storage.directory import LogState, read_identity, read_log_state, write_log_state
+from raftlog.node.storage.files import write_vote_file
+from raftlog.node.storage.log_bounds import started_at
+from raftlog.node.storage.reader import open_read_only
+from raftlog.node.storage.rocks_adapter import RocksLog
 from raftlog.ops.logs import open_log
-from raftlog.storage import log_store
-from raftlog.storage.api import AcceptHeader, LogStore, SnapshotId, VoteState
-from raftlog.storage.directory import LogState, read_identity, read_log_state, write_log_state
-from raftlog.storage.files import write_vote_file
-from raftlog.storage.log_bounds import started_at
-from raftlog.storage.reader import open_read_only
-from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.voter import Voter, VotersAt
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = (Voter(1, "one:1", "d1"), Voter(2, "two:2", "d2"))

@@ -22,7 +22,7 @@ from storage_kit import (
 )
 
 from raftlog.errors import FatalError, StorageError
-from raftlog.storage.api import LogStore, VoteState
+from raftlog.node.storage.api import LogStore, VoteState
 from simulation.twins.disk_hardware import Operation
 
 VOTE = VoteState(epoch=53, voted_id=2, voted_directory_id="d2")

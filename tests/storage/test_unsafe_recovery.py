@@ -11,24 +11,24 @@ import pytest
 from storage_kit import IDENTITY, flush, make_chunk, open_rocks, write_vote
 
 from raftlog import batch
+from raftlog.endpoint import Voter, VotersAt
 from raftlog.errors import ConfigError, CorruptLogError, StorageError
 from raftlog.metadata.leader_epochs import MAX_RECOVERIES
 from raftlog.metadata.log_generation import GenerationAt, Lineage
 from raftlog.metadata.records import RecordType, parse, record
 from raftlog.metadata.voters_log import to_entries
-from raftlog.quorum.admission import MAX_EPOCH
-from raftlog.recovery.unsafe_recovery import (
+from raftlog.node.recovery.unsafe_recovery import (
     EPOCHS_SKIPPED,
     begin_anew,
     examine,
     recover_unsafely,
     survivor_of,
 )
-from raftlog.storage.api import RecoveredLog, VoteState
-from raftlog.storage.directory import format_storage, read_identity
-from raftlog.storage.files import Bootstrap, VoteFile
-from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.voter import Voter, VotersAt
+from raftlog.node.storage.api import RecoveredLog, VoteState
+from raftlog.node.storage.directory import format_storage, read_identity
+from raftlog.node.storage.files import Bootstrap, VoteFile
+from raftlog.node.storage.rocks_adapter import RocksLog
+from raftlog.quorum.admission import MAX_EPOCH
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 VOTERS = tuple(Voter(node, f"host{node}:9093", f"d{node}") for node in (1, 2, 3))

@@ -15,10 +15,16 @@ from storage_kit import flush, format_with_vote, make_chunk, open_rocks, whole, 
 from structlog.testing import capture_logs
 
 from raftlog.errors import CorruptLogError
-from raftlog.storage.reader import open_read_only
-from raftlog.storage.rocks_adapter import RocksLog
-from raftlog.storage.wal import BLOCK, FULL, HEADER, LAST, pieces, wals
-from raftlog.storage.wal_repair import SECTOR_BYTES, WalStream, cut_off, find_torn_tails, marked
+from raftlog.node.storage.reader import open_read_only
+from raftlog.node.storage.rocks_adapter import RocksLog
+from raftlog.node.storage.wal import BLOCK, FULL, HEADER, LAST, pieces, wals
+from raftlog.node.storage.wal_repair import (
+    SECTOR_BYTES,
+    WalStream,
+    cut_off,
+    find_torn_tails,
+    marked,
+)
 
 PAGE_BYTES = 4096
 SMALL, LARGE = b"body" * 60, bytes(range(1, 250)) * 300

@@ -23,10 +23,10 @@ from storage_kit import (
 from raftlog import batch
 from raftlog.batch import RecordData
 from raftlog.errors import CorruptLogError
-from raftlog.storage.directory import read_log_state, write_log_state
-from raftlog.storage.reader import open_read_only
-from raftlog.storage.wal import BLOCK, HEADER, masked_crc, unmasked
-from raftlog.storage.wal_repair import (
+from raftlog.node.storage.directory import read_log_state, write_log_state
+from raftlog.node.storage.reader import open_read_only
+from raftlog.node.storage.wal import BLOCK, HEADER, masked_crc, unmasked
+from raftlog.node.storage.wal_repair import (
     CRC_BYTES,
     MANIFEST_ZEROS_MIN_BYTES,
     SECTOR_BYTES,

@@ -24,15 +24,14 @@ from structlog.testing import capture_logs
 from token_issuer import AUDIENCE, ISSUER, Issuer, claims
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
-from raftlog import access as access_module
-from raftlog.access import Access, Proved
+from raftlog import identity as access_module
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.identity import ANONYMOUS, NodeRule, PeerIdentity
-from raftlog.security.guard import Authentication, guarded, guarded_handler
-from raftlog.security.jwks import KeySet
-from raftlog.security.node_claims import refusal_of
-from raftlog.security.token_rules import TokenRules
-from raftlog.security.tokens import Tokens
+from raftlog.identity import ANONYMOUS, Access, NodeRule, PeerIdentity, Proved
+from raftlog.node.security.guard import Authentication, guarded, guarded_handler
+from raftlog.node.security.jwks import KeySet
+from raftlog.node.security.node_claims import refusal_of
+from raftlog.node.security.token_rules import TokenRules
+from raftlog.node.security.tokens import Tokens
 from raftlog.transport.api import Acceptors, Conversation, Link
 from raftlog.transport.bounds import Complaint
 from raftlog.transport.conversations import WIRES

@@ -6,8 +6,8 @@ import resource
 
 import pytest
 
-from raftlog.resource_limits import RESERVED_DESCRIPTORS, TransportLimits
-from raftlog.transport.node_transport import connections_allowed, lanes_allowed
+from raftlog.bounds import RESERVED_DESCRIPTORS, TransportLimits
+from raftlog.node.transport import connections_allowed, lanes_allowed
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import pytest
 from structlog.testing import capture_logs
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
+from raftlog.bounds import ITEMS_A_SLICE, RETRY_AFTER_MS
 from raftlog.errors import ErrorCode
-from raftlog.resource_limits import ITEMS_A_SLICE, RETRY_AFTER_MS
 from raftlog.transport.api import Acceptor, Conversation, Link
 from raftlog.transport.bounds import LOGGED_A_PERIOD, Complaint
 from raftlog.transport.grpc_link import FEW_BYTES, THROTTLED_RESTS

@@ -19,11 +19,11 @@ import trustme
 import uvloop
 from transport_worlds import LIMITS, Recorder, echo, request, until
 
-from raftlog.config.load import load_config
+from raftlog.node.config.load import load_config
+from raftlog.node.transport import transport_of
 from raftlog.transport.api import Conversation, Probe, TransportLimits
 from raftlog.transport.grpc_server import GrpcServerTransport
 from raftlog.transport.grpc_transport import GrpcTransport
-from raftlog.transport.node_transport import transport_of
 from raftlog.transport.tls import ListenerSecurity, Routes, TlsConfig
 from raftlog.transport.unary import Caller, unary_handler
 from raftlog.wire.controller.v1 import controller_pb2, controller_pb2_grpc

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raftlog.resource_limits import TransportLimits
+from raftlog.bounds import TransportLimits
 from raftlog.transport import turns as module
 from raftlog.transport.turns import (
     MEETING_S,

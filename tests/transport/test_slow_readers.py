@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from raftlog.resource_limits import ENVELOPE_MAX_ITEMS
+from raftlog.bounds import ENVELOPE_MAX_ITEMS
 from raftlog.transport.api import Conversation, TransportLimits
 from raftlog.transport.bounds import Bounds
 from raftlog.transport.grpc_link import FEW_BYTES, UNBUDGETED_BYTES, GrpcLink

@@ -21,8 +21,8 @@ from transport_worlds import (
     until,
 )
 
+from raftlog.bounds import ITEMS_A_SLICE
 from raftlog.errors import ApiError, ConfigError, ErrorCode
-from raftlog.resource_limits import ITEMS_A_SLICE
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Probe
 from raftlog.transport.rpc_client import RpcClient
 from raftlog.wire.controller.v1 import controller_pb2

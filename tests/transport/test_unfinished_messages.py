@@ -18,7 +18,7 @@ from test_hostile_peers import complaints
 from test_lanes import pair
 from transport_worlds import LIMITS, Recorder, World, connect, echo, request, run_real, until
 
-from raftlog.resource_limits import STREAM_WINDOW_BYTES
+from raftlog.bounds import STREAM_WINDOW_BYTES
 from raftlog.transport.api import Conversation
 from raftlog.transport.bounds import (
     FEW_BYTES,

@@ -25,7 +25,7 @@ from raftlog.metadata.entities import Hostname
 from raftlog.metadata.hostnames import MAPPING_VERSION, host_of, hostname_key
 from raftlog.metadata.image import Image, ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -18,12 +18,12 @@ from heapq import heapify, heappop, heappush
 from controller.decision import Write, refuse
 from controller.settings import ControllerSettings
 from controller.state.epoch_log import PendingImage
+from raftlog.clock import STAND_STILL_MAX_MS
 from raftlog.errors import ErrorCode
 from raftlog.metadata.clients import FIRST_SEQUENCE, WINDOW
 from raftlog.metadata.entities import Client, ClientResult
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import record
-from raftlog.quorum_time import STAND_STILL_MAX_MS
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb

@@ -26,7 +26,7 @@ from controller.state.state import ControllerState
 from raftlog.errors import ErrorCode
 from raftlog.metadata.entities import ExportCursor
 from raftlog.metadata.records import Record, record
-from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

@@ -30,7 +30,7 @@ from raftlog.metadata.config_keys import ResourceType, find
 from raftlog.metadata.entities import Topic
 from raftlog.metadata.image import ImageView
 from raftlog.metadata.records import Record, record
-from raftlog.security.authorization import NONE_REFUSED, Refused, check_item
+from raftlog.node.security.authorization import NONE_REFUSED, Refused, check_item
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 

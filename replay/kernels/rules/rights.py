@@ -2,7 +2,7 @@
 batch.
 
 What a record needs is what the request behind it needs, and the verdict is that of
-:mod:`raftlog.security.authorizer`. Two things are not in the log: the hosts that requests came
+:mod:`raftlog.node.security.authorizer`. Two things are not in the log: the hosts that requests came
 from, and ``super.users``. So nobody is found who had the right from some host, and super users are
 named by who asks.
 

@@ -17,19 +17,19 @@ from random import Random
 from typing import NamedTuple
 
 from raftlog import batch
+from raftlog.endpoint import Voter
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.node.storage.api import NodeIdentity, SnapshotId, VoteState
+from raftlog.node.storage.directory import format_storage
+from raftlog.node.storage.files import Bootstrap
+from raftlog.node.storage.log_store import RocksLogStore
+from raftlog.node.storage.opening import open_partition_store, open_store
 from raftlog.segments.export import export
 from raftlog.segments.manifest import read_manifest
 from raftlog.segments.writer import ExportWriter
-from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
-from raftlog.storage.directory import format_storage
-from raftlog.storage.files import Bootstrap
-from raftlog.storage.log_store import RocksLogStore
-from raftlog.storage.opening import open_partition_store, open_store
-from raftlog.voter import Voter
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "segments"))

@@ -19,7 +19,7 @@ import json
 import re
 from typing import Any
 
-from raftlog.storage.directory import read_log_state
+from raftlog.node.storage.directory import read_log_state
 
 from .bases import Base
 from .wounds import Wound

@@ -31,16 +31,16 @@ from broker.registration.directory import open_directory
 from raftlog import batch
 from raftlog.cli import main as cli
 from raftlog.cli.reporting import report
-from raftlog.config.load import load_config
 from raftlog.errors import CorruptLogError, RaftlogError
 from raftlog.metadata import snapshot_file
+from raftlog.node.config.load import load_config
+from raftlog.node.storage.files import read_bootstrap
+from raftlog.node.storage.opening import open_partition_store, open_store
 from raftlog.segments.manifest import MANIFEST_NAME, RAW, RECORDS, read_manifest
 from raftlog.segments.range_checks import check_segment
 from raftlog.segments.raw import read_segment
 from raftlog.segments.verify import verify_export
 from raftlog.segments.writer import ExportWriter
-from raftlog.storage.files import read_bootstrap
-from raftlog.storage.opening import open_partition_store, open_store
 from replay.rawruns import plan, read
 from replay.spans import Span
 
@@ -199,7 +199,7 @@ def broker_start(directory: Path) -> Said:
 
 
 def _cluster_id(directory: Path) -> str:
-    from raftlog.storage.directory import read_identity
+    from raftlog.node.storage.directory import read_identity
 
     return read_identity(directory).cluster_id
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from raftlog.storage.wal import BLOCK, HEADER
+from raftlog.node.storage.wal import BLOCK, HEADER
 
 from .bases import Base
 

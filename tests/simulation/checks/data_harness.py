@@ -13,7 +13,7 @@ from broker.partition import events as ev
 from broker.partition.describe import ReplicaDescription
 from raftlog import batch
 from raftlog.errors import ErrorCode
-from raftlog.storage.partition_api import PartitionKey
+from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb

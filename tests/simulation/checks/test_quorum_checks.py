@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from checks_harness import VOTERS, Chunks, Trace, chunk_of, config, voter, voters_record
 
+from raftlog.endpoint import VotersAt
 from raftlog.errors import StorageError
+from raftlog.node.storage.api import NodeIdentity, SnapshotId, VoteState
 from raftlog.quorum import events as ev
-from raftlog.storage.api import NodeIdentity, SnapshotId, VoteState
-from raftlog.voter import VotersAt
 from raftlog.wire.broker.v1.broker_pb2 import BrokerResponse
 from raftlog.wire.data.v1.data_pb2 import ReplicaFetchResponse
 from raftlog.wire.quorum.v1 import quorum_pb2 as quorum

@@ -13,9 +13,9 @@ from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
 from raftlog.metadata.snapshot import header_of, pieces
+from raftlog.node.replica.listener import ReplicaBacklog
+from raftlog.node.storage.api import SnapshotId
 from raftlog.quorum import events as ev
-from raftlog.replica.listener import ReplicaBacklog
-from raftlog.storage.api import SnapshotId
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.records.v1 import records_pb2 as pb

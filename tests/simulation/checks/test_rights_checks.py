@@ -17,7 +17,7 @@ from raftlog.metadata.acls import (
     PatternType,
     Resource,
 )
-from raftlog.security.authorizer import Authorizer, Caller
+from raftlog.node.security.authorizer import Authorizer, Caller
 from raftlog.wire.broker.v1 import broker_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2

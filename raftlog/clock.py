@@ -1,0 +1,187 @@
+"""Deadlines of the monotonic clock, and the wall-clock time that a majority of the voters shows."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+NEVER: Final = math.inf
+"""A deadline that is never due: a timer that does not run."""
+
+
+class DeadlineTimer:
+    """One timer for many deadlines, in seconds of the loop's clock: it may fire early, never late.
+
+    Deadlines move often, mostly to later times, and a new timer for each would cost more than the
+    work itself. A timer that is set for an earlier time stays: ``due`` looks at what is due, which
+    may be nothing, and arms it again.
+    """
+
+    __slots__ = ("_due", "_handle", "_loop", "at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
+        self._loop, self._due = loop, due
+        self._handle: asyncio.TimerHandle | None = None
+        # Not Handle.when: uvloop's handles have none if they are due at once.
+        self.at = NEVER
+        """The latest time of the next call: only an earlier deadline needs ``arm``."""
+
+    def arm(self, deadline: float) -> None:
+        """Call ``due`` by ``deadline``; NEVER changes nothing."""
+        if deadline >= self.at:
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self.at = deadline
+        self._handle = self._loop.call_at(deadline, self._fire)
+
+    def cancel(self) -> None:
+        """Do not call ``due`` until the timer is armed again."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle, self.at = None, NEVER
+
+    def _fire(self) -> None:
+        self._handle, self.at = None, NEVER
+        self._due()
+
+
+TOLERANCE_MS = 1_000
+"""Largest difference between a node's clock and the majority's time that is not corrected: more
+than a message takes, so that clocks that agree are never adjusted.
+"""
+STAND_STILL_MAX_MS = 10_000
+"""Longest lead of log time over the clocks for which it stands still until they reach it. With a
+longer lead it is set back.
+"""
+HEARD_FOR_S = 10.0
+"""How long a voter's clock counts after the voter was heard; voters fetch much more often."""
+TOLD_FOR_S = 600.0
+"""How long a node uses the time that it was told last; then it uses its own clock."""
+AGAIN_S = 0.1
+"""Interval at which a replica reports its clock, and the clocks of the voters are compared."""
+AWAY_S = 1.0
+"""How long a time that is earlier than expected must be told before it is used: one message may
+have waited in a socket while this process did not run.
+"""
+_TELLER = -2
+MAX_MS = 253_402_300_799_999
+"""The end of the year 9999, the latest time that is accepted of a clock."""
+
+
+def stamp_after(last_ms: int, time_ms: int, passed_ms: int) -> int:
+    """Return the timestamp of the batch after one of ``last_ms``: not before that, unless that is
+    far ahead of a time that the clocks have not passed.
+    """
+    return time_ms if last_ms - passed_ms > STAND_STILL_MAX_MS else max(last_ms, time_ms)
+
+
+class Majority(NamedTuple):
+    """Two times, in ms since 1970, which differ only if some of the clocks are unknown."""
+
+    reached_ms: int
+    """The latest time that the clocks of a majority have reached."""
+    passed_ms: int
+    """The earliest time that the clocks of a majority have not passed."""
+
+
+class QuorumTime:
+    """The time that the wall clocks of a majority of the voters show, as one node knows it.
+
+    A leader stamps batches with it, not with its own clock; every other node keeps to what the
+    leader tells it. Safety does not depend on it. Each clock is kept as its difference to the
+    monotonic clock of this process: a wall clock that is set changes its own part of the answer
+    alone. Why: docs/decisions/032-the-majority-says-what-time-it-is.md
+
+    ``now``: seconds of the monotonic clock. ``node_id``: the node whose clock ``clock_ms`` reads.
+    ``voters``: the voters of a leader; empty on other nodes, which use the time they are told.
+    """
+
+    def __init__(
+        self, clock_ms: Callable[[], int], now: Callable[[], float], node_id: int = -1
+    ) -> None:
+        self._clock_ms, self._now, self._node_id = clock_ms, now, node_id
+        self._heard: dict[int, tuple[float, float]] = {}
+        """Node -> lead of its clock over the monotonic one here, in ms, and when it was heard."""
+        self._told: tuple[float, float] | None = None
+        self._compared: tuple[float, float] | None = None
+        self._compared_at = 0.0
+        self._doubted: dict[int, float] = {}
+        """Node -> since when its clock is earlier than expected; _TELLER: the time that is told."""
+
+    def heard(self, node_id: int, clock_ms: int) -> None:
+        """Take the clock of a node. It counts while the node is a voter."""
+        if 0 < clock_ms <= MAX_MS:
+            now, known = self._now(), self._heard.get(node_id)
+            found = clock_ms - now * 1000, now
+            if not self._is_late(node_id, found, known):
+                self._heard[node_id] = found
+
+    def told(self, time_ms: int) -> None:
+        """Take the time that the leader or the active controller has told."""
+        if 0 < time_ms <= MAX_MS:
+            now = self._now()
+            found = time_ms - now * 1000, now
+            if not self._is_late(_TELLER, found, self._told):
+                self._told = found
+
+    def _is_late(
+        self, source: int, found: tuple[float, float], known: tuple[float, float] | None
+    ) -> bool:
+        """Return whether a message seems to have waited while this process did not run."""
+        if known is None or found[0] >= known[0] - TOLERANCE_MS:
+            self._doubted.pop(source, None)
+            return False
+        return found[1] - self._doubted.setdefault(source, found[1]) < AWAY_S
+
+    def now_ms(self, voters: Collection[int] = ()) -> int:
+        """Return the own clock, corrected to the tolerance around the quorum's time if that is
+        known.
+        """
+        clock_ms, time_ms = self._clock_ms(), self.quorum_ms(voters)
+        if time_ms is None:
+            return clock_ms
+        return max(time_ms - TOLERANCE_MS, min(clock_ms, time_ms + TOLERANCE_MS))
+
+    def ahead_ms(self, voters: Collection[int] = ()) -> int | None:
+        """Return the lead of the own clock over the quorum's time; None: unknown."""
+        time_ms = self.quorum_ms(voters)
+        return None if time_ms is None else self._clock_ms() - time_ms
+
+    def quorum_ms(self, voters: Collection[int] = ()) -> int | None:
+        """Return the quorum's time, which is told to others; None: unknown here."""
+        majority = self.majority(voters) if voters else None
+        if majority is not None:
+            return majority.reached_ms
+        now = self._now()
+        if self._told is None or now - self._told[1] > TOLD_FOR_S:
+            return None
+        return round(self._told[0] + now * 1000)
+
+    def next_stamp_ms(self, last_ms: int, voters: Collection[int]) -> int:
+        """Return the timestamp of the batch after one of ``last_ms``."""
+        majority = self.majority(voters)
+        passed_ms = last_ms if majority is None else majority.passed_ms
+        return stamp_after(last_ms, self.now_ms(voters), passed_ms)
+
+    def majority(self, voters: Collection[int]) -> Majority | None:
+        """Return the times of a majority of the voters; None: too few were heard lately."""
+        now = self._now()
+        if self._compared is None or now - self._compared_at > AGAIN_S:
+            self._compared, self._compared_at = self._compare(voters, now), now
+        if self._compared is None:
+            return None
+        reached_ms, passed_ms = self._compared
+        return Majority(round(reached_ms + now * 1000), round(passed_ms + now * 1000))
+
+    def _compare(self, voters: Collection[int], now: float) -> tuple[float, float] | None:
+        """Return a Majority as leads over the monotonic clock, in ms."""
+        self.heard(self._node_id, self._clock_ms())
+        heard = self._heard
+        found = sorted(
+            heard[one][0] for one in voters if one in heard and now - heard[one][1] <= HEARD_FOR_S
+        )
+        needed = len(voters) // 2 + 1
+        return None if len(found) < needed else (found[-needed], found[needed - 1])

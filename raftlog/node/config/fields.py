@@ -1,0 +1,139 @@
+"""What the values of a configuration are made of: endpoints, voters and lists, each with a message
+that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from raftlog.endpoint import WILDCARD_HOSTS, Endpoint, Voter, parse_endpoint
+from raftlog.limits.hosts import LISTENER_NAME
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+
+PLAINTEXT, SSL = "PLAINTEXT", "SSL"
+PROTOCOLS = (PLAINTEXT, SSL)
+"""What a listener may speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How a value is read before its type is checked. pydantic's BeforeValidator, but that
+    declarations do not import it.
+    """
+
+    parse: Callable[[object], object]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """What pydantic asks the parts of a type for."""
+        from pydantic import BeforeValidator
+
+        return BeforeValidator(self.parse).__get_pydantic_core_schema__(source, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The bounds of a whole number, both inclusive."""
+
+    least: int
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """What pydantic asks the parts of a type for."""
+        from pydantic import Field
+
+        return handler.generate_schema(Annotated[source, Field(ge=self.least, le=self.most)])
+
+
+def parse_voter(value: object) -> Voter:
+    """Parse ``id@host:port``. Raises ValueError."""
+    if isinstance(value, Voter):
+        return value
+    node_id, at, address = value.partition("@") if isinstance(value, str) else ("", "", "")
+    if not at or not node_id.isascii() or not node_id.isdigit():
+        raise ValueError(f"{value!r} is not id@host:port (for instance 1@127.0.0.1:9093)")
+    endpoint = parse_endpoint(address)
+    if endpoint.host in WILDCARD_HOSTS or not endpoint.port:
+        raise ValueError(f"{value!r}: others connect to it, so it needs a real host and port")
+    return Voter(int(node_id), endpoint.address)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedListener:
+    """The protocol of the listeners of one name, in listener.security.protocol.map."""
+
+    name: str
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.protocol}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerKey:
+    """A key of one listener: ``listener.name.<name in lower case>.<key>``.
+
+    ``listener``: its name in capitals; ``field``: that of the key in Settings.
+    """
+
+    listener: str
+    field: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.listener.lower()}.{self.field.replace('_', '.')}={self.value}"
+
+
+def parse_mapped(value: object) -> MappedListener:
+    """Parse ``NAME:PROTOCOL``. Raises ValueError."""
+    if isinstance(value, MappedListener):
+        return value
+    name, _, protocol = value.upper().partition(":") if isinstance(value, str) else ("", "", "")
+    if not LISTENER_NAME.fullmatch(name) or protocol not in PROTOCOLS:
+        raise ValueError(f"{value!r} is not NAME:PLAINTEXT or NAME:SSL")
+    return MappedListener(name, protocol)
+
+
+def parse_listener_name(value: object) -> str:
+    """A listener's name, in capitals; empty: none. Raises ValueError."""
+    name = value.upper() if isinstance(value, str) else ""
+    if value and not LISTENER_NAME.fullmatch(name):
+        raise ValueError(
+            f"{value!r} is no name of a listener: ASCII letters, digits and underscores"
+        )
+    return name
+
+
+def _no_listener_key(value: object) -> object:
+    if value:
+        raise ValueError("it takes a listener's name and a key, as listener.name.ssl.tls.ca.file")
+    return ()
+
+
+def _split(value: object) -> object:
+    """A comma-separated string, as environment and flags have it, is a list."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _no_bool(value: object) -> object:
+    """TOML's true is no number, whatever Python says."""
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")  # noqa: TRY004  (pydantic reports ValueErrors)
+    return value
+
+
+Positive = Annotated[int, Within(1, 2**53), Read(_no_bool)]
+NonNegative = Annotated[int, Within(0, 2**53), Read(_no_bool)]
+NodeId = Annotated[int, Within(0, 2**31 - 1), Read(_no_bool)]
+ListenerName = Annotated[str, Read(parse_listener_name)]
+ListenerNames = Annotated[tuple[ListenerName, ...], Read(_split)]
+ListenerKeys = Annotated[tuple[ListenerKey, ...], Read(_no_listener_key)]
+ProtocolMap = Annotated[tuple[Annotated[MappedListener, Read(parse_mapped)], ...], Read(_split)]
+Strings = Annotated[tuple[str, ...], Read(_split)]
+Endpoints = Annotated[tuple[Annotated[Endpoint, Read(parse_endpoint)], ...], Read(_split)]
+Voters = Annotated[tuple[Annotated[Voter, Read(parse_voter)], ...], Read(_split)]

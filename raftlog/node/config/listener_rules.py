@@ -1,0 +1,259 @@
+"""What must hold between the keys of listeners.
+
+Each rule says nothing where another one does already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raftlog.endpoint import WILDCARD_HOSTS, Endpoint
+from raftlog.limits.hosts import LISTENERS_MAX
+from raftlog.node.config.fields import PLAINTEXT, SSL
+from raftlog.node.config.listeners import (
+    HTTP_NAMES,
+    HTTPS,
+    TLS_FILES,
+    bound,
+    controllers_name,
+    for_nodes,
+    is_broker,
+    is_controller,
+    key_of_listener,
+    protocol_of,
+    serves_https,
+    told,
+)
+from raftlog.node.config.rule import Rule
+from raftlog.node.config.settings import Settings, key_of
+
+
+def _listeners(settings: Settings) -> str | None:
+    if settings.listeners:
+        return _each_of_several(settings.listeners)
+    if is_broker(settings):
+        return 'required for a broker, for instance ["127.0.0.1:9092"]'
+    if settings.controller_quorum_bootstrap_servers and not settings.controller_quorum_voters:
+        return (
+            "required for a controller that is not in controller.quorum.voters, for instance"
+            ' ["127.0.0.1:9093"]'
+        )
+    return None
+
+
+def _each_of_several(listeners: tuple[Endpoint, ...]) -> str | None:
+    if len(listeners) == 1:
+        return None
+    if len(listeners) > LISTENERS_MAX:
+        return f"at most {LISTENERS_MAX} listeners, not {len(listeners)}"
+    if nameless := [one.address for one in listeners if not one.name]:
+        return f"each of several listeners needs a name, as NAME://{nameless[0]}"
+    if twice := _twice(one.name for one in listeners):
+        return f"the same name twice: {twice}"
+    if twice := _twice(one.address for one in listeners if one.port):
+        return f"the same address twice: {twice}"
+    return None
+
+
+def _twice(values: Iterable[str]) -> str:
+    seen = list(values)
+    return ", ".join(sorted({value for value in seen if seen.count(value) > 1}))
+
+
+def _advertised(settings: Settings) -> str | None:
+    listeners, given = bound(settings), settings.advertised_listeners
+    if len(given) > len(listeners):
+        return "exactly one for one listener" if len(listeners) == 1 else "more than listeners"
+    if len(listeners) > 1:
+        if strange := [str(one) for one in given if one.name not in listeners]:
+            return f"{strange[0]}: no listener has this name"
+        if twice := _twice(one.name for one in given):
+            return f"the same name twice: {twice}"
+    for name in listeners:
+        if wrong := _untellable(settings, told(settings, name)):
+            return wrong
+    return None
+
+
+def _untellable(settings: Settings, one: Endpoint | None) -> str | None:
+    if one is None:
+        return None
+    if is_controller(settings) and (one.host in WILDCARD_HOSTS or not one.port):
+        return f"needed, with a real host and port: other nodes cannot connect to {one.address}"
+    if is_broker(settings) and one.host in WILDCARD_HOSTS:
+        return f"needed, with a real host: clients cannot connect to {one.address}"
+    return None
+
+
+def _port_without_id(settings: Settings) -> str | None:
+    if not is_broker(settings) or settings.node_id is not None:
+        return None
+    for name in bound(settings):
+        one = told(settings, name)
+        if one is not None and not one.port:
+            return (
+                "the port must be a fixed one where node.id is not set: it tells apart the brokers"
+                " of one host"
+            )
+    return None
+
+
+def _controller_names(settings: Settings) -> str | None:
+    names, given = bound(settings), settings.controller_listener_names
+    if twice := _twice(given):
+        return f"the same name twice: {twice}"
+    if len(names) > 1 and not given:
+        return "required with several listeners: which of them nodes use to reach controllers"
+    if (
+        is_controller(settings)
+        and names
+        and (strange := [one for one in given if one not in names])
+    ):
+        return f"{strange[0]}: no listener has this name"
+    return None
+
+
+def _inter_broker(settings: Settings) -> str | None:
+    names, given = bound(settings), settings.inter_broker_listener_name
+    if not is_broker(settings) or not names:
+        return None
+    if given and given not in names:
+        return f"{given}: no listener has this name"
+    if len(names) > 1 and not given:
+        return "required with several listeners: on which of them brokers fetch from each other"
+    return None
+
+
+def _protocols(settings: Settings) -> str | None:
+    if twice := _twice(one.name for one in settings.listener_security_protocol_map):
+        return f"the same name twice: {twice}"
+    used = [*bound(settings), controllers_name(settings)]
+    if unknown := [name for name in used if name and not protocol_of(settings, name)]:
+        return f"it does not say the protocol of {unknown[0]}: PLAINTEXT or SSL"
+    return None
+
+
+def _own_keys(settings: Settings) -> str | None:
+    known = {*bound(settings), controllers_name(settings)}
+    if serves_https(settings):
+        known.add(HTTPS)
+    strange = [one.listener for one in settings.listener_name if one.listener not in known]
+    return f"no listener is called {strange[0].lower()}" if strange else None
+
+
+def _tls_complete(settings: Settings) -> str | None:
+    general = [bool(getattr(settings, field)) for field in TLS_FILES]
+    return None if all(general) or not any(general) else f"TLS needs all three: {_keys()}"
+
+
+def _tls_of_each(settings: Settings) -> str | None:
+    if _tls_complete(settings):
+        return None
+    for name in (*bound(settings), controllers_name(settings)):
+        if name and protocol_of(settings, name) == SSL:
+            files = [key_of_listener(settings, name, field) for field in TLS_FILES]
+            if not all(files):
+                return f"listener {name} has SSL, which needs all three: {_keys()}"
+    return None
+
+
+def _keys() -> str:
+    *first, last = (key_of(field) for field in TLS_FILES)
+    return f"{', '.join(first)} and {last}"
+
+
+def listens_in_plaintext(settings: Settings) -> Endpoint | None:
+    """Where this node listens without TLS for other machines."""
+    for name, one in bound(settings).items():
+        if protocol_of(settings, name) == PLAINTEXT and not one.is_loopback:
+            return one
+    return None
+
+
+def _plaintext(settings: Settings) -> str | None:
+    reached = None if settings.security_plaintext_allow else listens_in_plaintext(settings)
+    if reached is None or _listeners(settings):
+        return None
+    return (
+        f"{reached.address} is no loopback address, and without TLS whoever reaches it can read,"
+        f" change and destroy the cluster: set {_keys()}, or security.plaintext.allow = true where"
+        " nobody else is in the network"
+    )
+
+
+def _http_listener(settings: Settings) -> str | None:
+    if len(settings.http_listener) > 1:
+        return "at most one"
+    for one in settings.http_listener:
+        if one.name not in {"", *HTTP_NAMES}:
+            return f"{one}: http://host:port or https://host:port"
+        if serves_https(settings):
+            if not all(key_of_listener(settings, HTTPS, field) for field in TLS_FILES):
+                return f"https needs all three: {_keys()}"
+        elif one.host and not one.is_loopback and not settings.security_plaintext_allow:
+            return (
+                f"{one.address} is no loopback address, and plain HTTP shows everybody who reaches"
+                f" it what the node does: write https://{one.address}, or security.plaintext.allow"
+                " = true where nobody else is in the network"
+            )
+    return None
+
+
+def _http_port(settings: Settings) -> str | None:
+    return _taken(settings, settings.http_listener)
+
+
+def _fetch_port(settings: Settings) -> str | None:
+    port, names = settings.controller_quorum_fetch_port, for_nodes(settings)
+    if not is_controller(settings) or port <= 0 or not names:
+        return None
+    beside = Endpoint(bound(settings)[names[0]].host, port)
+    return _taken(settings, (beside,)) or next(
+        (f"{one} is http.listener" for one in settings.http_listener if _collide(beside, one)), None
+    )
+
+
+def _taken(settings: Settings, wanted: Iterable[Endpoint]) -> str | None:
+    for one in wanted:
+        for listener in bound(settings).values():
+            if _collide(one, listener):
+                return f"{one.address} is where gRPC listens: {listener}"
+    return None
+
+
+def _collide(one: Endpoint, other: Endpoint) -> bool:
+    """Whether a process cannot listen on both."""
+    hosts = {one.host or "127.0.0.1", other.host or "127.0.0.1"}
+    return one.port == other.port > 0 and (len(hosts) == 1 or not hosts.isdisjoint(WILDCARD_HOSTS))
+
+
+_BOUND = ("listeners", "controller_quorum_voters", "node_id", "process_roles")
+_NAMED = (*_BOUND, "tls_certificate_file", "listener_name", "listener_security_protocol_map")
+LISTENER_RULES: tuple[Rule, ...] = (
+    Rule(
+        (
+            "listeners",
+            "controller_quorum_voters",
+            "controller_quorum_bootstrap_servers",
+            "process_roles",
+        ),
+        _listeners,
+    ),
+    Rule(("advertised_listeners", *_BOUND), _advertised),
+    Rule(("listeners", "advertised_listeners", *_BOUND[1:]), _port_without_id),
+    Rule(("controller_listener_names", *_NAMED), _controller_names),
+    Rule(("inter_broker_listener_name", *_NAMED), _inter_broker),
+    Rule(("listener_security_protocol_map", "controller_listener_names", *_NAMED), _protocols),
+    Rule(("listener_name", "controller_listener_names", "http_listener", *_NAMED), _own_keys),
+    Rule(TLS_FILES, _tls_complete),
+    Rule((*TLS_FILES, "controller_listener_names", *_NAMED), _tls_of_each),
+    Rule((*_NAMED, "security_plaintext_allow"), _plaintext),
+    Rule(
+        ("http_listener", *TLS_FILES, "listener_name", "security_plaintext_allow"), _http_listener
+    ),
+    Rule(("http_listener", *_BOUND), _http_port),
+    Rule(
+        ("controller_quorum_fetch_port", "controller_listener_names", "http_listener", *_BOUND),
+        _fetch_port,
+    ),
+)

@@ -1,0 +1,172 @@
+"""The listeners of a node, as its configuration has them: names, addresses, security, and which
+conversations each is for (KIP-103, KIP-595).
+
+All of it takes settings that may break rules: what cannot be told from them is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raftlog.endpoint import Endpoint, parse_endpoint
+from raftlog.node.config.fields import PLAINTEXT, SSL
+from raftlog.node.config.settings import Settings
+
+PER_LISTENER = ("tls_certificate_file", "tls_key_file", "tls_ca_file", "ssl_client_auth")
+"""The keys that ``listener.name.<name>.`` may be put before."""
+TLS_FILES = PER_LISTENER[:3]
+HTTP_NAMES = HTTP, HTTPS = "HTTP", "HTTPS"
+"""What http.listener may begin with; ``listener.name.https.`` is before its own keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for mutual TLS: this node's chain and key, and the authority of the others'
+    certificates.
+    """
+
+    certificate: Path
+    key: Path
+    ca: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How listeners of one name are secured, wherever they are. ``tls`` None: PLAINTEXT."""
+
+    tls: TlsFiles | None
+    client_auth: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeListener:
+    """One listener of this node.
+
+    ``advertised``: where others reach it; port 0: the port really bound. ``for_nodes``: whether
+    nodes use it, for what is between nodes alone; the others serve clients.
+    """
+
+    name: str
+    bind: Endpoint
+    advertised: Endpoint
+    for_nodes: bool
+    security: Security
+
+
+def is_controller(settings: Settings) -> bool:
+    """Whether the role is controller."""
+    return "controller" in settings.process_roles
+
+
+def is_broker(settings: Settings) -> bool:
+    """Whether the role is broker."""
+    return "broker" in settings.process_roles
+
+
+def bound(settings: Settings) -> Mapping[str, Endpoint]:
+    """Where the node listens, by listener, in the order given."""
+    given = settings.listeners or tuple(_own_address(settings))
+    return {one.name or _nameless(settings): one for one in given}
+
+
+def _own_address(settings: Settings) -> Iterator[Endpoint]:
+    if is_controller(settings):
+        for voter in settings.controller_quorum_voters:
+            if voter.node_id == settings.node_id:
+                yield parse_endpoint(voter.endpoint)
+
+
+def _nameless(settings: Settings) -> str:
+    """The name of a listener that has none: as Kafka calls one of its protocol."""
+    return SSL if settings.tls_certificate_file else PLAINTEXT
+
+
+def told(settings: Settings, name: str) -> Endpoint | None:
+    """Where others are told to reach a listener; None: it has no address of its own to tell."""
+    listeners = bound(settings)
+    if len(listeners) == 1:
+        if settings.advertised_listeners:
+            return settings.advertised_listeners[0]
+        # A configured voter is where the others have it, wherever it listens.
+        return next(_own_address(settings), listeners.get(name))
+    for one in settings.advertised_listeners:
+        if one.name == name:
+            return one
+    return listeners.get(name)
+
+
+def for_nodes(settings: Settings) -> tuple[str, ...]:
+    """The listeners that nodes use, the first of them the one that they prefer."""
+    names = tuple(bound(settings))
+    if is_controller(settings):
+        named = tuple(name for name in settings.controller_listener_names if name in names)
+    else:
+        named = tuple(name for name in names if name == settings.inter_broker_listener_name)
+    return named or (names if len(names) == 1 else ())
+
+
+def protocol_of(settings: Settings, name: str) -> str:
+    """PLAINTEXT or SSL; empty: the settings do not say."""
+    for one in settings.listener_security_protocol_map:
+        if one.name == name:
+            return one.protocol
+    if len(bound(settings)) <= 1 and not settings.listener_security_protocol_map:
+        secured = name == SSL or key_of_listener(settings, name, "tls_certificate_file")
+        return SSL if secured else PLAINTEXT
+    return name if name in {PLAINTEXT, SSL} else ""
+
+
+def key_of_listener(settings: Settings, name: str, field: str) -> Any:
+    """The value of a key for one listener: its own, or else the node's."""
+    for one in settings.listener_name:
+        if (one.listener, one.field) == (name, field):
+            return one.value
+    return getattr(settings, field)
+
+
+def controllers_name(settings: Settings) -> str:
+    """The name of the listeners at which this node reaches controllers; empty: it was not given."""
+    return settings.controller_listener_names[0] if settings.controller_listener_names else ""
+
+
+def controllers_protocol(settings: Settings) -> str:
+    """The protocol of those; empty: the settings do not say."""
+    if is_controller(settings):
+        names = for_nodes(settings)
+        return protocol_of(settings, names[0]) if names else ""
+    if name := controllers_name(settings):
+        return protocol_of(settings, name)
+    return SSL if settings.tls_certificate_file else PLAINTEXT
+
+
+def serves_https(settings: Settings) -> bool:
+    """Whether the HTTP listener has TLS."""
+    return any(one.name == HTTPS for one in settings.http_listener)
+
+
+def security_of(settings: Settings, base: Path, name: str) -> Security:
+    """How the listeners of this name are secured; relative paths count from ``base``."""
+    client_auth = key_of_listener(settings, name, "ssl_client_auth")
+    secured = protocol_of(settings, name) == SSL
+    return Security(tls_files(settings, base, name) if secured else None, client_auth)
+
+
+def tls_files(settings: Settings, base: Path, name: str) -> TlsFiles:
+    """The files of listeners of this name, which have TLS."""
+    paths = (base / key_of_listener(settings, name, field) for field in TLS_FILES)
+    return TlsFiles(*paths)
+
+
+def listeners_of(settings: Settings, base: Path) -> tuple[NodeListener, ...]:
+    """All of them, those for nodes first: others take the first as where this node is."""
+    listeners, nodes = bound(settings), for_nodes(settings)
+    made: list[NodeListener] = []
+    for name in (*nodes, *(one for one in listeners if one not in nodes)):
+        advertised = told(settings, name)
+        assert advertised is not None
+        security = security_of(settings, base, name)
+        made.append(NodeListener(name, listeners[name], advertised, name in nodes, security))
+    return tuple(made)

@@ -1,0 +1,19 @@
+"""A rule between configuration keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from raftlog.node.config.settings import Settings
+
+Check = Callable[[Settings], "str | None"]
+
+
+class Rule(NamedTuple):
+    """``check`` gives what is wrong, or None; ``fields`` are those that it reads, the culprit
+    first.
+    """
+
+    fields: tuple[str, ...]
+    check: Check

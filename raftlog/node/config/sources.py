@@ -1,0 +1,172 @@
+"""Where values come from: a TOML file below the environment below flags, each flattened to dotted
+keys.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from raftlog.errors import ConfigError
+from raftlog.node.config.listeners import PER_LISTENER
+from raftlog.node.config.settings import FIELD_OF_KEY, key_of
+
+ENV_PREFIX = "RAFTLOG_"
+ENV_OF_KEY: dict[str, str] = {key: ENV_PREFIX + name.upper() for key, name in FIELD_OF_KEY.items()}
+"""Configuration key -> environment variable."""
+LOCAL_DIRECTORY = "RAFTLOG_LOCAL_DIRECTORY"
+"""Set by `raftlog local env`: where the local cluster lives."""
+CLI_VARIABLES = frozenset(
+    {
+        "RAFTLOG_BOOTSTRAP_CONTROLLER",
+        "RAFTLOG_BOOTSTRAP_SERVER",
+        LOCAL_DIRECTORY,
+        "RAFTLOG_TIMEOUT",
+        "RAFTLOG_TOKEN_FILE",
+    }
+)
+"""Variables with our prefix that commands read, and that configure no node."""
+CUTS_VARIABLE = "RAFTLOG_DEV_CUTS_FILE"
+"""Names the file by which a development cluster injects network partitions into a node."""
+PARENT_VARIABLE = "RAFTLOG_DEV_PARENT"
+"""Process id of the program whose death ends the node."""
+PROCESS_VARIABLES = frozenset({"RAFTLOG_NATIVE_CODEC", CUTS_VARIABLE, PARENT_VARIABLE})
+"""Those that any process reads before it has a configuration."""
+
+LISTENER_KEY = "listener.name"
+"""What the keys of single listeners begin with, before the listener's name."""
+MAX_FILE_BYTES = 1 << 20
+"""Far above any configuration: what is larger is another file."""
+_SHOWN_CHARACTERS = 200
+
+_KEY_OF_ENV = {variable: key for key, variable in ENV_OF_KEY.items()}
+# Kubernetes puts these into every pod beside a service of our name: RAFTLOG_SERVICE_HOST,
+# RAFTLOG_PORT_9093_TCP, ...
+_SERVICE_LINK = re.compile(r"^RAFTLOG_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT(_\d+_(TCP|UDP)\w*)?)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and where it was given, for messages."""
+
+    value: Any
+    origin: str
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested tables to dotted keys; quoted dotted keys stay what they are, so both forms of TOML
+    mean the same.
+
+    An empty table is a value like others, unless keys could lie in it: else an unknown key that
+    holds one would not be seen.
+    """
+    for name, value in table.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and (
+            value or any(known.startswith(f"{key}.") for known in FIELD_OF_KEY)
+        ):
+            yield from flatten(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def read_file(path: Path, mistakes: list[str]) -> dict[str, Given]:
+    """The values of a TOML file; a key that is there in two forms is a mistake.
+
+    Raises ConfigError if it cannot be read.
+    """
+    given: dict[str, Given] = {}
+    try:
+        for key, value in flatten(tomllib.loads(_text(path))):
+            if key in given:
+                mistakes.append(f"{shown(key)}: twice in {path}")
+            given[key] = Given(value, str(path))
+    except RecursionError:
+        raise ConfigError(f"{path} is no configuration: it is nested too deeply") from None
+    except ValueError as error:
+        # tomllib's errors, those of UTF-8, and that of a number with thousands of digits.
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    return given
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is no configuration: it has more than {MAX_FILE_BYTES} bytes")
+    return data.decode("utf-8-sig").replace("\r\n", "\n")
+
+
+def shown(value: object) -> str:
+    """A key or a value in a message: on one line, and no longer than people read."""
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def read_environment(environment: Mapping[str, str], mistakes: list[str]) -> dict[str, Given]:
+    """The values of ``RAFTLOG_...`` variables; unknown ones are mistakes."""
+    given: dict[str, Given] = {}
+    for variable in sorted(environment):
+        key = _KEY_OF_ENV.get(variable) or _key_of_listener(variable)
+        if key is not None:
+            given[key] = Given(environment[variable], variable)
+        elif (
+            variable.startswith(ENV_PREFIX)
+            and variable not in CLI_VARIABLES | PROCESS_VARIABLES
+            and not _SERVICE_LINK.match(variable)
+        ):
+            mistakes.append(
+                f"{shown(variable)}: unknown environment variable{suggest(variable, _KEY_OF_ENV)}"
+            )
+    return given
+
+
+def _key_of_listener(variable: str) -> str | None:
+    """The key that a variable sets for one listener, such as ``listener.name.clients.tls.ca.file``
+    by RAFTLOG_LISTENER_NAME_CLIENTS_TLS_CA_FILE; None: it sets none.
+    """
+    rest = variable.removeprefix(f"{ENV_OF_KEY[LISTENER_KEY]}_")
+    for key in (key_of(name) for name in PER_LISTENER):
+        name = rest.removesuffix("_" + key.upper().replace(".", "_"))
+        if rest != variable and name and name != rest:
+            return f"{LISTENER_KEY}.{name.lower()}.{key}"
+    return None
+
+
+def environment_configures() -> bool:
+    """Whether this process's environment sets a configuration key."""
+    return any(
+        variable in _KEY_OF_ENV or _key_of_listener(variable) for variable in process_environment()
+    )
+
+
+def read_flags(flags: Iterable[str], mistakes: list[str]) -> dict[str, Given]:
+    """The values of ``--set key=value`` flags; later ones win."""
+    given: dict[str, Given] = {}
+    for flag in flags:
+        key, equals, value = flag.partition("=")
+        if equals and key.strip():
+            given[key.strip()] = Given(value.strip(), f"--set {key.strip()}")
+        else:
+            mistakes.append(f"--set {shown(flag)}: write it as key=value")
+    return given
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean X?)`` for the nearest known word, or nothing."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.7)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def process_environment() -> Mapping[str, str]:
+    """This process's environment variables."""
+    return os.environ

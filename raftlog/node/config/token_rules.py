@@ -1,0 +1,108 @@
+"""What must hold for tokens (``sasl.oauthbearer.…``) and for who needs a certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from raftlog.endpoint import Endpoint
+from raftlog.limits.rules import Text
+from raftlog.node.config.fields import SSL
+from raftlog.node.config.listeners import bound, for_nodes, key_of_listener, protocol_of
+from raftlog.node.config.settings import Settings
+
+_CLAIM = Text(255)
+_URL = "https://…, file:///… or, on this machine alone, http://127.0.0.1…"
+
+
+def takes_tokens(settings: Settings) -> bool:
+    """Whether a node of these settings, which keep all rules, takes tokens."""
+    return bool(settings.sasl_oauthbearer_jwks_endpoint_url)
+
+
+def jwks_file(url: str) -> Path | None:
+    """The file of a file:// URL, None for an endpoint. Raises ValueError for what is not taken."""
+    if not url.isprintable() or any(char.isspace() for char in url):
+        raise ValueError(f"{url!r} is no URL")
+    parts = urlsplit(url)
+    # Looked at here: it raises ValueError for what is no port.
+    port = parts.port
+    if parts.scheme == "file":
+        if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+            raise ValueError(f"{url!r} names no file of this machine: it is file:///path")
+        return Path(unquote(parts.path))
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a password in a URL would be logged")
+    if parts.scheme not in {"https", "http"} or not parts.hostname:
+        raise ValueError(f"{url!r} is not {_URL}")
+    host = Endpoint(parts.hostname, port or 0)
+    if parts.scheme == "http" and not host.is_loopback:
+        raise ValueError(f"{url!r}: whoever is on the way could put keys of his own there: {_URL}")
+    return None
+
+
+def complete(settings: Settings) -> str | None:
+    """Rule."""
+    given = (
+        settings.sasl_oauthbearer_jwks_endpoint_url,
+        settings.sasl_oauthbearer_expected_issuer,
+        settings.sasl_oauthbearer_expected_audience,
+    )
+    if all(given) or not any(given):
+        return None
+    return (
+        "tokens need all three: sasl.oauthbearer.jwks.endpoint.url,"
+        " sasl.oauthbearer.expected.issuer and sasl.oauthbearer.expected.audience"
+    )
+
+
+def url(settings: Settings) -> str | None:
+    """Rule."""
+    if not takes_tokens(settings):
+        return None
+    try:
+        jwks_file(settings.sasl_oauthbearer_jwks_endpoint_url)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def secured(settings: Settings) -> str | None:
+    """Rule."""
+    if not takes_tokens(settings):
+        return None
+    if not settings.tls_certificate_file:
+        return "tokens are taken over TLS only: set tls.certificate.file, tls.key.file, tls.ca.file"
+    if not settings.node_principal_rule:
+        return (
+            "tokens need node.principal.rule: without it any certificate may send what nodes send,"
+            " and clients state their principal"
+        )
+    return None
+
+
+def claim(settings: Settings) -> str | None:
+    """Rule."""
+    name = settings.sasl_oauthbearer_sub_claim_name
+    return _CLAIM.error(name) or (None if name else "required: the name of a claim")
+
+
+def client_auth(settings: Settings) -> str | None:
+    """Rule."""
+    listeners = bound(settings)
+    open_ones = [
+        name
+        for name in listeners
+        if key_of_listener(settings, name, "ssl_client_auth") == "none"
+        and protocol_of(settings, name) == SSL
+    ]
+    if not open_ones:
+        return None
+    if not takes_tokens(settings):
+        return "none needs tokens (sasl.oauthbearer.jwks.endpoint.url): anybody could connect"
+    if of_nodes := [name for name in open_ones if name in for_nodes(settings)]:
+        return (
+            f"none is for a listener of clients: other nodes connect to {of_nodes[0]}, and without"
+            " a certificate they could not say which node they are (node.principal.rule)"
+        )
+    return None

@@ -1,0 +1,83 @@
+"""Who is answered over HTTP, and with what.
+
+What a browser is told by the name of a stranger could be read by the stranger's page: that name can
+be made to mean this machine. So a request over plain HTTP names the node by an address or by a name
+of its own. With TLS the certificate says for which names the node speaks.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raftlog.errors import ApiError
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.observability.http_bounds import Complain, HttpPeer
+from raftlog.transport.certificates import identity_of_der
+from raftlog.transport.unary import Caller
+
+Contexts = Callable[[], ssl.SSLContext]
+"""Gives the context of the next connection: the certificates as they are then."""
+
+
+def names_of(config: NodeConfig) -> frozenset[str]:
+    """Return the names by which a node is called: of its machine, and of its configuration."""
+    hosts = [socket.gethostname()]
+    if config.http_listener is not None:
+        hosts.append(config.http_listener.host)
+    for one in config.listeners:
+        hosts += [one.bind.host, one.advertised.host]
+    # Within its own domain a machine is called by its first label.
+    hosts += [host.partition(".")[0] for host in hosts]
+    return frozenset(host.lower() for host in hosts if host)
+
+
+def _counts_nothing(peer: str, what: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRules:
+    """Of one node.
+
+    ``contexts``: of TLS; None: plain HTTP. ``names``: by which the node may be called over plain
+    HTTP, beside addresses. ``may_see`` raises ApiError for a caller who may not see what a node
+    tells of itself; None: every certificate is enough. ``complain``: counts what callers do wrong.
+    """
+
+    contexts: Contexts | None = None
+    names: frozenset[str] = frozenset()
+    may_see: Callable[[Caller], None] | None = None
+    complain: Complain = _counts_nothing
+
+    def wrong_host(self, host: str | None) -> bool:
+        """Whether a request is not meant for this node; ``host``: as it says, None: it does not."""
+        return self.contexts is None and host is not None and not self._is_own(host)
+
+    def refusal(self, peer: HttpPeer) -> str:
+        """Why a caller sees no more than health; empty: it may."""
+        if self.contexts is None:
+            return ""
+        if not peer.certificate:
+            return "a client certificate is needed"
+        if self.may_see is not None:
+            identity = identity_of_der(peer.certificate)
+            try:
+                self.may_see(Caller(peer.address, identity))
+            except ApiError as error:
+                return error.message
+        return ""
+
+    def _is_own(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        name = name.strip("[]").lower().rstrip(".")
+        if name == "localhost" or name in self.names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True

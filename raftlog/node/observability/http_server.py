@@ -1,0 +1,237 @@
+"""The HTTP side of a node, in its event loop: /metrics, /livez, /readyz with its reason, and a page
+for people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import html
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from time import perf_counter
+from typing import Any, Protocol
+
+import uvicorn
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from raftlog.bounds import HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS
+from raftlog.node.observability.http_bounds import PEER, HttpPeer, bounded_protocol
+from raftlog.node.observability.http_rules import HttpRules
+from raftlog.node.observability.http_socket import address_of, bind_http
+from raftlog.node.observability.http_tls import TlsDoor
+from raftlog.node.observability.registry import MetricsRegistry
+from raftlog.text import printable
+
+SCRAPE_PAUSE_MAX_S = 0.1
+
+Ready = Callable[[], tuple[bool, str]]
+"""Whether the node can do its work now, and the reason: why not, or as what it serves."""
+
+Status = Callable[[], Mapping[str, object]]
+"""What the page for people shows, by name."""
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Pages(Protocol):
+    """Further pages of the server."""
+
+    def routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
+        """Return the routes; ``guard`` wraps an answer that only permitted clients get."""
+
+    async def close(self) -> None:
+        """End all responses, so that the server can stop."""
+
+
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title><style>body{{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:44rem;padding:0 1rem}}
+th{{text-align:left;padding-right:2rem;font-weight:500}}td{{font-family:ui-monospace,monospace}}</style>
+<h1>{title}</h1><p><strong>{state}</strong>: {reason}</p><table>{rows}</table>
+<p>{more}<a href="metrics">metrics</a> · <a href="readyz">readyz</a> · <a href="livez">livez</a></p></html>
+"""  # noqa: E501
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that leaves the process's signals to the node."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def protocol(self) -> asyncio.Protocol:
+        """For a connection that somebody else has taken."""
+        kind: Any = self.config.http_protocol_class
+        made: asyncio.Protocol = kind(
+            config=self.config, server_state=self.server_state, app_state={}
+        )
+        return made
+
+
+class HttpServer:
+    """Serves one node's metrics and health.
+
+    ``port`` 0 takes a free one; ``address`` says which. ``status`` fills the page at ``/``.
+    ``rules``: who is answered. ``bound``: a socket that listens there already. ``console``: its
+    pages, if there are any.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: MetricsRegistry,
+        ready: Ready,
+        *,
+        title: str = "raftlog",
+        status: Status = dict,
+        rules: HttpRules | None = None,
+        bound: socket.socket | None = None,
+        console: Pages | None = None,
+    ) -> None:
+        self._host, self._port, self._bound = host, port, bound
+        self._registry, self._ready, self._title, self._status = registry, ready, title, status
+        self._rules, self._console = rules or HttpRules(), console
+        self._door: TlsDoor | None = None
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._rendering = asyncio.Lock()
+        self.address = ""
+
+    async def metrics(self) -> bytes:
+        """As Prometheus reads them."""
+        await self._registry.refresh()
+        return generate_latest(self._registry.registry)
+
+    async def start(self) -> None:
+        """Listen and serve. Raises ConfigError if the address cannot be bound."""
+        bound = self._bound or bind_http(self._host, self._port)
+        self.address = address_of(bound)
+        config = uvicorn.Config(
+            self.application(),
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http=bounded_protocol(
+                HTTP_MAX_CONNECTIONS, HTTP_REQUEST_TIMEOUT_MS, self._rules.complain
+            ),
+            timeout_graceful_shutdown=1,
+        )
+        self._server = server = _Server(config)
+        contexts = self._rules.contexts
+        if contexts is None:
+            self._serving = asyncio.create_task(server.serve(sockets=[bound]), name="http")
+            return
+        config.load()
+        self._serving = asyncio.create_task(server.serve(sockets=[]), name="http")
+        self._door = TlsDoor(
+            bound,
+            contexts,
+            server.protocol,
+            max_handshakes=HTTP_MAX_CONNECTIONS,
+            timeout_ms=HTTP_REQUEST_TIMEOUT_MS,
+        )
+
+    async def stop(self) -> None:
+        """Stop listening and close the connections. Idempotent."""
+        if self._console is not None:
+            await self._console.close()
+        door, self._door = self._door, None
+        if door is not None:
+            await door.close()
+        server, serving, self._server, self._serving = self._server, self._serving, None, None
+        if server is not None and serving is not None:
+            server.should_exit = True
+            await serving
+
+    def application(self) -> Starlette:
+        """The application itself, for tests and for mounting it elsewhere."""
+        routes = [
+            Route("/metrics", self._guarded(self._metrics)),
+            # Of anybody, by any name: it says nothing.
+            Route("/livez", self._livez),
+            Route("/readyz", self._called_rightly(self._readyz)),
+            Route("/", self._guarded(self._page)),
+        ]
+        if self._console is not None:
+            routes += self._console.routes(self._guarded)
+        return Starlette(routes=routes)
+
+    def _called_rightly(self, answer: Answer) -> Answer:
+        """What is told where the node is called by a name of its own."""
+
+        async def guarded(request: Request) -> Response:
+            if self._rules.wrong_host(request.headers.get("host")):
+                self._rules.complain(_peer(request).address, "a host that is none of this node's")
+                return PlainTextResponse(
+                    "call this node by an IP address, localhost or a name of its own\n", 421
+                )
+            return await answer(request)
+
+        return guarded
+
+    def _guarded(self, answer: Answer) -> Answer:
+        """With TLS: what a client with a certificate gets, and with the right to see it. Health
+        checks of an orchestrator have none.
+        """
+
+        async def guarded(request: Request) -> Response:
+            if why := self._rules.refusal(_peer(request)):
+                return PlainTextResponse(f"{printable(why)}\n", status_code=403)
+            return await answer(request)
+
+        return self._called_rightly(guarded)
+
+    async def _metrics(self, request: Request) -> Response:
+        # Made on the loop, not in a thread: the callables read the node's state, which belongs to
+        # the loop. One after the other, and each followed by as long a pause: a flood of scrapes
+        # leaves half of the loop to everybody else.
+        async with self._rendering:
+            begun = perf_counter()
+            body = await self.metrics()
+            await asyncio.sleep(min(perf_counter() - begun, SCRAPE_PAUSE_MAX_S))
+        return Response(body, media_type=CONTENT_TYPE_LATEST)
+
+    async def _livez(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        ready, reason = self._ready()
+        return PlainTextResponse(f"{printable(reason)}\n", status_code=200 if ready else 503)
+
+    async def _page(self, request: Request) -> Response:
+        ready, reason = self._ready()
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{_shown(value)}</td></tr>"
+            for name, value in self._status().items()
+        )
+        page = _PAGE.format(
+            title=escape(self._title),
+            state="ready" if ready else "not ready",
+            reason=escape(reason),
+            rows=rows,
+            more="" if self._console is None else '<a href="console">console</a> · ',
+        )
+        return HTMLResponse(page)
+
+
+def _peer(request: Request) -> HttpPeer:
+    peer: HttpPeer = getattr(request.state, PEER)
+    return peer
+
+
+def escape(text: str) -> str:
+    """Text that may be a stranger's, for the page."""
+    return html.escape(printable(text))
+
+
+def _shown(value: object) -> str:
+    """A value of the page; ids, epochs and offsets that are not known are -1."""
+    return "unknown" if value == -1 else escape(str(value))

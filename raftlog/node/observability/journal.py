@@ -1,0 +1,442 @@
+"""The journal of one node: events in memory and in files, which a thread writes.
+
+The event loop waits for nothing: an event is an element of a queue. A disk that is full, broken or
+hung costs lines of the journal; what that disk means for the log is decided by the log's storage.
+The files are JSON lines, and can be read while the node runs. A crash may tear the last line, and a
+reader may open files between two renames: readers skip what is no event, and take each number once.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from raftlog.files import RotatedFile, backup_of
+from raftlog.logger import get_logger
+from raftlog.node.storage.directory import JOURNAL_DIRECTORY
+from raftlog.text import printable_json
+
+Value = str | int | bool
+
+
+class Kind(StrEnum):
+    """The kind of an event. A name never changes its meaning."""
+
+    STARTED = "started"
+    STOPPED = "stopped"
+    CAMPAIGN_BEGAN = "campaign_began"
+    BECAME_LEADER = "became_leader"
+    ACTIVE_CONTROLLER = "active_controller"
+    LOST_LEADERSHIP = "lost_leadership"
+    LEADER_CHANGED = "leader_changed"
+    NO_LEADER = "no_leader"
+    PEER_LOST = "peer_lost"
+    PEER_REGAINED = "peer_regained"
+    SLOW_FLUSH = "slow_flush"
+    DISK_STALL = "disk_stall"
+    LOOP_STALL = "loop_stall"
+    CLOCK_OVERRULED = "clock_overruled"
+    CLOCK_AGREES = "clock_agrees"
+    SNAPSHOT_TAKEN = "snapshot_taken"
+    SNAPSHOT_LOADED = "snapshot_loaded"
+    LOG_START_ADVANCED = "log_start_advanced"
+    SPACE_LOW = "space_low"
+    SPACE_REGAINED = "space_regained"
+    WRITES_REFUSED = "writes_refused"
+    WRITES_RESUMED = "writes_resumed"
+    LAO_STALLED = "lao_stalled"
+    LAO_RESUMED = "lao_resumed"
+    REGISTERED = "registered"
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLER_LOST = "controller_lost"
+    CONTROLLER_FOUND = "controller_found"
+    LEASE_GRANTED = "lease_granted"
+    LEASE_LOST = "lease_lost"
+
+
+class About(NamedTuple):
+    """A kind of event: the types of its details, and its meaning."""
+
+    details: Mapping[str, type[str] | type[int] | type[bool]]
+    meaning: str
+
+
+KINDS: Mapping[Kind, About] = {
+    Kind.STARTED: About(
+        {"after": str},
+        "The process serves. `after`: how the life before ended: `stop` (in order), `error` (it"
+        " stopped itself), `crash`; or `format`: this is the first.",
+    ),
+    Kind.STOPPED: About(
+        {"reason": str, "clean": bool}, "The process ends: in order, or by an error that it names."
+    ),
+    Kind.CAMPAIGN_BEGAN: About(
+        {"epoch": int, "reason": str, "last_leader_id": int},
+        "The voter asks for an election, and why.",
+    ),
+    Kind.BECAME_LEADER: About(
+        {"epoch": int, "reason": str, "start_offset": int},
+        "The voter has won the election; `reason` is that of its campaign.",
+    ),
+    Kind.ACTIVE_CONTROLLER: About(
+        {"epoch": int, "offset": int}, "The leader has folded its log, and decides requests."
+    ),
+    Kind.LOST_LEADERSHIP: About(
+        {"epoch": int, "reason": str, "handed_over": bool},
+        "The node leads no more. `handed_over`: by a transfer that it completed.",
+    ),
+    Kind.LEADER_CHANGED: About(
+        {"epoch": int, "leader_id": int}, "The node follows another leader."
+    ),
+    Kind.NO_LEADER: About(
+        {"epoch": int, "reason": str}, "The node has known no leader for a second."
+    ),
+    Kind.PEER_LOST: About(
+        {"peer_id": int, "reason": str}, "Another node has not answered for a second."
+    ),
+    Kind.PEER_REGAINED: About({"peer_id": int, "after_ms": int}, "It answers again."),
+    Kind.SLOW_FLUSH: About(
+        {"above_ms": int, "count": int}, "Syncs of the log took longer than `above_ms`."
+    ),
+    Kind.DISK_STALL: About(
+        {"busy_ms": int}, "One call to the disk of the log has not returned for so long."
+    ),
+    Kind.LOOP_STALL: About(
+        {"gap_ms": int}, "The process did not run: it was stopped, swapped out, or busy."
+    ),
+    Kind.CLOCK_OVERRULED: About(
+        {"ahead_ms": int},
+        "The wall clock of the node differs from those of a majority of the voters, whose time it"
+        " uses instead. `ahead_ms`: by how much; negative: it is behind.",
+    ),
+    Kind.CLOCK_AGREES: About({}, "It agrees with them again."),
+    Kind.SNAPSHOT_TAKEN: About({"end_offset": int, "bytes": int}, "A snapshot was taken here."),
+    Kind.SNAPSHOT_LOADED: About(
+        {"end_offset": int}, "The node began with a snapshot, or had one installed by the leader."
+    ),
+    Kind.LOG_START_ADVANCED: About({"offset": int}, "The log below was dropped."),
+    Kind.SPACE_LOW: About({"free_bytes": int}, "The disk fell below its free-space reserve."),
+    Kind.SPACE_REGAINED: About({"free_bytes": int}, "The disk is above its reserve again."),
+    Kind.WRITES_REFUSED: About({"reason": str}, "The active controller takes no writes."),
+    Kind.WRITES_RESUMED: About({}, "It takes writes again."),
+    Kind.LAO_STALLED: About(
+        {"offset": int, "brokers": str, "reason": str},
+        "The lowest acknowledged offset has stood still for a second, and who holds it back.",
+    ),
+    Kind.LAO_RESUMED: About({"offset": int, "stood_ms": int}, "It goes on."),
+    Kind.REGISTERED: About({"broker_epoch": int}, "The broker has registered."),
+    Kind.FENCED: About({"reason": str}, "The broker knows that it is fenced, or fences itself."),
+    Kind.UNFENCED: About({"broker_epoch": int}, "The broker knows that it is unfenced."),
+    Kind.CONTROLLER_LOST: About(
+        {"controller_id": int}, "The broker follows no active controller any more."
+    ),
+    Kind.CONTROLLER_FOUND: About(
+        {"controller_id": int, "epoch": int}, "The broker follows this active controller."
+    ),
+    Kind.LEASE_GRANTED: About({}, "The broker holds a read lease, and answers strict reads."),
+    Kind.LEASE_LOST: About({"reason": str}, "It holds none any more."),
+}
+"""The details and the meaning of every kind."""
+
+
+class NodeEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One event of one node.
+
+    ``seq`` grows by one for each event of a data directory, across restarts. ``at_ms``: the time at
+    the node, which is the quorum's as far as the node knows it. ``repeats``: how often the same
+    happened since the last line of its kind, without a line of its own; ``left_out``: how many
+    events before this one have no line, as there were too many.
+    """
+
+    seq: int
+    at_ms: int
+    node_id: int
+    role: str
+    kind: str
+    details: dict[str, Value] = {}
+    repeats: int = 0
+    left_out: int = 0
+
+    def text(self, name: str) -> str:
+        """A detail as text; empty: it has none of this name."""
+        return str(self.details.get(name, ""))
+
+    def number(self, name: str, default: int = -1) -> int:
+        """A detail that is a number."""
+        value = self.details.get(name, default)
+        return value if isinstance(value, int) else default
+
+
+def checked_details(kind: Kind, details: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the details, if they are those of this kind. Raises TypeError."""
+    wanted = KINDS[kind].details
+    if details.keys() != wanted.keys():
+        raise TypeError(f"{kind} has the details {sorted(wanted)}, not {sorted(details)}")
+    for name, type_ in wanted.items():
+        if type(details[name]) is not type_:
+            raise TypeError(f"{kind}.{name} is no {type_.__name__}: {details[name]!r}")
+    return dict(details)
+
+
+def typed_details(kind: str, texts: Mapping[str, str]) -> dict[str, Value]:
+    """Return details that were sent as texts; those of an unknown kind stay texts."""
+    about = KINDS[Kind(kind)].details if kind in list(Kind) else {}
+    found: dict[str, Value] = {}
+    for name, text in texts.items():
+        type_ = about.get(name, str)
+        if type_ is bool:
+            found[name] = text == "true"
+        elif type_ is int and text.removeprefix("-").isdigit():
+            found[name] = int(text)
+        else:
+            found[name] = text
+    return found
+
+
+def as_text(value: Value) -> str:
+    """Return a detail as it is sent."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+FILE = "events.jsonl"
+MAX_BYTES = 1 << 20
+MAX_BACKUPS = 3
+"""Number of older files: four of a megabyte have some twenty thousand events."""
+LINE_MAX_BYTES = 4_096
+_DECODE = msgspec.json.Decoder(NodeEvent).decode
+
+
+def journal_file(directory: Path) -> Path:
+    """Return the path of the file that a node appends to."""
+    return directory / JOURNAL_DIRECTORY / FILE
+
+
+def read_journal(directory: Path) -> list[NodeEvent]:
+    """Return all events of a data directory, oldest first; none if it has no journal.
+
+    Raises OSError for files that cannot be read.
+    """
+    found: dict[int, NodeEvent] = {}
+    for number in range(MAX_BACKUPS, -1, -1):
+        for event in _events(backup_of(journal_file(directory), number)):
+            found[event.seq] = event
+    return [found[seq] for seq in sorted(found)]
+
+
+def end_last_line(path: Path) -> None:
+    """End a line that a crash has torn, so that the next one can be read. Raises OSError."""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb+") as file:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+
+
+def _events(path: Path) -> Iterator[NodeEvent]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        while line := file.readline(LINE_MAX_BYTES):
+            try:
+                yield _DECODE(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+
+
+log = get_logger(__name__)
+
+KEPT_EVENTS = 10_000
+"""Bound of the events in memory."""
+QUEUE_EVENTS = 1_000
+TEXT_MAX_CHARS = 500
+SAME_MS = 60_000
+"""Time in which a repetition of the newest event is only counted."""
+PER_S, BURST = 5, 200
+"""A node that flaps must not push what began it out of the ring."""
+CLOSE_S = 2.0
+
+
+class Journal(Protocol):
+    """The interface by which a node notes events."""
+
+    def note(self, kind: Kind, **details: Value) -> None:
+        """Note an event, and return at once. The details are those of the kind."""
+
+
+class NoJournal:
+    """A journal that keeps nothing."""
+
+    def note(self, kind: Kind, **details: Value) -> None:
+        """Keep nothing."""
+
+
+NO_JOURNAL = NoJournal()
+
+
+class RecentEvents:
+    """The newest events of one node, each noted once: without I/O.
+
+    ``written``: called with each event that has a line.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        role: str,
+        *,
+        wall_clock_ms: Callable[[], int],
+        written: Callable[[NodeEvent], None] = lambda event: None,
+        before: list[NodeEvent] | None = None,
+    ) -> None:
+        """``before``: what the directory has, oldest first."""
+        self._node_id, self._role = node_id, role
+        self.time_ms, self._written = wall_clock_ms, written
+        """Returns the time: by the own clock until the quorum's time is known."""
+        self._events = deque(before or [], maxlen=KEPT_EVENTS)
+        self._seq = self._events[-1].seq + 1 if self._events else 1
+        self._newest: tuple[Kind, dict[str, Value], int] | None = None
+        self._repeats: dict[Kind, int] = {}
+        self._tokens, self._refilled_ms = float(BURST), wall_clock_ms()
+        self._left_out = 0
+
+    def note(self, kind: Kind, **details: Value) -> None:
+        """See ``Journal``."""
+        found = {name: _bounded(value) for name, value in checked_details(kind, details).items()}
+        now = self.time_ms()
+        # Only what directly follows itself is a repetition [a controller is found, lost, and found
+        # again: without the second finding it seems to be lost for good].
+        if self._newest is not None:
+            *same, at_ms = self._newest
+            if same == [kind, found] and 0 <= now - at_ms < SAME_MS:
+                self._repeats[kind] = self._repeats.get(kind, 0) + 1
+                return
+        if not self._admit(now):
+            self._left_out += 1
+            return
+        repeats = self._repeats.pop(kind, 0)
+        event = NodeEvent(
+            self._seq, now, self._node_id, self._role, kind.value, found, repeats, self._left_out
+        )
+        self._newest = (kind, found, now)
+        self._seq, self._left_out = self._seq + 1, 0
+        self._events.append(event)
+        self._written(event)
+
+    def since(self, at_ms: int, after_seq: int, limit: int) -> tuple[list[NodeEvent], bool]:
+        """Return at most ``limit`` events from a time on whose number is higher, oldest first; and
+        whether there are more.
+        """
+        found = [one for one in self._events if one.at_ms >= at_ms and one.seq > after_seq]
+        return found[:limit], len(found) > limit
+
+    def _admit(self, now: int) -> bool:
+        passed_s = max(0, now - self._refilled_ms) / 1000
+        self._tokens = min(float(BURST), self._tokens + passed_s * PER_S)
+        self._refilled_ms = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class NodeJournal:
+    """The journal of one data directory. Never raises for its files."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node_id: int,
+        role: str,
+        *,
+        wall_clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._path = journal_file(directory)
+        self._queue: queue.SimpleQueue[NodeEvent | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._encode = msgspec.json.Encoder().encode
+        self.dropped = 0
+        """Number of events since the start that are in no file."""
+        before: list[NodeEvent] = []
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            before = read_journal(directory)
+            end_last_line(self._path)
+        except OSError as error:
+            self._say(error)
+        self.recent = RecentEvents(
+            node_id, role, wall_clock_ms=wall_clock_ms, written=self._put, before=before
+        )
+        self.after = _after(before)
+        """How the process before this one ended, as ``Kind.STARTED`` says it."""
+
+    def note(self, kind: Kind, **details: Value) -> None:
+        """See ``Journal``."""
+        self.recent.note(kind, **details)
+
+    def close(self) -> None:
+        """Write the queued events, within ``CLOSE_S``: a disk may hang."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout=CLOSE_S)
+
+    def _put(self, event: NodeEvent) -> None:
+        if self._queue.qsize() >= QUEUE_EVENTS:
+            self.dropped += 1
+            return
+        self._queue.put(event)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+            self._thread.start()
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        file: RotatedFile | None = None
+        while (event := self._queue.get()) is not None:
+            line = printable_json(self._encode(event).decode()).encode() + b"\n"
+            try:
+                if file is None:
+                    file = RotatedFile(self._path, max_bytes=MAX_BYTES, max_backups=MAX_BACKUPS)
+                file.append([line], [0])
+            except OSError as error:
+                self.dropped += 1
+                if self.dropped == 1:
+                    self._say(error)
+        if file is not None:
+            file.close()
+
+    def _say(self, error: OSError) -> None:
+        log.error(
+            "the journal of this node cannot be written or read",
+            file=str(self._path),
+            error=error.strerror or str(error),
+        )
+
+
+def _after(before: list[NodeEvent]) -> str:
+    if not before:
+        return "format"
+    last = before[-1]
+    if last.kind != Kind.STOPPED:
+        return "crash"
+    return "stop" if last.details.get("clean") is True else "error"
+
+
+def _bounded(value: Any) -> Value:
+    """Shorten a text: reasons may quote what a stranger sends."""
+    if isinstance(value, str) and len(value) > TEXT_MAX_CHARS:
+        return value[: TEXT_MAX_CHARS - 3] + "..."
+    kept: Value = value
+    return kept

@@ -1,0 +1,419 @@
+"""What a node of each role shows, made from the very messages with which it describes itself to
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from raftlog.metadata.image import Image
+from raftlog.node.observability.registry import MetricsRegistry, gauge
+from raftlog.node.observability.snapshot_figures import SnapshotFigures
+from raftlog.wire.broker.v1 import broker_pb2
+from raftlog.wire.controller.v1 import controller_pb2
+from raftlog.wire.quorum.v1 import quorum_pb2
+
+ROLES = ("unattached", "prospective", "candidate", "leader", "follower", "resigned", "observer")
+
+
+def add_quorum_metrics(
+    metrics: MetricsRegistry, describe: Callable[[], quorum_pb2.DescribeQuorumResponse]
+) -> None:
+    """Kafka's ``raft-metrics``, from what DescribeQuorum answers."""
+    metrics.collect(lambda: _quorum(describe()))
+
+
+def add_refusal_metrics(
+    metrics: MetricsRegistry, refused: Callable[[], Mapping[tuple[str, str], int]]
+) -> None:
+    """Messages of the quorum that this node does not believe, by type and field."""
+
+    def collect() -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "raftlog_quorum_messages_refused",
+            "Messages of the quorum that claim what this node does not believe.",
+            labels=("message", "field"),
+        )
+        for kind, count in refused().items():
+            family.add_metric(kind, count)
+        yield family
+
+    metrics.collect(collect)
+
+
+def add_audit_metrics(metrics: MetricsRegistry, dropped: Callable[[], int]) -> None:
+    """What the audit log leaves out."""
+
+    def collect() -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "raftlog_audit_events_dropped",
+            "Events without a line in the audit log: too many refusals, or it cannot be written.",
+            value=dropped(),
+        )
+
+    metrics.collect(collect)
+
+
+def _clock(
+    response: quorum_pb2.DescribeQuorumResponse | broker_pb2.DescribeBrokerResponse,
+) -> Iterator[Metric]:
+    if response.HasField("clock_ahead_ms"):
+        yield gauge(
+            "raftlog_clock_ahead_seconds",
+            "How far the wall clock of this node is ahead of those of a majority of the voters.",
+            response.clock_ahead_ms / 1000,
+        )
+
+
+def _quorum(response: quorum_pb2.DescribeQuorumResponse) -> Iterator[Metric]:
+    yield from _clock(response)
+    states = (((role,), float(role == response.role)) for role in ROLES)
+    yield gauge(
+        "raft_metrics_current_state", "1 for the role this node is in.", *states, labels=("state",)
+    )
+    yield gauge("raft_metrics_current_epoch", "The epoch of the quorum.", response.leader_epoch)
+    yield gauge(
+        "raft_metrics_current_leader", "The leader's id, -1 if none is known.", response.leader_id
+    )
+    yield gauge(
+        "raft_metrics_current_vote",
+        "Whom this node voted for in this epoch, -1: nobody.",
+        response.voted_id,
+    )
+    yield gauge(
+        "raft_metrics_high_watermark",
+        "The first offset not committed, -1 if unknown.",
+        response.high_watermark,
+    )
+    yield gauge(
+        "raft_metrics_log_end_offset", "The offset after the last record.", response.log_end_offset
+    )
+    yield gauge(
+        "raft_metrics_log_start_offset", "The first offset in the log.", response.log_start_offset
+    )
+    yield gauge(
+        "raftlog_durable_end_offset",
+        "The offset after the last record that is on disk.",
+        response.durable_end_offset,
+    )
+    yield gauge("raft_metrics_number_of_voters", "How many voters there are.", len(response.voters))
+    yield gauge(
+        "raft_metrics_number_of_observers",
+        "How many observers replicate from here.",
+        len(response.observers),
+    )
+    if response.role == "leader":
+        followers = [state for state in response.voters if state.replica_id != response.node_id]
+        lags = (
+            ((str(state.replica_id),), response.log_end_offset - state.log_end_offset)
+            for state in followers
+            if state.log_end_offset >= 0
+        )
+        yield gauge(
+            "raftlog_replica_lag_records",
+            "Records a replica lacks of the leader's log.",
+            *lags,
+            labels=("replica",),
+        )
+
+
+def add_controller_metrics(
+    metrics: MetricsRegistry,
+    *,
+    active: Callable[[], bool],
+    image: Callable[[], Image],
+    describe_brokers: Callable[[], controller_pb2.DescribeBrokersResponse],
+    lowest_known_lao: Callable[[], int],
+) -> None:
+    """Kafka's ``KafkaController`` metrics and the brokers' acknowledged offsets.
+
+    ``image``: the committed one. ``describe_brokers`` and ``lowest_known_lao`` are asked of the
+    active controller only.
+    """
+
+    def collect() -> Iterable[Metric]:
+        leads = active()
+        yield gauge(
+            "kafka_controller_active_controllers",
+            "1 if this is the active controller.",
+            float(leads),
+        )
+        yield from _controller_image(image())
+        if leads:
+            yield from _brokers(describe_brokers())
+            yield gauge(
+                "raftlog_lowest_known_lao",
+                "The lowest LAO that an unfenced broker knows, -1 if unknown: up to there, plain"
+                " reads show every write on every unfenced broker.",
+                lowest_known_lao(),
+            )
+
+    metrics.collect(collect)
+
+
+def _controller_image(now: Image) -> Iterator[Metric]:
+    brokers = list(now.brokers.values())
+    fenced = sum(broker.fenced for broker in brokers)
+    yield gauge("kafka_controller_fenced_brokers", "Registered brokers that are fenced.", fenced)
+    yield gauge(
+        "kafka_controller_active_brokers",
+        "Registered brokers that are not fenced.",
+        len(brokers) - fenced,
+    )
+    stopping = sum(broker.in_controlled_shutdown for broker in brokers)
+    yield gauge(
+        "kafka_controller_controlled_shutdown_brokers",
+        "Brokers in controlled shutdown.",
+        stopping,
+    )
+    yield gauge("kafka_controller_global_topics", "Topics.", len(now.topics))
+    yield gauge("kafka_controller_global_partitions", "Partitions.", len(now.partitions))
+    yield gauge(
+        "kafka_controller_last_applied_record_offset",
+        "The last committed offset folded here.",
+        now.offset,
+    )
+    yield gauge(
+        "kafka_controller_last_applied_record_timestamp_seconds",
+        "Time of the last batch folded here, in seconds since 1970.",
+        now.timestamp_ms / 1000,
+    )
+    yield gauge("raftlog_kv_keys", "Keys in the key-value store.", len(now.key_values))
+    yield gauge(
+        "raftlog_kv_bytes",
+        "Bytes of all keys and values in the key-value store.",
+        now.key_value_bytes,
+    )
+    yield gauge("raftlog_leases", "Leases of the key-value store.", len(now.leases))
+    yield gauge(
+        "raftlog_export_cursor_lag_records",
+        "Committed records that an export has not read yet, as its cursor says.",
+        *(
+            ((name,), max(0, now.offset + 1 - now.export_cursors[name].end_offset))
+            for name in sorted(now.export_cursors)
+        ),
+        labels=("cursor",),
+    )
+
+
+def _brokers(response: controller_pb2.DescribeBrokersResponse) -> Iterator[Metric]:
+    label = ("broker",)
+    newest = response.high_watermark - 1
+    reported = [broker for broker in response.brokers if broker.applied_offset >= 0]
+    yield gauge(
+        "raftlog_lowest_acknowledged_offset",
+        "The highest offset that every unfenced broker has applied, -1 if unknown.",
+        response.lowest_acknowledged_offset,
+    )
+    yield gauge(
+        "raftlog_broker_acknowledged_offset_lag",
+        "Committed records that a broker has not acknowledged as applied.",
+        *(
+            ((str(broker.broker_id),), max(0, newest - broker.applied_offset))
+            for broker in reported
+        ),
+        labels=label,
+    )
+    yield gauge(
+        "kafka_controller_time_since_last_heartbeat_received_seconds",
+        "Seconds since a broker was last heard of.",
+        *(
+            ((str(b.broker_id),), b.last_contact_age_ms / 1000)
+            for b in response.brokers
+            if b.last_contact_age_ms >= 0
+        ),
+        labels=label,
+    )
+    yield gauge(
+        "raftlog_lowest_acknowledged_offset_held_back_seconds",
+        "Seconds that the lowest acknowledged offset has stood still behind the high watermark, or"
+        " been unknown.",
+        response.held_back_ms / 1000,
+    )
+    yield from _partition_counts(response.partitions)
+    held_back = set(response.held_back_by)
+    yield gauge(
+        "raftlog_broker_holds_lowest_acknowledged_offset",
+        "1 for the brokers that hold the lowest acknowledged offset back.",
+        *(
+            ((str(broker.broker_id),), float(broker.broker_id in held_back))
+            for broker in response.brokers
+        ),
+        labels=label,
+    )
+
+
+def _partition_counts(counts: controller_pb2.PartitionCounts) -> Iterator[Metric]:
+    yield gauge(
+        "kafka_controller_offline_partitions", "Partitions without a leader.", counts.offline
+    )
+    yield gauge(
+        "kafka_controller_preferred_replica_imbalance",
+        "Partitions that their preferred leader does not lead.",
+        counts.not_led_by_preferred,
+    )
+    yield gauge("raftlog_reassigning_partitions", "Reassignments under way.", counts.reassigning)
+    yield gauge(
+        "raftlog_recovering_partitions",
+        "Partitions whose unclean leader has not recovered yet.",
+        counts.recovering,
+    )
+
+
+def add_broker_metrics(
+    metrics: MetricsRegistry, describe: Callable[[], broker_pb2.DescribeBrokerResponse]
+) -> None:
+    """Kafka's ``broker-metadata-metrics`` and what this broker knows of the others, from what
+    DescribeBroker answers.
+    """
+    metrics.collect(lambda: _broker(describe()))
+
+
+def _broker(response: broker_pb2.DescribeBrokerResponse) -> Iterator[Metric]:
+    yield from _clock(response)
+    names = controller_pb2.BrokerLifecycleState
+    states = (
+        ((name.lower(),), float(names.Value(name) == response.state))
+        for name in map(str, names.keys())
+    )
+    yield gauge(
+        "kafka_server_broker_state",
+        "1 for the state this broker is in.",
+        *states,
+        labels=("state",),
+    )
+    yield gauge(
+        "raftlog_broker_epoch",
+        "The offset of this broker's registration, -1 if it has none.",
+        response.broker_epoch,
+    )
+    yield gauge(
+        "broker_metadata_metrics_last_applied_record_offset",
+        "The last offset applied and readable.",
+        response.applied_offset,
+    )
+    yield gauge(
+        "raft_metrics_current_leader",
+        "The active controller's id, -1 if unknown.",
+        response.controller_id,
+    )
+    yield gauge(
+        "raft_metrics_current_epoch", "The active controller's epoch.", response.controller_epoch
+    )
+    yield gauge(
+        "raft_metrics_high_watermark",
+        "The first offset not committed, as last told.",
+        response.high_watermark,
+    )
+    yield gauge(
+        "raftlog_lowest_acknowledged_offset",
+        "The lowest acknowledged offset this broker was told, -1 if unknown.",
+        response.lowest_acknowledged_offset,
+    )
+    yield gauge(
+        "raftlog_broker_self_fenced",
+        "1 if this broker has fenced itself.",
+        float(response.self_fenced),
+    )
+    yield gauge(
+        "raftlog_image_kept_bytes",
+        "Bytes kept so that reads at the lowest acknowledged offset work.",
+        response.image_bytes_kept,
+    )
+
+
+def add_watch_metrics(
+    metrics: MetricsRegistry,
+    *,
+    watchers: Callable[[], int],
+    live: Callable[[], int],
+    told: Callable[[], int],
+    compacted: Callable[[], int],
+    too_slow: Callable[[], int],
+) -> None:
+    """The watches of a broker: how many there are, and what they were told."""
+    metrics.gauge("raftlog_watchers", "Watches that are open.", watchers)
+    metrics.gauge(
+        "raftlog_watchers_live",
+        "Watches that have been told all there is. The others catch up, or read slowly.",
+        live,
+    )
+    metrics.counter(
+        "raftlog_watch_changes_sent",
+        "Changes sent to watchers, each as often as it was sent.",
+        told,
+    )
+    metrics.counter(
+        "raftlog_watches_compacted",
+        "Watches that ended because what they needed had left the history.",
+        compacted,
+    )
+    metrics.counter(
+        "raftlog_watches_too_slow",
+        "Those of the compacted watches that had not read fast enough.",
+        too_slow,
+    )
+
+
+def add_space_metrics(metrics: MetricsRegistry, low: Callable[[], bool]) -> None:
+    """Whether the disk of the log directory is below the node's free-space reserve."""
+    metrics.gauge(
+        "raftlog_low_on_space",
+        "1 if the disk is below its free-space reserve. A broker then refuses producers; a"
+        " controller hands over, and refuses writes only if no majority has space.",
+        lambda: float(low()),
+    )
+
+
+def add_log_metrics(metrics: MetricsRegistry, contradicted: Callable[[], bool]) -> None:
+    """Whether the metadata log contradicts what this node has of it."""
+    metrics.gauge(
+        "raftlog_log_contradicted",
+        "1 if the metadata log and what this node has of it contradict each other: committed"
+        " records were lost, or two nodes have different states.",
+        lambda: float(contradicted()),
+    )
+
+
+def add_snapshot_metrics(metrics: MetricsRegistry, describe: Callable[[], SnapshotFigures]) -> None:
+    """Kafka's ``SnapshotEmitter`` and ``MetadataLoader`` metrics, and what lies on this node's
+    disk.
+    """
+    metrics.collect(lambda: _snapshots(describe()))
+    metrics.counter(
+        "kafka_server_metadata_loader_handle_load_snapshot_count",
+        "How often this process began with a snapshot, or had one installed.",
+        lambda: describe().loaded,
+    )
+    metrics.counter(
+        "raftlog_export_cursors_passed",
+        "Export cursors beyond which this process has dropped its log: those exports have a gap"
+        " here.",
+        lambda: describe().cursors_passed,
+    )
+
+
+def _snapshots(now: SnapshotFigures) -> Iterator[Metric]:
+    yield gauge(
+        "raftlog_export_cursors_holding_log",
+        "Export cursors for whose sake this node keeps more of its log than retention asks for.",
+        now.cursors_holding,
+    )
+    yield gauge("raftlog_snapshots", "Complete snapshots on this node.", now.count)
+    yield gauge(
+        "raftlog_snapshot_size_bytes",
+        "Size of the newest snapshot, 0 if there is none.",
+        now.newest_bytes,
+    )
+    yield gauge(
+        "kafka_server_snapshot_emitter_latest_snapshot_generated_bytes",
+        "Size of the last snapshot that this process took, 0 if none.",
+        now.generated_bytes,
+    )
+    yield gauge(
+        "kafka_server_snapshot_emitter_latest_snapshot_generated_age_seconds",
+        "Seconds since this process took a snapshot, or since its start.",
+        now.generated_age_ms / 1000,
+    )

@@ -1,0 +1,169 @@
+"""What every node shows, whatever its role: which one it is, its requests, its disk, its loop."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from raftlog.errors import ErrorCode
+from raftlog.files import BackgroundLook
+from raftlog.node.observability.latency import Latency
+from raftlog.node.observability.registry import MetricsRegistry, gauge
+from raftlog.node.observability.request_figures import RequestFigures
+from raftlog.process import commit_text, version_text
+
+UNKNOWN_API = "Unknown"
+"""Of a request without a body."""
+
+
+def build_labels() -> Mapping[str, str]:
+    """Which build this is. In a checkout it asks git: not on an event loop."""
+    return {"version": version_text(), "revision": commit_text()}
+
+
+def add_node_metrics(
+    metrics: MetricsRegistry,
+    role: str,
+    node_id: int,
+    cluster_id: str,
+    build: Mapping[str, str],
+    loop_lag: Latency,
+) -> None:
+    """Which node of which cluster this is, of which build, and how late its loop is."""
+    node = {"cluster_id": cluster_id, "node_id": str(node_id), "role": role}
+    metrics.collect(
+        lambda: (
+            InfoMetricFamily("raftlog_build", "Which build this node runs.", value=dict(build)),
+            InfoMetricFamily(
+                "raftlog_node", "Which node of which cluster this is: join with it.", value=node
+            ),
+        )
+    )
+    metrics.latency(
+        "raftlog_event_loop_lag_seconds",
+        "How late a timer of the event loop is, looked at four times a second.",
+        loop_lag,
+    )
+
+
+def api_name(body: str) -> str:
+    """Kafka's name of a request: of ``create_topics`` it is ``CreateTopics``."""
+    return "".join(part.capitalize() for part in body.split("_")) or UNKNOWN_API
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def add_request_metrics(
+    metrics: MetricsRegistry, figures: RequestFigures, depths: Callable[[], Mapping[str, int]]
+) -> None:
+    """Kafka's ``RequestMetrics``, and how many requests wait, by what for."""
+    metrics.collect(lambda: _requests(figures))
+    metrics.gauges(
+        "raftlog_waiting_requests",
+        "Requests that wait, by what for. Writes that came together and wait for one commit count"
+        " once.",
+        ("awaits",),
+        lambda: [((awaits,), depth) for awaits, depth in depths().items()],
+    )
+
+
+def _requests(figures: RequestFigures) -> Iterator[Metric]:
+    label = ("request",)
+    requests = CounterMetricFamily(
+        "kafka_network_request_metrics_requests",
+        "Requests that were answered, by API. A broker counts what it forwards by the API that it"
+        " forwards.",
+        labels=label,
+    )
+    errors = CounterMetricFamily(
+        "kafka_network_request_metrics_errors",
+        "Errors in answers, by API and Kafka's error code: one for a request that was refused, one"
+        " for each item that was.",
+        labels=("request", "error"),
+    )
+    times = HistogramMetricFamily(
+        "kafka_network_request_metrics_total_time_seconds",
+        "From a request until its answer, by API.",
+        labels=label,
+    )
+    for body, one in sorted(figures.apis.items()):
+        name = api_name(body)
+        requests.add_metric((name,), one.requests)
+        for code, count in sorted(one.errors.items()):
+            errors.add_metric((name, _error_name(code)), count)
+        times.add_metric((name,), one.latency.buckets(), one.latency.total_s)
+    yield requests
+    yield errors
+    yield times
+
+
+def add_certificate_metrics(metrics: MetricsRegistry, ends: Callable[[], datetime | None]) -> None:
+    """``ends``: when the first of the node's certificates ends; None: it has none. Reads files."""
+    look = BackgroundLook(ends)
+    metrics.look(look)
+
+    def collect() -> Iterator[Metric]:
+        ends_at = look.latest
+        yield _if_known(
+            "raftlog_certificate_valid_seconds",
+            "How long the certificate of the node that ends first is still valid; below 0 once it"
+            " has ended. Not without TLS.",
+            None if ends_at is None else (ends_at - datetime.now(UTC)).total_seconds(),
+        )
+
+    metrics.collect(collect)
+
+
+def add_disk_metrics(
+    metrics: MetricsRegistry, directory: Path, busy_s: Callable[[], float]
+) -> None:
+    """The disk of a node's log directory. ``busy_s``: how long the sync under way has taken.
+
+    Of a disk that hangs they are those of the last scrape.
+    """
+    look = BackgroundLook(lambda: shutil.disk_usage(directory))
+    metrics.look(look)
+
+    def collect() -> Iterator[Metric]:
+        # If it failed, the node finds out by itself, and stops; a scrape says what is left to say.
+        usage = look.latest
+        yield _if_known(
+            "raftlog_log_dir_free_bytes",
+            "Bytes free on the disk of the log directory.",
+            None if usage is None else usage.free,
+        )
+        yield _if_known(
+            "raftlog_log_dir_total_bytes",
+            "Size of the disk of the log directory, in bytes.",
+            None if usage is None else usage.total,
+        )
+        yield gauge(
+            "raftlog_disk_busy_seconds",
+            "How long the disk has been at the sync under way, 0 if none is.",
+            busy_s(),
+        )
+
+    metrics.collect(collect)
+
+
+def _if_known(name: str, doc: str, value: float | None) -> GaugeMetricFamily:
+    """A gauge; without a value where there is none."""
+    family = GaugeMetricFamily(name, doc)
+    if value is not None:
+        family.add_metric((), value)
+    return family

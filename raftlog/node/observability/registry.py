@@ -1,0 +1,113 @@
+"""One node's metrics, read when somebody scrapes them: nothing on a hot path but
+:meth:`Latency.observe`.
+
+Names are Kafka's (its MBean's type, then the metric, in snake case), so that dashboards and habits
+carry over; what Kafka does not have begins with ``raftlog_``. Where Prometheus has a rule, it
+wins: times are in seconds, and what Kafka calls ``…Count`` is a plural, because only a histogram
+has a ``…_count``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from raftlog.files import BackgroundLook
+from raftlog.node.observability.latency import Latency
+
+Sample = tuple[Sequence[str], float]
+"""Label values and a value."""
+
+
+class _Collected(Collector):
+    """Adapts a function that makes metric families; families are made anew at each scrape."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._collect()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: describing would collect before the node is up."""
+        return []
+
+
+class MetricsRegistry:
+    """The metrics of one node; one process may hold several.
+
+    Not thread-safe: scrapes run on the node's event loop.
+
+    A callable that raises spoils the whole scrape, loudly: it is an error in the node, and half a
+    page would hide it.
+    """
+
+    def __init__(self, *, process: bool = True) -> None:
+        """``process``: add the process's own metrics (CPU, memory, file descriptors, garbage
+        collection).
+        """
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._looks: list[BackgroundLook[Any]] = []
+        if process:
+            ProcessCollector(registry=self.registry)
+            PlatformCollector(registry=self.registry)
+            GCCollector(registry=self.registry)
+
+    def collect(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        """Add metric families made at each scrape, for several that come from one reading."""
+        self.registry.register(_Collected(collect))
+
+    def look(self, look: BackgroundLook[Any]) -> None:
+        """Have a file system asked before each scrape, of which metrics show the ``latest``."""
+        self._looks.append(look)
+
+    async def refresh(self) -> None:
+        """Ask the file systems, and wait for them a moment at most."""
+        await asyncio.gather(*(look.now() for look in self._looks))
+
+    def gauge(self, name: str, doc: str, read: Callable[[], float]) -> None:
+        """Add a value that goes up and down."""
+        self.collect(lambda: [gauge(name, doc, read())])
+
+    def gauges(
+        self, name: str, doc: str, labels: Sequence[str], read: Callable[[], Iterable[Sample]]
+    ) -> None:
+        """Add values that go up and down, one a set of label values."""
+        self.collect(lambda: [gauge(name, doc, *read(), labels=labels)])
+
+    def counter(self, name: str, doc: str, read: Callable[[], float]) -> None:
+        """Add a value that only grows."""
+        self.collect(lambda: [CounterMetricFamily(name, doc, value=read())])
+
+    def latency(self, name: str, doc: str, latency: Latency | None = None) -> Latency:
+        """Add a histogram of seconds; by convention ``name`` ends in ``_seconds``.
+
+        Returns what to observe on.
+        """
+        kept = latency if latency is not None else Latency()
+        self.collect(
+            lambda: [
+                HistogramMetricFamily(name, doc, buckets=kept.buckets(), sum_value=kept.total_s)
+            ]
+        )
+        return kept
+
+
+def gauge(name: str, doc: str, *values: Any, labels: Sequence[str] = ()) -> GaugeMetricFamily:
+    """A gauge family: one value without labels, or samples with them."""
+    if not labels:
+        return GaugeMetricFamily(name, doc, value=values[0])
+    family = GaugeMetricFamily(name, doc, labels=labels)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
+    return family

@@ -1,0 +1,42 @@
+"""The records with which a log goes on after what no vote decided: a recovery by hand, or a restore
+from a backup.
+
+Two control batches in one chunk: a RecoveryRecord, which says what happened, and a VotersRecord,
+which says who votes from here on.
+"""
+
+from __future__ import annotations
+
+from raftlog import batch
+from raftlog.endpoint import Voter
+from raftlog.metadata.records import record
+from raftlog.metadata.voters_log import to_entries
+from raftlog.wire.records.v1 import records_pb2 as pb
+
+RECORDS = 2
+"""What the chunk takes of offsets."""
+
+
+def beginning_chunk(
+    what: pb.RecoveryRecord,
+    voters: tuple[Voter, ...],
+    *,
+    base_offset: int,
+    epoch: int,
+    timestamp_ms: int,
+) -> bytes:
+    """The chunk, durable all or nothing as it is one write.
+
+    The same arguments give the same bytes.
+    """
+    messages = (what, pb.VotersRecord(voters=to_entries(voters)))
+    return b"".join(
+        batch.encode(
+            [record(message).data],
+            base_offset=base_offset + at,
+            epoch=epoch,
+            timestamp_ms=timestamp_ms,
+            control=True,
+        )
+        for at, message in enumerate(messages)
+    )

@@ -1,0 +1,110 @@
+"""What a replica reports: events to its listener, refused messages to the log, and its backlog."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftlog.endpoint import Voter
+from raftlog.errors import FatalError
+from raftlog.logger import get_logger
+from raftlog.node.storage.api import SnapshotId
+from raftlog.quorum import events as ev
+
+
+class ReplicaListener(Protocol):
+    """The receiver of a replica's events, in their order: the controller.
+
+    All calls come on the event loop, from inside the replica's step: a listener may propose, but
+    must not block.
+    """
+
+    def leader_changed(self, leader_id: int, epoch: int) -> None:
+        """A new (leader, epoch) is known; -1: no leader is known in this epoch."""
+
+    def became_leader(self, epoch: int, epoch_start_offset: int) -> None:
+        """This node leads; its LeaderChange record is at ``epoch_start_offset``.
+
+        What lies before may be uncommitted.
+        """
+
+    def writes_wait(self) -> bool:
+        """Whether writes wait for this node to lead: then it proposes them at once."""
+
+    def lost_leadership(self, epoch: int, reason: str) -> None:
+        """This node leads no more: what it proposed and did not see committed has an unknown
+        outcome.
+        """
+
+    def committed(self, high_watermark: int) -> None:
+        """Everything below ``high_watermark`` is committed, for ever."""
+
+    def snapshot_loaded(self, snapshot_id: SnapshotId) -> None:
+        """What is committed begins with this snapshot: at the start, and when one was installed in
+        the place of the log.
+
+        ``committed`` with its end, or a higher offset, follows at once. The log below its end may
+        be gone.
+        """
+
+    def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
+        """This voter set is in force, committed or not.
+
+        ``offset``: as in VotersAt; -1: the configured set.
+        """
+
+    def read_index_confirmed(self, number: int) -> None:
+        """This node still led after the read-index round ``number`` began."""
+
+    def failed(self, error: FatalError) -> None:
+        """The replica has stopped for good: nothing may be acknowledged any more."""
+
+
+log = get_logger(__name__)
+
+LOG_INTERVAL_S = 10.0
+"""Shortest time between two log lines about one kind of refused message: a stranger that reaches
+the port must not fill the disk.
+"""
+
+
+class Refusals:
+    """Counts of the messages that this node does not believe; each kind is logged at a bounded
+    rate.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """Number of refused messages by (type of message, field)."""
+        self._logged: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def add(self, effect: ev.Refused) -> None:
+        """Count a refused message, and log it if its kind was not logged recently."""
+        kind, now = (effect.message, effect.field), self._loop.time()
+        self.counts[kind] += 1
+        logged_at, count = self._logged.get(kind, (-math.inf, 0))
+        if now - logged_at >= LOG_INTERVAL_S:
+            self._logged[kind] = (now, self.counts[kind])
+            log.warning(
+                "a message is refused",
+                message=effect.message,
+                field=effect.field,
+                reason=effect.reason,
+                since_last_said=self.counts[kind] - count,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaBacklog:
+    """The work that waits in a replica at one moment."""
+
+    events: int
+    """Events that are not stepped yet; none outside a step."""
+    held_effects: int
+    """Effects that wait for a vote to be durable, the votes included."""
+    tail_cache_bytes: int
+    """Size in bytes of the newest chunks, kept in memory for followers and observers."""

@@ -1,0 +1,657 @@
+"""The dialing side of the links between nodes of the quorum: requests out, answers in, and the
+evidence that a peer is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from raftlog.clock import DeadlineTimer
+from raftlog.endpoint import Voter
+from raftlog.errors import ErrorCode
+from raftlog.logger import get_logger
+from raftlog.node.replica.peer_acceptor import FIELD_OF, within_limits
+from raftlog.quorum import events as ev
+from raftlog.quorum.config import QuorumConfig
+from raftlog.transport.api import Conversation, Dialer, Link, LinkClosedError, Probe, Transport
+from raftlog.wire.quorum.v1 import quorum_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReach:
+    """Whether a peer answers at one moment: for operators, used by no rule. ``reason``: the dialed
+    address, and why there is no answer; empty: there is one.
+    """
+
+    node_id: int
+    reason: str = ""
+    for_ms: int = 0
+    """Time without an answer."""
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the peer answers."""
+        return not self.reason
+
+
+MAX_PATIENCE_FACTOR = 8
+"""Longest patience, in multiples of the first: a slower link is of no use to a quorum."""
+
+
+class Silence:
+    """A watch for a link that is up and brings nothing although an answer is due: it is replaced.
+
+    A keepalive shows a host or a whole connection that is gone, but not one stream that carries
+    nothing, nor a process that has lost it. The patience doubles with each link that is given up,
+    and is at least twice the time of the last answer: a slow link, or a peer that is away, is not
+    dialed again and again. A request costs a comparison; a timer runs while an answer is due.
+    """
+
+    def __init__(self, patience_s: float, silent: Callable[[], None]) -> None:
+        """``silent`` is called when the patience ends, and again after twice as long if the link
+        still brings nothing.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._shortest_s = self._patience_s = patience_s
+        self._silent = silent
+        self._since: float | None = None
+        self._timer = DeadlineTimer(self._loop, self._look)
+
+    def asked(self) -> None:
+        """Note a request, to which there is always an answer."""
+        if self._since is None:
+            self._since = self._loop.time()
+            self._timer.arm(self._since + self._patience_s)
+
+    def heard(self) -> None:
+        """Note a message from the peer."""
+        if self._since is not None:
+            took_s, self._since = self._loop.time() - self._since, None
+            self._patience_s = min(
+                max(self._shortest_s, 2 * took_s), MAX_PATIENCE_FACTOR * self._shortest_s
+            )
+
+    @property
+    def since(self) -> float | None:
+        """Time of the oldest request without any later message; None: no answer is due."""
+        return self._since
+
+    def over(self) -> None:
+        """Expect no answer any more: the link is gone."""
+        self._since = None
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._since = None
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._since is None:
+            return
+        now, due = self._loop.time(), self._since + self._patience_s
+        if due <= now:
+            self._patience_s = min(2 * self._patience_s, MAX_PATIENCE_FACTOR * self._shortest_s)
+            due = now + self._patience_s
+            self._silent()
+        if self._since is not None:
+            self._timer.arm(due)
+
+
+SNAPSHOT_CONNECT_S = 1.0
+"""Time to connect, after which the waiting requests are reported unanswered."""
+SNAPSHOT_IDLE_S = 5.0
+
+
+class SnapshotAnswers(Protocol):
+    """The receiver of a snapshot link's answers."""
+
+    def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
+        """A response, on the link its request went out on."""
+
+    def unanswered(self, peer_id: int, correlation_id: int) -> None:
+        """This request gets no answer."""
+
+
+class SnapshotLink:
+    """The bulk conversation with one peer: dialed for a FetchSnapshot request, closed when idle.
+
+    A link that brings nothing is closed too: the next request dials another one.
+    """
+
+    def __init__(
+        self,
+        peer_id: int,
+        endpoint: str,
+        transport: Transport,
+        answers: SnapshotAnswers,
+        answer_s: float,
+    ) -> None:
+        """``answer_s``: how long an answer may take."""
+        self._loop = asyncio.get_running_loop()
+        self._peer_id, self._endpoint, self._transport, self._answers = (
+            peer_id,
+            endpoint,
+            transport,
+            answers,
+        )
+        self._dialer: Dialer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: list[pb.FetchSnapshotRequest] = []
+        # Correlation ids, in the order of asking.
+        self._in_flight: dict[int, None] = {}
+        self._silence = Silence(answer_s, self.close)
+
+    def send(self, correlation_id: int, request: pb.FetchSnapshotRequest) -> None:
+        """Send once there is a link; each request is answered or reported unanswered."""
+        request.correlation_id = correlation_id
+        if self._dialer is None:
+            self._dialer = self._transport.dial(self._endpoint, Conversation.SNAPSHOT, self)
+        link = self._dialer.link
+        if link is None:
+            self._waiting.append(request)
+            self._arm(SNAPSHOT_CONNECT_S, self._no_link)
+        else:
+            self._send(link, request)
+
+    def _send(self, link: Link, request: pb.FetchSnapshotRequest) -> None:
+        self._stop_timer()
+        self._in_flight[request.correlation_id] = None
+        try:
+            link.send(request)
+        except LinkClosedError:
+            self._unanswered([request.correlation_id])
+        else:
+            self._silence.asked()
+
+    def opened(self, link: Link) -> None:
+        """Send the waiting requests."""
+        waiting, self._waiting = self._waiting, []
+        for request in waiting:
+            self._send(link, request)
+        self._arm_if_idle()
+
+    def received(self, link: Link, messages: Sequence[pb.FetchSnapshotResponse]) -> None:
+        """Answers to what was sent on this link; anything else is dropped."""
+        self._silence.heard()
+        for message in messages:
+            if message.correlation_id in self._in_flight:
+                del self._in_flight[message.correlation_id]
+                self._answers.answered(self._peer_id, message.correlation_id, message)
+        self._arm_if_idle()
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Report the outstanding requests unanswered."""
+        self._silence.over()
+        self._unanswered(list(self._in_flight))
+        self._arm_if_idle()
+
+    def close(self) -> None:
+        """Close the link; the waiting requests get no answer."""
+        self._stop_timer()
+        self._silence.over()
+        dialer, self._dialer = self._dialer, None
+        if dialer is not None:
+            dialer.close()
+        waiting, self._waiting = self._waiting, []
+        self._unanswered([*self._in_flight, *(request.correlation_id for request in waiting)])
+
+    def _no_link(self) -> None:
+        self._timer = None
+        if self._waiting:
+            self.close()
+
+    def _unanswered(self, correlation_ids: list[int]) -> None:
+        for correlation_id in correlation_ids:
+            self._in_flight.pop(correlation_id, None)
+        for correlation_id in correlation_ids:
+            self._answers.unanswered(self._peer_id, correlation_id)
+
+    def _arm_if_idle(self) -> None:
+        if self._dialer is not None and not self._in_flight and not self._waiting:
+            self._arm(SNAPSHOT_IDLE_S, self.close)
+
+    def _arm(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = self._loop.call_later(delay_s, call)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+log = get_logger(__name__)
+
+PROBE_TIMEOUT_S = 0.2
+PROBE_AGAIN_MIN_S, PROBE_AGAIN_MAX_S = 0.002, 0.02
+ELSEWHERE_AFTER_S = 1.0
+"""Time for which an address is tried before another one of the peer's."""
+PROBES_MAX = 50
+"""A dying process still accepts for some milliseconds after its streams have broken, until the
+kernel comes to its listening socket: the first probe is not the last word. The second comes soon,
+as there is no leader meanwhile; those after it less and less soon.
+"""
+_REFUSALS = {
+    int(ErrorCode.INCONSISTENT_CLUSTER_ID): "it refuses this node, which is of another cluster"
+    " (INCONSISTENT_CLUSTER_ID): compare cluster.id",
+    int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED): "it does not take this node's certificate for its"
+    " own: compare node.principal.rule there with tls.certificate.file here",
+}
+"""Errors whose sender does not count as reached [3 of 3 voters could be reached, which is enough
+for an election, said a node of another cluster]."""
+
+
+class PeerListener:
+    """The receiver of what happens on the links to one peer: the replica."""
+
+    def answered(self, peer_id: int, correlation_id: int, response: Any) -> None:
+        """A response, on the link its request went out on."""
+
+    def unanswered(self, peer_id: int, correlation_id: int) -> None:
+        """This request gets no answer."""
+
+    def connected(self, peer_id: int) -> None:
+        """The control link is up."""
+
+    def gone(self, peer_id: int) -> None:
+        """A link broke and a raw connect was refused: no process listens there."""
+
+
+class PeerLink:
+    """The dialing side of one conversation with one peer.
+
+    Answers of an earlier link cannot reach the replica. A link that brings nothing is replaced:
+    another one is dialed beside it, and replaces it when it is up. If the first one brings a
+    message before, it stays: no link is given up for one that cannot be opened.
+    """
+
+    def __init__(self, peer: Peer, conversation: Conversation) -> None:
+        self._peer = peer
+        self._conversation = conversation
+        self._control = conversation is Conversation.QUORUM
+        self._in_flight: set[int] = set()
+        self._silence = Silence(peer.answer_s, self._dial_another)
+        self._other: Dialer | None = None
+        self._refusal = ""
+        self._refused_since = 0.0
+        self._down_since = peer.now()
+        self._dialer = self._dial()
+
+    def _dial(self) -> Dialer:
+        return self._peer.transport.dial(self._peer.address, self._conversation, self)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a live link."""
+        return self._dialer.link is not None
+
+    def unanswered_since(self) -> tuple[float, str] | None:
+        """Return since when this link has brought nothing, or refusals alone, and why; None if it
+        works.
+        """
+        if self._dialer.link is None:
+            return self._down_since, self._dialer.last_failure or "not connected yet"
+        if self._refusal:
+            return self._refused_since, self._refusal
+        since = self._silence.since
+        if since is None or self._peer.now() - since < self._peer.answer_s:
+            return None
+        return since, "it is connected and does not answer"
+
+    def send(self, correlation_id: int, request: Any) -> None:
+        """Send, or report at once that no answer will come."""
+        link = self._dialer.link
+        if link is not None:
+            try:
+                link.send(request)
+            except LinkClosedError:
+                link = None
+        if link is None:
+            self._peer.listener.unanswered(self._peer.node_id, correlation_id)
+        else:
+            self._in_flight.add(correlation_id)
+            self._silence.asked()
+
+    def opened(self, link: Link) -> None:
+        """The link is up, or the one that replaces a silent one."""
+        if self._other is not None and self._other.link is link:
+            log.info(
+                "a link that said nothing is replaced",
+                peer=self._peer.node_id,
+                link=self._conversation.name,
+            )
+            silent, self._dialer, self._other = self._dialer, self._other, None
+            silent.close()
+            self._give_up()
+        self._refusal = ""
+        if self._control and not self._peer.hung_up:
+            self._peer.listener.connected(self._peer.node_id)
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        """Answers to what was sent on this link; anything else is dropped."""
+        if link is not self._dialer.link:
+            return
+        self._silence.heard()
+        if self._other is not None:
+            self._drop_other()
+        for message in messages:
+            if message.correlation_id in self._in_flight:
+                self._in_flight.discard(message.correlation_id)
+                kind = message.WhichOneof("body") if self._control else None
+                body = message if kind is None else getattr(message, kind)
+                if type(body) is pb.VoteResponse:
+                    self._peer.answers_as(body.voter_id)
+                error = getattr(body, "error_code", 0)
+                if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and not self._peer.is_proven:
+                    # Another node does not lead. [an observer, which asks for no votes and so
+                    # hears no id, asked it for ever]
+                    self._peer.not_reached(self._down_since)
+                    self._peer.listener.unanswered(self._peer.node_id, message.correlation_id)
+                    continue
+                if error or self._refusal:
+                    self._refused(error)
+                # Nearly every answer has records, and nothing that has a limit here.
+                plain = type(body) is pb.FetchResponse and not (
+                    body.leader_endpoint or body.preferred_candidates or body.HasField("successor")
+                )
+                if plain or (within_limits(link, body) and not (self._control and kind is None)):
+                    self._peer.listener.answered(self._peer.node_id, message.correlation_id, body)
+                else:
+                    self._peer.listener.unanswered(self._peer.node_id, message.correlation_id)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Report the outstanding requests, and suspect the peer.
+
+        A link that was replaced, or was to replace another, proves nothing.
+        """
+        if self._dialer.link is None:
+            self._down_since = self._peer.now()
+            self._drop_other()
+            self._peer.suspect()
+            self._give_up()
+
+    def attempt_failed(self, reason: str, error: object) -> None:
+        """The peer could not be connected."""
+        if self._control:
+            self._peer.not_reached(self._down_since)
+
+    def _refused(self, error: int) -> None:
+        """Log a refusal once, and again after another answer: until then each will be the same."""
+        refusal = _REFUSALS.get(error, "")
+        if refusal and refusal != self._refusal:
+            self._refused_since = self._peer.now()
+            log.error(
+                "a node refuses all that this one asks",
+                reason=refusal,
+                peer=self._peer.node_id,
+                endpoint=self._peer.address,
+                link=self._conversation.name,
+            )
+        self._refusal = refusal
+        if refusal:
+            self._peer.not_reached(self._refused_since)
+
+    def close(self) -> None:
+        """Stop for good. Outstanding requests are not reported."""
+        self._silence.close()
+        self._drop_other()
+        self._dialer.close()
+
+    def redial(self) -> None:
+        """Dial the peer's present address; outstanding requests get no answer."""
+        self.close()
+        self._silence = Silence(self._peer.answer_s, self._dial_another)
+        self._refusal = ""
+        self._dialer = self._dial()
+        self._give_up()
+
+    def _dial_another(self) -> None:
+        if self._other is None and self._dialer.link is not None:
+            self._other = self._dial()
+
+    def _drop_other(self) -> None:
+        other, self._other = self._other, None
+        if other is not None:
+            other.close()
+
+    def _give_up(self) -> None:
+        """Report the outstanding requests unanswered."""
+        self._silence.over()
+        in_flight, self._in_flight = sorted(self._in_flight), set()
+        for correlation_id in in_flight:
+            self._peer.listener.unanswered(self._peer.node_id, correlation_id)
+
+
+class Peer:
+    """Another node: a control link for votes, and one for replication, never queued behind each
+    other; one for snapshots at need.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        endpoint: str,
+        transport: Transport,
+        listener: PeerListener,
+        spawn: Callable[[Any], asyncio.Task[None]],
+        answer_s: float,
+        *,
+        elsewhere: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """``endpoint``: the peer's in the voter set; ``answer_s``: how long an answer may take;
+        ``elsewhere``: other addresses of the peer, if it does not answer there.
+        """
+        self.answer_s = answer_s
+        self.node_id, self.endpoint, self.transport, self.listener = (
+            node_id,
+            endpoint,
+            transport,
+            listener,
+        )
+        self.address = endpoint
+        """The dialed address."""
+        self._proven = ""
+        """The last address at which the peer answered with its id."""
+        self._spawn, self._elsewhere = spawn, elsewhere
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._tried: set[str] = set()
+        """Addresses dialed in vain since the peer was last reached, or since the last round."""
+        self._dialed_at = self.now()
+        self._probe: asyncio.Task[None] | None = None
+        self.hung_up = False
+        self._control = PeerLink(self, Conversation.QUORUM)
+        self._replication = PeerLink(self, Conversation.REPLICATION)
+        self._snapshots = self._snapshot_link()
+
+    def _snapshot_link(self) -> SnapshotLink:
+        return SnapshotLink(
+            self.node_id, self.address, self.transport, self.listener, self.answer_s
+        )
+
+    def send(self, correlation_id: int, request: Any) -> None:
+        """Send a control request."""
+        message = pb.QuorumMessage(
+            correlation_id=correlation_id, **{FIELD_OF[type(request)]: request}
+        )
+        self._control.send(correlation_id, message)
+
+    def send_fetch(self, correlation_id: int, request: pb.FetchRequest) -> None:
+        """Send a Fetch."""
+        request.correlation_id = correlation_id
+        self._replication.send(correlation_id, request)
+
+    def send_fetch_snapshot(self, correlation_id: int, request: pb.FetchSnapshotRequest) -> None:
+        """Send a FetchSnapshot."""
+        self._snapshots.send(correlation_id, request)
+
+    def reach(self) -> PeerReach:
+        """Return whether the peer answers votes and fetches."""
+        failing = [
+            found
+            for found in (self._control.unanswered_since(), self._replication.unanswered_since())
+            if found is not None
+        ]
+        if not failing:
+            return PeerReach(self.node_id)
+        since, reason = min(failing)
+        for_ms = max(0, round((self.now() - since) * 1000))
+        known = f"; the log has it at {self.endpoint}" if self.address != self.endpoint else ""
+        return PeerReach(self.node_id, f"{self.address}: {reason}{known}", for_ms)
+
+    # --- where it is -----------------------------------------------------------------------------
+
+    def stays_at(self, endpoint: str) -> bool:
+        """Note the peer's endpoint in the voter set; False: it must be dialed anew."""
+        if endpoint not in (self.endpoint, self.address):
+            return False
+        self.endpoint = endpoint
+        return True
+
+    def not_reached(self, since: float) -> None:
+        """The address cannot be connected, or another node refuses requests there."""
+        if self.now() - max(since, self._dialed_at) >= ELSEWHERE_AFTER_S:
+            self.is_elsewhere()
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the node at the dialed address is known to be this peer, by the voter set or by
+        its own answer [another node, at an address of the configuration, said that it did not
+        lead, and was taken for the leader, which did].
+        """
+        return self.address in (self.endpoint, self._proven)
+
+    def answers_as(self, node_id: int) -> None:
+        """A node with this id answers at the dialed address."""
+        if node_id == self.node_id:
+            self._proven = self.address
+        else:
+            self.is_elsewhere()
+
+    def is_elsewhere(self) -> None:
+        """The peer is not at this address: dial the next one, round robin."""
+        self._loop.call_soon(self._dial_next, self.address)
+
+    def _dial_next(self, address: str) -> None:
+        if self.hung_up or address != self.address:
+            return
+        self._tried.add(address)
+        known = dict.fromkeys((self.endpoint, *self._elsewhere()))
+        left = [one for one in known if one not in self._tried]
+        if not left:
+            self._tried = {address}
+            left = [one for one in known if one != address]
+        self._dialed_at = self.now()
+        if left:
+            self.address = left[0]
+            for link in (self._control, self._replication):
+                link.redial()
+            self._snapshots.close()
+            self._snapshots = self._snapshot_link()
+
+    def suspect(self) -> None:
+        """A link broke: probe whether the process is gone, whose port then refuses at once."""
+        if self.hung_up:
+            return
+        if self._probe is None or self._probe.done():
+            self._probe = self._spawn(self._probe_process())
+
+    async def _probe_process(self) -> None:
+        again_s = PROBE_AGAIN_MIN_S
+        for _ in range(PROBES_MAX):
+            if await self.transport.probe(self.address, PROBE_TIMEOUT_S) is Probe.REFUSED:
+                self.listener.gone(self.node_id)
+                return
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, PROBE_AGAIN_MAX_S)
+            if self._control.is_up and self._replication.is_up:
+                return
+
+    def close(self) -> None:
+        """Close the links for good: that proves nothing, and outstanding requests get no answer."""
+        self.hung_up = True
+        if self._probe is not None:
+            self._probe.cancel()
+        self._control.close()
+        self._replication.close()
+        self._snapshots.close()
+
+
+class DialedPeers:
+    """The peers that the quorum has this node dial, by id."""
+
+    def __init__(self, config: QuorumConfig, transport: Transport, listener: PeerListener) -> None:
+        self._config, self._transport, self._observer = config, transport, listener
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.by_id: dict[int, Peer] = {}
+
+    def dial(self, peers: tuple[Voter, ...]) -> None:
+        """Keep links to these peers alone: close others, redial where an address has changed."""
+        own_id, answer_s = self._config.node_id, self._config.request_timeout_ms / 1000
+        wanted = {peer.node_id: peer.endpoint for peer in peers if peer.node_id != own_id}
+        for node_id, peer in list(self.by_id.items()):
+            if not peer.stays_at(wanted.get(node_id, "")):
+                del self.by_id[node_id]
+                peer.close()
+        for node_id, endpoint in wanted.items():
+            if endpoint and node_id not in self.by_id:
+                self.by_id[node_id] = Peer(
+                    node_id,
+                    endpoint,
+                    self._transport,
+                    self._observer,
+                    self._spawn,
+                    answer_s,
+                    elsewhere=partial(self._elsewhere, node_id),
+                )
+
+    def _elsewhere(self, node_id: int) -> list[str]:
+        """Return the addresses of the configuration at which a voter may be: those at which no
+        other one answers. The node there proves by its id and directory id that it is the voter.
+        """
+        config = self._config
+        if node_id < 0:
+            # Itself an address of the configuration.
+            return []
+        named = [voter.endpoint for voter in config.configured_voters if voter.node_id == node_id]
+        others = {
+            peer.address
+            for other_id, peer in self.by_id.items()
+            if other_id != node_id and peer.reach().is_reached
+        }
+        return [one for one in (*named, *config.bootstrap_servers) if one not in others]
+
+    def send(self, effect: ev.Send | ev.SendFetch | ev.SendFetchSnapshot) -> bool:
+        """Send a request on the link for its kind; False if that peer is not dialed."""
+        peer = self.by_id.get(effect.peer_id)
+        if peer is None:
+            return False
+        if isinstance(effect, ev.SendFetch):
+            peer.send_fetch(effect.correlation_id, effect.request)
+        elif isinstance(effect, ev.SendFetchSnapshot):
+            peer.send_fetch_snapshot(effect.correlation_id, effect.request)
+        else:
+            peer.send(effect.correlation_id, effect.request)
+        return True
+
+    def reach(self) -> tuple[PeerReach, ...]:
+        """Return whether each peer answers, by id."""
+        return tuple(peer.reach() for _, peer in sorted(self.by_id.items()))
+
+    def close(self) -> None:
+        """Close all links."""
+        for peer in list(self.by_id.values()):
+            peer.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task

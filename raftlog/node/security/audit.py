@@ -1,0 +1,340 @@
+"""Sees what comes in on a link and what is answered, and tells the audit log.
+
+It stands where the guard stands, so no kind of request can be forgotten: whatever has a row in the
+table of permissions is written here. Each node tells about its own connections. A write through a
+broker is told twice: by the broker, with the client's certificate, and by the controller, which
+decided it, with the broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import zip_longest
+from typing import Any, NamedTuple, Protocol, cast
+
+from raftlog.descriptors import is_repeated
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import PeerIdentity
+from raftlog.logger import get_logger
+from raftlog.metadata.acls import Resource
+from raftlog.node.security.audit_acls import changed_acls
+from raftlog.node.security.audit_event import (
+    MAX_RESOURCES,
+    REFUSALS,
+    TEXT_MAX_CHARS,
+    Event,
+    Touched,
+    operation_of,
+    resources_of,
+)
+from raftlog.node.security.authorization import Authorization, HasAcls
+from raftlog.node.security.authorizer import Caller, Verdict
+from raftlog.node.security.permissions import BROKER, CONTROLLER, LOG, OfNode, Row
+from raftlog.transport.api import Conversation, CountedLink, Link
+
+log = get_logger(__name__)
+
+MAX_OPEN = 10_000
+"""Requests of one link whose answer is awaited; what is beyond is told without its result."""
+_READS_AND_DATA = frozenset(
+    {
+        "api_versions", "broker_metadata", "describe_acls", "describe_broker", "describe_brokers",
+        "describe_cluster", "describe_configs", "fetch", "list_export_cursors", "list_hostnames",
+        "list_key_values", "list_leases", "list_offsets", "list_partition_reassignments",
+        "metadata", "produce",
+    }
+)  # fmt: skip
+
+
+class Sink(Protocol):
+    """Where events go."""
+
+    def add(self, event: Event) -> None:
+        """One event; returns at once."""
+
+    @property
+    def dropped(self) -> int:
+        """How many events have no line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Auditor:
+    """What a node tells its audit log.
+
+    ``reads``: reads and produced records that are allowed, too, not only refusals and writes.
+    ``wall_clock_ms``: of the events.
+    """
+
+    node_id: int
+    cluster_id: str
+    sink: Sink
+    wall_clock_ms: Callable[[], int]
+    authorization: Authorization | None = None
+    image: Callable[[], HasAcls] | None = None
+    reads: bool = False
+
+    def verdicts_of(
+        self, row: Row | None, caller: Caller
+    ) -> Callable[[Resource], Verdict | None] | None:
+        """What decides about a resource, by the newest image; None: nothing does."""
+        operation = operation_of(row)
+        if self.authorization is None or self.image is None or operation is None:
+            return None
+        return partial(
+            self.authorization.authorizer.verdict, self.image().acl_index, caller, operation
+        )
+
+
+class Outcome(NamedTuple):
+    """What became of a request. ``codes``: of the items, in their order."""
+
+    error_code: int = 0
+    message: str = ""
+    codes: Sequence[int] = ()
+    offset: int = -1
+    epoch: int = -1
+    unknown: bool = False
+    acls: tuple[str, ...] = ()
+
+
+class _Asked(NamedTuple):
+    kind: str
+    row: Row | None
+    body: Any
+    caller: Caller
+    claimed: str = ""
+
+
+class AuditedLink:
+    """A link whose answers are compared with its requests. A Link itself."""
+
+    def __init__(
+        self, auditor: Auditor, conversation: Conversation, link: Link, service: str = ""
+    ) -> None:
+        """``service``: of a call that no conversation carries."""
+        self._auditor, self._link = auditor, link
+        self._broker = conversation is Conversation.BROKER
+        self._service = service or conversation.value.split("/")[1].rpartition(".")[2]
+        self._method = conversation.value.rpartition("/")[2]
+        self._rows: Mapping[str, Row] = BROKER if self._broker else CONTROLLER
+        self._open: dict[int, _Asked] = {}
+
+    @property
+    def inner(self) -> Link:
+        """The link that this one stands before: what is sent on it is not audited."""
+        return self._link
+
+    # --- a link ----------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """The other side's address."""
+        return self._link.peer
+
+    @property
+    def identity(self) -> PeerIdentity:
+        """What the other side has proved."""
+        return self._link.identity
+
+    @property
+    def listener(self) -> str:
+        """The listener that the other side has come to."""
+        return self._link.listener
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of what was sent here and has not left."""
+        return cast("CountedLink", self._link).unsent_bytes
+
+    def send(self, message: Any) -> None:
+        """Queue a message, and tell what it answers."""
+        self._link.send(message)
+        number = getattr(message, "correlation_id", 0)
+        asked = self._open.get(number)
+        # What nobody asked for has a number, too: 0.
+        if asked is not None and _answers(asked, message):
+            del self._open[number]
+            # What was sent is sent, in whose turn ever: a line that cannot be made is no reason to
+            # end that.
+            try:
+                self._answered(asked, message)
+            except Exception:
+                log.exception("an event cannot be told to the audit log", request=asked.kind)
+
+    def close(self, reason: str = "") -> None:
+        """End the stream."""
+        self._link.close(reason)
+
+    def unknown_kind(self, what: str) -> None:
+        """The peer sent what this side has no name for."""
+        self._link.unknown_kind(what)
+
+    def malformed(self, what: str) -> None:
+        """The peer sent what is beyond a limit."""
+        self._link.malformed(what)
+
+    def forbidden(self, what: str) -> None:
+        """The peer sent what it may not."""
+        self._link.forbidden(what)
+
+    def throttled(self, what: str) -> None:
+        """The peer was told to wait."""
+        self._link.throttled(what)
+
+    # --- auditing --------------------------------------------------------------------------------
+
+    def asked(self, request: Any, caller: Caller, claimed: str = "") -> None:
+        """A request is handed on, signed. ``claimed``: the other principal that it stated."""
+        kind = request.WhichOneof("body") or ""
+        row, body = self._rows.get(kind), getattr(request, kind, None)
+        if self._broker and kind == "write":
+            kind = request.write.WhichOneof("body") or ""
+            row, body = CONTROLLER.get(kind), getattr(request.write, kind, None)
+        if isinstance(row, OfNode) or body is None:
+            return  # Chatter of nodes; the guard tells what it refuses of it.
+        asked = _Asked(kind, row, body, caller, claimed)
+        # A number that is used again must not hide what was asked under it.
+        former = self._open.pop(request.correlation_id, None)
+        if former is not None:
+            self._unanswered(former, "its number was used again before it was answered")
+        if len(self._open) < MAX_OPEN:
+            self._open[request.correlation_id] = asked
+        else:
+            self._unanswered(asked, f"{MAX_OPEN} requests of this link wait for an answer")
+
+    def closed(self) -> None:
+        """The link is gone: what is not answered has an unknown result."""
+        for asked in self._open.values():
+            self._unanswered(asked, "the connection closed before it was answered")
+        self._open.clear()
+
+    def _unanswered(self, asked: _Asked, why: str) -> None:
+        if asked.kind not in _READS_AND_DATA:
+            self._tell(asked, Outcome(message=f"result unknown: {why}", unknown=True))
+
+    def refused(self, message: Any, caller: Caller, why: str, method: str = "") -> None:
+        """The guard has refused a message. ``method``: if it is none of the conversation's."""
+        kind = getattr(message, "WhichOneof", lambda _: "")("body") if _has_body(message) else ""
+        method = method or (_rpc(kind) if kind else self._method)
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        asked = _Asked("", LOG.get(method), None, caller)
+        self._tell(asked, Outcome(code, why), method)
+
+    def called(self, method: str, caller: Caller, error: ApiError | None) -> None:
+        """A unary call that changes something was answered; ``error``: what it was refused for."""
+        code, message = (error.code, error.message) if error is not None else (0, "")
+        self._tell(_Asked("", LOG.get(method), None, caller), Outcome(code, message), method)
+
+    def _answered(self, asked: _Asked, response: Any) -> None:
+        if self._broker and response.HasField("write") and not response.error.error_code:
+            response = response.write
+        error, codes = response.error, _codes(response)
+        refused = error.error_code in REFUSALS or not REFUSALS.isdisjoint(codes)
+        if asked.kind in _READS_AND_DATA and not refused and not self._auditor.reads:
+            return
+        offset = epoch = -1
+        if "write" in response.DESCRIPTOR.fields_by_name and response.HasField("write"):
+            token = response.write.token
+            offset, epoch = token.offset, token.epoch
+        acls = changed_acls(asked.kind, asked.body, response)
+        outcome = Outcome(error.error_code, error.error_message, codes, offset, epoch, acls=acls)
+        verdicts = self._auditor.verdicts_of(asked.row, asked.caller)
+        self._tell(asked, outcome, verdict_of=verdicts)
+
+    def _tell(
+        self,
+        asked: _Asked,
+        outcome: Outcome,
+        method: str = "",
+        verdict_of: Callable[[Resource], Verdict | None] | None = None,
+    ) -> None:
+        """Those of the items that failed are named first."""
+        touched, more = _touched(asked, outcome.codes, verdict_of)
+        auditor, link = self._auditor, self._link
+        auditor.sink.add(
+            Event(
+                time_ms=auditor.wall_clock_ms(),
+                node_id=auditor.node_id,
+                cluster_id=auditor.cluster_id,
+                service=self._service,
+                method=method or _rpc(asked.kind),
+                caller=asked.caller,
+                identity=link.identity,
+                peer=link.peer,
+                operation=operation_of(asked.row),
+                touched=touched,
+                error_code=outcome.error_code,
+                message=outcome.message[:TEXT_MAX_CHARS],
+                offset=outcome.offset,
+                epoch=outcome.epoch,
+                item_codes=frozenset(filter(None, outcome.codes)),
+                unknown=outcome.unknown,
+                more_resources=more,
+                acls=outcome.acls,
+                claimed=asked.claimed[:TEXT_MAX_CHARS],
+            )
+        )
+
+
+def _touched(
+    asked: _Asked,
+    codes: Sequence[int],
+    verdict_of: Callable[[Resource], Verdict | None] | None,
+) -> tuple[tuple[Touched, ...], int]:
+    """What a request was about, those that failed first; and how many more there are."""
+    named: list[tuple[Resource, int]] = [
+        (one, code)
+        for one, code in zip_longest(resources_of(asked.row, asked.body), codes, fillvalue=0)
+        if isinstance(one, Resource)
+    ]
+    if any(codes):
+        named.sort(key=lambda one: not one[1])
+    touched = tuple(
+        Touched(
+            _short(one),
+            code,
+            None if verdict_of is None else verdict_of(one),
+        )
+        for one, code in named[:MAX_RESOURCES]
+    )
+    return touched, max(0, len(named) - MAX_RESOURCES)
+
+
+def _short(resource: Resource) -> Resource:
+    name = resource.name
+    return (
+        resource if len(name) <= TEXT_MAX_CHARS else resource._replace(name=name[:TEXT_MAX_CHARS])
+    )
+
+
+def _answers(asked: _Asked, response: Any) -> bool:
+    kind = response.WhichOneof("body")
+    return kind in (None, "write", asked.kind)
+
+
+@cache
+def _rpc(kind: str) -> str:
+    return "".join(word.capitalize() for word in kind.split("_"))
+
+
+def _has_body(message: Any) -> bool:
+    return "body" in message.DESCRIPTOR.oneofs_by_name
+
+
+def _codes(response: Any) -> list[int]:
+    """The error codes of the items of an answer, in order; empty: all succeeded, or there are
+    none.
+    """
+    kind = response.WhichOneof("body")
+    if kind is None:
+        return []
+    for field, value in getattr(response, kind).ListFields():
+        if is_repeated(field) and field.message_type is not None:
+            names = field.message_type.fields_by_name
+            if "error" in names:
+                return [one.error.error_code for one in value]
+            if "error_code" in names:
+                return [one.error_code for one in value]
+    return []

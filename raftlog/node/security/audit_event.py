@@ -1,0 +1,214 @@
+"""One line of the audit log: who asked for what, from where, and what became of it.
+
+The fields are those of OCSF's *API Activity* (class 6003), where it has them; the rest is under
+``unmapped``, as OCSF wants it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from raftlog.errors import ErrorCode
+from raftlog.identity import PeerIdentity
+from raftlog.metadata.acls import CLUSTER, AclOperation, Resource
+from raftlog.node.security.authorizer import Caller, Verdict
+from raftlog.node.security.permissions import (
+    All,
+    Each,
+    EachPartition,
+    Listed,
+    Row,
+    Whole,
+    key_value,
+    topic,
+)
+
+MAX_RESOURCES = 100
+"""Named in one event; the number of the others is said."""
+TEXT_MAX_CHARS = 249
+"""Of a name and of a message: what a stranger sends must not fill the file."""
+_CLASS_UID = 6003
+_ACTIVITIES = {
+    AclOperation.CREATE: (1, "Create"),
+    AclOperation.READ: (2, "Read"),
+    AclOperation.DESCRIBE: (2, "Read"),
+    AclOperation.DESCRIBE_CONFIGS: (2, "Read"),
+    AclOperation.CLUSTER_ACTION: (2, "Read"),
+    AclOperation.ALTER: (3, "Update"),
+    AclOperation.ALTER_CONFIGS: (3, "Update"),
+    AclOperation.WRITE: (3, "Update"),
+    AclOperation.DELETE: (4, "Delete"),
+}
+_OTHER = (99, "Other")
+_METADATA: Mapping[str, Any] = {"product": {"name": "raftlog"}, "version": "1.3.0"}
+_REMEMBERED = 1_024
+"""Parts of lines that are the same in many of them."""
+
+
+class Touched(NamedTuple):
+    """A resource of a request, and what became of it. ``verdict`` None: nobody was asked."""
+
+    resource: Resource
+    error_code: int = 0
+    verdict: Verdict | None = None
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """What one request was and became. ``left_out``: refusals before it that have no line."""
+
+    time_ms: int
+    node_id: int
+    cluster_id: str
+    service: str
+    method: str
+    caller: Caller
+    identity: PeerIdentity
+    peer: str
+    """Address of the connection: a broker's, where it forwards."""
+    operation: AclOperation | None
+    touched: tuple[Touched, ...]
+    error_code: int = 0
+    message: str = ""
+    offset: int = -1
+    """Of the last record that it wrote (inclusive); -1: none."""
+    epoch: int = -1
+    item_codes: frozenset[int] = frozenset()
+    """The errors of the items, whether they are named or not."""
+    unknown: bool = False
+    """Whether it may or may not have been executed."""
+    more_resources: int = 0
+    left_out: int = 0
+    acls: tuple[str, ...] = ()
+    """The entries that it added or removed, at most MAX_RESOURCES."""
+    claimed: str = ""
+    """The principal that the client stated, if it has proved to be another; nothing goes by it."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether a permission was missing for some of it."""
+        return not REFUSALS.isdisjoint(self._codes)
+
+    @property
+    def failed(self) -> bool:
+        """Whether some of it was not done."""
+        return bool(self._codes)
+
+    @property
+    def _first_code(self) -> int:
+        """Of the whole request, else of the first item that failed: those are named first."""
+        named = self.touched[0].error_code if self.touched else 0
+        return self.error_code or named or min(self.item_codes, default=0)
+
+    @property
+    def _codes(self) -> set[int]:
+        named = {one.error_code for one in self.touched}
+        return ({self.error_code} | named | self.item_codes) - {0}
+
+    def document(self) -> dict[str, Any]:
+        """As it is written."""
+        ok = not self.failed
+        activity_id, activity = (
+            _ACTIVITIES.get(self.operation, _OTHER) if self.operation else _OTHER
+        )
+        host, port = _split(self.peer)
+        return {
+            "time": self.time_ms,
+            "class_uid": _CLASS_UID,
+            "class_name": "API Activity",
+            "category_uid": 6,
+            "activity_id": activity_id,
+            "activity_name": activity,
+            "type_uid": _CLASS_UID * 100 + activity_id,
+            "severity_id": 3 if self.refused else 1,
+            "metadata": _METADATA,
+            "api": {"operation": self.method, "service": {"name": self.service}},
+            "actor": {"user": {"name": self.caller.principal}},
+            "src_endpoint": {"ip": self.caller.host or host},
+            "tls": _tls(self.identity.subject, self.identity.fingerprint),
+            "resources": [_resource(one) for one in self.touched],
+            "status_id": 0 if self.unknown else 1 if ok else 2,
+            "status": "Unknown" if self.unknown else "Success" if ok else "Failure",
+            "status_code": _code(self._first_code),
+            "status_detail": self.message,
+            "unmapped": {
+                "node_id": self.node_id,
+                "cluster_id": self.cluster_id,
+                "peer": {"ip": host, "port": port},
+                "offset": self.offset,
+                "epoch": self.epoch,
+                "acl_entries": self.acls,
+                "claimed_principal": self.claimed,
+                "more_resources": self.more_resources,
+                "left_out": self.left_out,
+            },
+        }
+
+
+REFUSALS = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+"""The codes of a missing permission."""
+
+
+def operation_of(row: Row | None) -> AclOperation | None:
+    """What a request does, as far as its row says."""
+    if isinstance(row, Listed):
+        return AclOperation.DESCRIBE
+    return row.operation if isinstance(row, Whole | Each | All | EachPartition) else None
+
+
+def resources_of(row: Row | None, body: Any) -> Iterator[Resource | None]:
+    """What a request is about, in its order; None: an item that names nothing known."""
+    if isinstance(row, Whole):
+        yield row.resource(body)
+    elif isinstance(row, Each | All):
+        for item in getattr(body, row.items):
+            yield row.resource(item)
+    elif isinstance(row, Listed):
+        # Those that are asked for by name.
+        yield from (topic(name) for name in getattr(body, "topics", ()))
+        yield from (key_value(key) for key in getattr(body, "keys", ()))
+    elif isinstance(row, EachPartition):
+        return
+    else:
+        yield CLUSTER
+
+
+def _resource(one: Touched) -> dict[str, Any]:
+    document: dict[str, Any] = {"type": one.resource.type.name, "name": one.resource.name}
+    if one.error_code:
+        document["status_code"] = _code(one.error_code)
+    if one.verdict is not None:
+        entry = one.verdict.entry
+        document["decided_by"] = one.verdict.why.name if entry is None else _text_of(entry)
+    return document
+
+
+@lru_cache(_REMEMBERED)
+def _tls(subject: str, fingerprint: str) -> Mapping[str, Any]:
+    prints = [{"algorithm_id": 3, "algorithm": "SHA-256", "value": fingerprint}]
+    return {"certificate": {"subject": subject, "fingerprints": prints if fingerprint else []}}
+
+
+_text_of = lru_cache(_REMEMBERED)(str)
+
+
+def _code(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+@lru_cache(_REMEMBERED)
+def _split(peer: str) -> tuple[str, int]:
+    host, _, port = peer.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdigit() else 0

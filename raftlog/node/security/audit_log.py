@@ -1,0 +1,147 @@
+"""The audit log as a file: one JSON object a line, rotated by size, written by a thread of its own.
+
+A client must not be able to fill the disk or to stall the node: events wait in a bounded queue, and
+what fails is limited to a rate. What has no line is counted, and the next line says how many.
+
+The thread writes what there is, and rests: a thread that wakes up for each event takes the
+interpreter from the event loop as often, which halved the writes a second.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from raftlog.errors import ConfigError
+from raftlog.files import RotatedFile
+from raftlog.logger import get_logger
+from raftlog.node.security.audit_event import Event
+from raftlog.text import printable_json
+
+log = get_logger(__name__)
+
+QUEUE_EVENTS = 10_000
+REFUSALS_PER_S, REFUSALS_BURST = 100, 1_000
+REST_S = 0.02
+"""Between two writes to the file."""
+WRITE_MAX_EVENTS = 500
+"""Lines made in one go: the interpreter is the event loop's again before it has to ask for it."""
+
+
+class AuditLog:
+    """Writes events to ``path``; above ``max_bytes`` it becomes ``path.1``, and so on up to
+    ``max_backups``.
+
+    Raises ConfigError if the file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int,
+        max_backups: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path, self._clock = path, clock
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._encode = msgspec.json.Encoder().encode
+        self._tokens, self._refilled_at = float(REFUSALS_BURST), clock()
+        self._left_out = 0
+        self.dropped = 0
+        """Events without a line since the start: for the metric."""
+        self.failed = ""
+        """Why nothing can be written, if so."""
+        self._not_rotated = ""
+        """Why the file was not rotated, as the node's log says."""
+        try:
+            self._file = RotatedFile(path, max_bytes=max_bytes, max_backups=max_backups)
+        except OSError as error:
+            raise ConfigError(f"audit.log.file: {error.strerror}: {path}") from error
+        self._thread = threading.Thread(target=self._run, name="audit-log", daemon=True)
+        self._thread.start()
+
+    def add(self, event: Event) -> None:
+        """One event; returns at once. Of the event loop's thread."""
+        if self._queue.qsize() >= QUEUE_EVENTS or (event.failed and not self._admit()):
+            self._left_out += 1
+            self.dropped += 1
+            return
+        left_out, self._left_out = self._left_out, 0
+        self._queue.put(msgspec.structs.replace(event, left_out=left_out) if left_out else event)
+
+    def close(self) -> None:
+        """Write what waits, and close the file."""
+        self._closing.set()
+        self._queue.put(None)
+        self._thread.join(timeout=5.0)
+
+    def _admit(self) -> bool:
+        now = self._clock()
+        refill = (now - self._refilled_at) * REFUSALS_PER_S
+        self._tokens = min(REFUSALS_BURST, self._tokens + refill)
+        self._refilled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            if (first := self._queue.get()) is not None:
+                self._write_with(first)
+            self._closing.wait(REST_S)
+        while self._queue.qsize():
+            if (first := self._queue.get()) is not None:
+                self._write_with(first)
+        self._file.close()
+
+    def _write_with(self, first: Event) -> None:
+        """Write this event and those behind it."""
+        events = [first]
+        while len(events) < WRITE_MAX_EVENTS and self._queue.qsize():
+            if (event := self._queue.get()) is not None:
+                events.append(event)
+        lines = [self._line(event) for event in events]
+        try:
+            self._write(lines)
+        except OSError as error:
+            self._lost(error)
+        else:
+            if self.failed:
+                log.info("the audit log is written again", file=str(self._path))
+                self.failed = ""
+            if self._file.rotation_failure != self._not_rotated:
+                self._not_rotated = self._file.rotation_failure
+                if self._not_rotated:
+                    log.error(
+                        "the audit log cannot be rotated, and grows",
+                        file=str(self._path),
+                        error=self._not_rotated,
+                    )
+
+    def _line(self, event: Event) -> bytes:
+        return printable_json(self._encode(event.document()).decode()).encode() + b"\n"
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        """Append them, whole lines only. Raises OSError; what has no line then is counted."""
+        written = [0]
+        try:
+            self._file.append(lines, written)
+        except OSError:
+            self.dropped += len(lines) - written[0]
+            raise
+
+    def _lost(self, error: OSError) -> None:
+        reason = error.strerror or str(error)
+        if reason != self.failed:
+            self.failed = reason
+            log.error("the audit log cannot be written", file=str(self._path), error=reason)

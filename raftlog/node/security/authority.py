@@ -1,0 +1,211 @@
+"""A certificate authority for development: a directory with ``ca.pem`` and ``ca.key``.
+
+It issues what :class:`~raftlog.transport.tls.TlsConfig` needs. It keeps no list of what it has
+issued and revokes nothing: an authority of a company does that.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from raftlog.errors import ConfigError
+from raftlog.files import exposed
+from raftlog.limits.hosts import host_error
+
+BACKDATED = timedelta(minutes=10)
+"""How long before now a certificate begins: the clocks of machines differ."""
+CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
+_CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_LIKE_A_NODE = re.compile(r"node-[0-9]+", re.IGNORECASE)
+_COMMON_NAME_MAX_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate and its key, PEM; ``not_after`` is the certificate's end."""
+
+    certificate: bytes
+    key: bytes
+    not_after: datetime
+
+
+def new_authority(name: str, days: int, now: datetime) -> Issued:
+    """An authority that has signed itself. Raises ConfigError for a name that it cannot have."""
+    if not name.isprintable() or not 0 < len(name.strip()) <= len(name) <= _COMMON_NAME_MAX_CHARS:
+        raise ConfigError(f"--name: 1 to {_COMMON_NAME_MAX_CHARS} printable characters")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _named(name)
+    builder = _builder(subject, key.public_key(), now, now + timedelta(days=days))
+    certificate = (
+        builder.issuer_name(subject)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return _issued(certificate, key)
+
+
+class Authority:
+    """One that is there."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate = certificate
+        self._key = key
+
+    @classmethod
+    def load(cls, directory: Path) -> Authority:
+        """Raises ConfigError if the directory holds none, or one that anybody may use."""
+        path = directory / CA_KEY
+        try:
+            certificate = x509.load_pem_x509_certificate((directory / CA_CERTIFICATE).read_bytes())
+            key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+            if wrong := exposed(path):
+                raise ConfigError(wrong)
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"{error.filename} is not there: make an authority with"
+                f" `raftlog certs init {directory}`"
+            ) from error
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: {error.strerror}") from error
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{CA_CERTIFICATE} and {CA_KEY} in {directory} are no certificate and its key:"
+                f" {error}"
+            ) from error
+        if (
+            not isinstance(key, ec.EllipticCurvePrivateKey)
+            or key.public_key() != certificate.public_key()
+        ):
+            raise ConfigError(
+                f"{path} is not the key of {directory / CA_CERTIFICATE}, or not one that `raftlog"
+                " certs init` has made"
+            )
+        return cls(certificate, key)
+
+    def issue_node(self, node_id: int, hosts: Sequence[str], days: int, now: datetime) -> Issued:
+        """For the node that others reach at these hosts. Raises ConfigError."""
+        names = list(dict.fromkeys(_alternative(host) for host in hosts))
+        usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return self._issue(node_name(node_id), names, usages, days, now)
+
+    def issue_client(self, name: str, days: int, now: datetime) -> Issued:
+        """For a person or a program. Raises ConfigError."""
+        check_client_name(name)
+        return self._issue(name, [], (ExtendedKeyUsageOID.CLIENT_AUTH,), days, now)
+
+    def _issue(
+        self,
+        name: str,
+        alternatives: Sequence[x509.GeneralName],
+        usages: Sequence[x509.ObjectIdentifier],
+        days: int,
+        now: datetime,
+    ) -> Issued:
+        authority, ends = self._certificate, self._certificate.not_valid_after_utc
+        if ends <= now:
+            raise ConfigError(f"the authority has expired at {ends:%Y-%m-%d %H:%M} UTC")
+        key = ec.generate_private_key(ec.SECP256R1())
+        # Nothing outlives its authority: it would fail before the end that it states.
+        until = min(now + timedelta(days=days), ends)
+        builder = (
+            _builder(_named(name), key.public_key(), now, until)
+            .issuer_name(authority.subject)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+        )
+        if alternatives:
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName(alternatives), critical=False
+            )
+        return _issued(builder.sign(self._key, hashes.SHA256()), key)
+
+
+def node_name(node_id: int) -> str:
+    """The common name of a node's certificate, as the rule ``CN=node-{id}`` expects it."""
+    return f"node-{node_id}"
+
+
+def check_client_name(name: str) -> None:
+    """Raises ConfigError for a name that is none, or a node's: its owner would be that node."""
+    if not _CLIENT.fullmatch(name):
+        raise ConfigError(
+            f"--client: {name[:80]!r} is no name: it is 1 to {_COMMON_NAME_MAX_CHARS} ASCII"
+            " letters, digits, dots, dashes, underscores and @, and begins with a letter or digit"
+        )
+    if _LIKE_A_NODE.fullmatch(name):
+        raise ConfigError(
+            f"--client: {name!r} is the name of a node: use --node for a node's certificate"
+        )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    if wrong := host_error(host):
+        raise ConfigError(f"--host: {wrong}")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        # Certificates have names without the dot at the end.
+        return x509.DNSName(host.removesuffix("."))
+    if address.is_unspecified or (address.version == 6 and address.scope_id):
+        raise ConfigError(f"--host: {host}: others connect to it, so it needs a real address")
+    return x509.IPAddress(address)
+
+
+def _builder(
+    subject: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now.astimezone(UTC) - BACKDATED)
+        .not_valid_after(until.astimezone(UTC))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _issued(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Issued:
+    return Issued(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+        certificate.not_valid_after_utc,
+    )

@@ -1,0 +1,149 @@
+"""Puts the table of permissions to requests: what is refused, and what an answer leaves out.
+
+Pure. A node without an authorizer has no ``Authorization``, and asks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.metadata.acl_index import AclIndex
+from raftlog.metadata.acls import CLUSTER, AclOperation, AclResourceType, Resource
+from raftlog.node.security.authorizer import Authorizer, Caller
+from raftlog.node.security.permissions import All, Each, Listed, Row, Whole
+from raftlog.wire.common.v1 import common_pb2
+
+Refused = Mapping[int, ApiError]
+"""Index of an item -> why it is refused."""
+NONE_REFUSED: Refused = {}
+
+_CODES = {
+    AclResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    AclResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+}
+
+_OF_NODES = frozenset({AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION})
+
+
+class HasAcls(Protocol):
+    """An image, or one in the making."""
+
+    @property
+    def acl_index(self) -> AclIndex:
+        """What verdicts go by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks. ``node_id``: the node that asks in its own name, None: it is no node."""
+
+    caller: Caller
+    node_id: int | None = None
+
+    @classmethod
+    def of(cls, client: common_pb2.ClientIdentity) -> Asker:
+        """As the node has written it that the client has connected to."""
+        node_id = client.node_id if client.HasField("node_id") else None
+        return cls(Caller(client.principal, client.host), node_id)
+
+
+def check_item(refused: Refused, index: int) -> None:
+    """Raise what an item is refused with."""
+    if (error := refused.get(index)) is not None:
+        raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """The authorizer of a node, over the newest image that it has."""
+
+    authorizer: Authorizer
+
+    def check(self, row: Row | None, body: Any, asker: Asker, image: HasAcls) -> Refused:
+        """The items that are refused. Raises ApiError if the whole request is.
+
+        ``row`` None: nobody has said who may send it, so nobody may.
+        """
+        # Compared by type: this is on the way of every write.
+        if type(row) is Each:
+            return self._check_each(row, body, asker, image)
+        if type(row) is Whole:
+            self._check_whole(row, body, asker, image)
+        elif type(row) is All:
+            for index, item in enumerate(getattr(body, row.items)):
+                if not self.allows(asker, row.operation, row.resource(item), image):
+                    field = f"{row.items}[{index}]"
+                    raise refusal(asker.caller, row.operation, row.resource(item), field)
+        elif row is None:
+            raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no rule says who may ask this")
+        # Of nodes: the guard has checked that. Listed: what is shown is checked.
+        return NONE_REFUSED
+
+    def leave_out(self, row: Listed, response: Any, asker: Asker, image: HasAcls) -> None:
+        """Take out of an answer what must not be shown."""
+        items = getattr(response, row.items)
+        shown = [
+            item
+            for item in items
+            if self.allows(asker, AclOperation.DESCRIBE, row.resource(item), image)
+        ]
+        if len(shown) < len(items):
+            # Copies: what is deleted is gone.
+            kept = [type(item).FromString(item.SerializeToString()) for item in shown]
+            del items[:]
+            items.extend(kept)
+        if row.of_cluster and not self.allows(asker, AclOperation.DESCRIBE, CLUSTER, image):
+            for field in row.of_cluster:
+                response.ClearField(field)
+
+    def allows(
+        self, asker: Asker, operation: AclOperation, resource: Resource, image: HasAcls
+    ) -> bool:
+        """Whether it may do it. A node may read the log and describe everything in its own name."""
+        if asker.node_id is not None and operation in _OF_NODES:
+            return True
+        return self.authorizer.allows(image.acl_index, asker.caller, operation, resource)
+
+    def check_one(
+        self, asker: Asker, operation: AclOperation, resource: Resource, image: HasAcls
+    ) -> None:
+        """Raise the error of one who may not do it."""
+        if not self.allows(asker, operation, resource, image):
+            raise refusal(asker.caller, operation, resource)
+
+    def _check_whole(self, row: Whole, body: Any, asker: Asker, image: HasAcls) -> None:
+        if row.own_field and asker.node_id == getattr(body, row.own_field):
+            return
+        self.check_one(asker, row.operation, row.resource(body), image)
+
+    def _check_each(self, row: Each, body: Any, asker: Asker, image: HasAcls) -> Refused:
+        if row.instead is not None and self.allows(
+            asker, row.instead.operation, row.instead.resource(body), image
+        ):
+            return NONE_REFUSED
+        caller, operation = asker.caller, row.operation
+        if asker.node_id is not None and operation in _OF_NODES:
+            return NONE_REFUSED
+        errors: dict[int, ApiError] = {}
+        allows, entries = self.authorizer.allows, image.acl_index
+        for index, item in enumerate(getattr(body, row.items)):
+            resource = row.resource(item)
+            if resource is not None and not allows(entries, caller, operation, resource):
+                errors[index] = refusal(caller, operation, resource, f"{row.items}[{index}]")
+        return errors
+
+
+def refusal(
+    caller: Caller, operation: AclOperation, resource: Resource, field: str = ""
+) -> ApiError:
+    """The error of one who may not do it: the same whether the resource exists or not."""
+    code = _CODES.get(resource.type, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return ApiError(
+        code,
+        f"{caller.principal or 'nobody'} from {caller.host or 'an unknown host'} may not"
+        f" {operation.name} {resource.type.name} {resource.name[:249]!r}",
+        field=field,
+    )

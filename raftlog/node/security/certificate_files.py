@@ -1,0 +1,104 @@
+"""Where ``raftlog certs`` puts certificates and keys: a key is never there for others to read, and
+nothing is overwritten by accident.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from raftlog.errors import ConfigError
+from raftlog.files import OWNER_ONLY, fsync_directory, make_directories
+
+_PUBLIC = 0o644
+_PRIVATE_DIRECTORY = 0o700
+
+
+@dataclass(frozen=True, slots=True)
+class PairPaths:
+    """The files of a certificate and its key."""
+
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def of(cls, directory: Path, name: str) -> PairPaths:
+        """``name``.pem and ``name``.key."""
+        return cls(directory / f"{name}.pem", directory / f"{name}.key")
+
+
+def make_private_directory(directory: Path) -> None:
+    """Make a directory that only its owner enters, or take an empty one.
+
+    Raises ConfigError for one that is not empty.
+    """
+    try:
+        make_directories(directory, _PRIVATE_DIRECTORY)
+        if any(directory.iterdir()):
+            raise ConfigError(
+                f"{directory} is not empty: an authority has a directory of its own, and is never"
+                " replaced"
+            )
+        directory.chmod(_PRIVATE_DIRECTORY)
+    except OSError as error:
+        raise ConfigError(f"{directory}: {error.strerror}") from error
+
+
+def write_pair(
+    paths: PairPaths, certificate: bytes, key: bytes, *, replace: bool, remedy: str = ""
+) -> None:
+    """Write both; without ``replace`` neither may be there yet. Raises ConfigError.
+
+    ``remedy``: what the message about a file that is there ends with.
+    """
+    there = [str(path) for path in (paths.certificate, paths.key) if os.path.lexists(path)]
+    if there and not replace:
+        raise ConfigError(f"{' and '.join(there)}: already there{remedy}")
+    written: list[Path] = []
+    files = ((paths.key, key, OWNER_ONLY), (paths.certificate, certificate, _PUBLIC))
+    try:
+        for path, content, mode in files:
+            made = _fresh(path) if replace else path
+            _write(made, content, mode)
+            written.append(made)
+        for made, (path, _, _) in zip(written, files, strict=True):
+            made.replace(path)
+        fsync_directory(paths.key.parent)
+    except OSError as error:
+        for made in written:
+            made.unlink(missing_ok=True)
+        raise ConfigError(f"{error.filename or paths.key.parent}: {error.strerror}") from error
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner reads, in place of one that may be there.
+
+    Raises ConfigError.
+    """
+    try:
+        made = _fresh(path)
+        _write(made, content, OWNER_ONLY)
+        made.replace(path)
+        fsync_directory(path.parent)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def _fresh(path: Path) -> Path:
+    """Where the content waits: a node that starts now reads a whole file, the old or the new."""
+    made = path.with_name(f"{path.name}.new")
+    made.unlink(missing_ok=True)
+    return made
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,335 @@
+"""Refuses what a node sends under another node's id, and puts the principal that a client has
+proved in the place of the one that it states.
+
+Why here, and not where each request is decided: a forged vote must not reach the quorum's core, a
+forged heartbeat must not count on arrival, and a new kind of request must not be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from raftlog.config_writes.messages import single_requests
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.identity import NodeRule, PeerIdentity, PrincipalMapping
+from raftlog.metadata.image import Image
+from raftlog.node.security import permissions
+from raftlog.node.security.audit import AuditedLink, Auditor
+from raftlog.node.security.authorization import Asker, Authorization, HasAcls
+from raftlog.node.security.authorizer import Caller
+from raftlog.node.security.node_claims import CLAIM_OF, refusal_of
+from raftlog.node.security.permissions import LOG
+from raftlog.node.security.quotas import Quotas
+from raftlog.transport.api import (
+    WATCHES,
+    Acceptor,
+    Acceptors,
+    Conversation,
+    Link,
+    LinkClosedError,
+    LinkHandler,
+)
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+
+
+def host_of(peer: str) -> str:
+    """The address without its port: ``10.0.0.1:5000``, ``[::1]:5000``."""
+    return peer.rpartition(":")[0].strip("[]").removeprefix("::ffff:")
+
+
+_ANSWERED = (Conversation.CONTROLLER, Conversation.BROKER)
+"""The conversations whose requests are audited; of the others, refusals are."""
+_OF_LOG = {
+    conversation: conversation.value.rpartition("/")[2]
+    for conversation in (Conversation.REPLICATION, Conversation.SNAPSHOT, Conversation.OBSERVER)
+}
+"""The conversations that show the log, and their methods in the table of permissions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """What certificates say: which node a node is, and which principal a client."""
+
+    rule: NodeRule
+    mapping: PrincipalMapping = PrincipalMapping()  # noqa: RUF009 (it is frozen)
+
+    def sign(
+        self,
+        requests: Iterable[controller.ControllerRequest],
+        identity: PeerIdentity,
+        *,
+        host: str,
+        forwarded: bool,
+    ) -> None:
+        """Write into the requests of one peer who has really sent them, and from where.
+
+        ``forwarded``: a node forwards requests of clients here, with the principal and the host
+        that it has written itself; what it asks for in its own name has none, and gets the node's.
+        """
+        principal = self.mapping.principal_of(identity)
+        nodes = self.rule.nodes_of(identity) if forwarded else frozenset()
+        for request in requests:
+            client = request.client
+            client.ClearField("node_id")
+            if nodes and client.principal:
+                continue
+            client.principal, client.host = principal, host
+            if len(nodes) == 1:
+                (client.node_id,) = nodes
+
+    def asker_of(self, identity: PeerIdentity, peer: str, *, node: bool = False) -> Asker:
+        """Who asks this node for what it does not forward.
+
+        ``node``: where nodes ask for themselves, one with a node's certificate is that node.
+        """
+        nodes = self.rule.nodes_of(identity) if node else frozenset()
+        caller = Caller(self.mapping.principal_of(identity), host_of(peer))
+        return Asker(caller, next(iter(nodes)) if len(nodes) == 1 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class LogReaders:
+    """Who may read the log without being a node: exports, backups, people.
+
+    ``image``: gives the newest that this node has; None: what is committed is not known to it yet.
+    """
+
+    authorization: Authorization
+    image: Callable[[], HasAcls | None]
+
+    def check(self, method: str, message: Any, asker: Asker) -> None:
+        """Raises ApiError.
+
+        An image that is not known yet is not the empty one [a controller starts, and where
+        ``allow.everyone.if.no.acl.found`` is set, everybody reads the log until it has folded it].
+        """
+        image, authorization = self.image(), self.authorization
+        if image is None:
+            # Nodes and super users still may: they have to look at a quorum that has no leader.
+            strict = replace(authorization.authorizer, allow_everyone_if_no_acl_found=False)
+            image, authorization = Image(), Authorization(strict)
+        authorization.check(LOG.get(method), message, asker, image)
+
+
+class Duties(NamedTuple):
+    """What a guard does besides. ``readers`` None: whoever may connect may read the log;
+    ``auditor`` None: nobody is told anything; ``quotas`` None: nobody asks too much.
+    """
+
+    readers: LogReaders | None = None
+    auditor: Auditor | None = None
+    quotas: Quotas | None = None
+    nodes_come: bool = True
+    """Whether nodes connect here. On a listener for clients nobody is one, whatever its certificate
+    says [the clients' authority issues somebody the name of a node].
+    """
+    is_broker: Callable[[int], bool] | None = None
+    """Whether a node is a broker and no voter: then it asks for no vote, and leads no epoch."""
+
+
+_NOTHING_BESIDES = Duties()
+
+
+class Guard:
+    """In front of the handler of one link: a LinkHandler itself."""
+
+    def __init__(
+        self,
+        authentication: Authentication,
+        conversation: Conversation,
+        handler: LinkHandler,
+        duties: Duties = _NOTHING_BESIDES,
+        audited: Mapping[Link, AuditedLink] = MappingProxyType({}),
+    ) -> None:
+        """``audited``: the link, as the handler knows it already."""
+        self._auditor = duties.auditor
+        self._audited: dict[Link, AuditedLink] = dict(audited)
+        self._readers = duties.readers if conversation in _OF_LOG else None
+        control = conversation is Conversation.QUORUM
+        self._quotas = None if control else duties.quotas
+        self._is_broker = duties.is_broker if control else None
+        # Nobody forwards to a broker: there a node is a client like any other.
+        at_broker = conversation in (Conversation.BROKER, *WATCHES)
+        self._nodes = duties.nodes_come and not at_broker
+        self._asks_nobody = self._quotas is None and self._readers is None
+        """What claims no node is let in."""
+        self._authentication = authentication
+        self._conversation = conversation
+        self._claim_of = CLAIM_OF[conversation]
+        self._handler = handler
+
+    def received(self, link: Link, messages: Sequence[Any]) -> None:
+        """Hand on what comes from whom it says, and refuse the rest."""
+        link = self._known_as(link)
+        if self._conversation is Conversation.CONTROLLER:
+            messages = single_requests(messages)
+        if self._asks_nobody:
+            claim_of = self._claim_of
+            admitted = [one for one in messages if claim_of(one) is None or self._admits(link, one)]
+        else:
+            admitted = [one for one in messages if self._admits(link, one)]
+        audited = (
+            link if isinstance(link, AuditedLink) and self._conversation in _ANSWERED else None
+        )
+        stated = [] if audited is None else [self._stated(message) for message in admitted]
+        if self._conversation is Conversation.CONTROLLER:
+            self._authentication.sign(
+                admitted, link.identity, host=host_of(link.peer), forwarded=self._nodes
+            )
+        elif self._conversation is Conversation.BROKER:
+            writes = (request.write for request in admitted if request.HasField("write"))
+            self._authentication.sign(
+                writes, link.identity, host=host_of(link.peer), forwarded=False
+            )
+        if audited is not None:
+            for message, principal in zip(admitted, stated, strict=True):
+                caller = self._caller(link, message)
+                audited.asked(message, caller, "" if principal == caller.principal else principal)
+        if admitted:
+            self._handler.received(link, admitted)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """The link is gone."""
+        audited = self._audited.pop(link, None)
+        self._handler.closed(audited or link, reason)
+        if audited is not None:
+            audited.closed()
+
+    def _known_as(self, link: Link) -> Link:
+        """The link that the handler is to know."""
+        if self._auditor is None:
+            return link
+        found = self._audited.get(link)
+        if found is None:
+            found = self._audited[link] = AuditedLink(self._auditor, self._conversation, link)
+        return found
+
+    def _stated(self, message: Any) -> str:
+        """The principal that the sender states, before the one that it has proved takes its
+        place.
+        """
+        broker = self._conversation is Conversation.BROKER
+        return str((message.write if broker else message).client.principal)
+
+    def _caller(self, link: Link, message: Any) -> Caller:
+        """Who asks, as the request says by now."""
+        if self._conversation is Conversation.BROKER and not message.HasField("write"):
+            return self._authentication.asker_of(link.identity, link.peer).caller
+        request = message.write if self._conversation is Conversation.BROKER else message
+        return Caller(request.client.principal, request.client.host)
+
+    def _admits(self, link: Link, message: Any) -> bool:
+        node_id = self._claim_of(message)
+        if node_id is None:
+            return self._within_quota(link, message) and (
+                self._readers is None or self._may_read(self._readers, link, message)
+            )
+        rule = self._authentication.rule
+        if not (self._nodes and rule.admits(link.identity, node_id)) and not self._within_quota(
+            link, message
+        ):
+            return False
+        if self._conversation is Conversation.BROKER:
+            # A broker forwards on its own link: the controller would take it for the broker's.
+            why = f"node {node_id} sends this to the controller itself, through no broker"
+        elif not self._nodes:
+            why = f"node {node_id} sends this to another listener: this one is for clients"
+        elif rule.admits(link.identity, node_id):
+            if self._is_broker is None or not self._is_broker(node_id):
+                return True
+            # The quorum takes unknown nodes for voters of a newer set than its own, while it hears
+            # no leader [a stolen certificate of a broker wins a voter, and feeds it a log].
+            why = f"node {node_id} is registered as a broker: it has no part in the quorum"
+        else:
+            why = (
+                f"node {node_id} shows a certificate with {rule.name_of(node_id)}, and this one is"
+                f" of {link.identity}"
+            )
+        return self._refused(link, message, ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, why))
+
+    def _within_quota(self, link: Link, message: Any) -> bool:
+        if self._quotas is None:
+            return True
+        asker = self._authentication.asker_of(link.identity, link.peer, node=self._nodes)
+        if asker.node_id is not None:
+            # What it forwards has been counted where the client is connected.
+            return True
+        try:
+            self._quotas.check(asker.caller)
+        except ApiError as error:
+            self._answer(link, message, error)
+            link.throttled(error.message)
+            return False
+        return True
+
+    def _may_read(self, readers: LogReaders, link: Link, message: Any) -> bool:
+        asker = self._authentication.asker_of(link.identity, link.peer, node=self._nodes)
+        try:
+            readers.check(_OF_LOG[self._conversation], message, asker)
+        except ApiError as error:
+            return self._refused(link, message, error)
+        return True
+
+    def _refused(self, link: Link, message: Any, error: ApiError) -> bool:
+        link.forbidden(error.message)
+        if isinstance(link, AuditedLink):
+            asker = self._authentication.asker_of(link.identity, link.peer)
+            link.refused(message, asker.caller, error.message)
+        self._answer(link, message, error)
+        return False
+
+    def _answer(self, link: Link, message: Any, error: ApiError) -> None:
+        """Past the audit: this answers a message that the handler has never seen [and that has the
+        number of one that it works on, whose line would say that it was refused].
+        """
+        inner = link.inner if isinstance(link, AuditedLink) else link
+        with suppress(LinkClosedError):
+            inner.send(refusal_of(self._conversation, message, error))
+
+
+def guarded(
+    acceptors: Acceptors,
+    authentication: Authentication | None,
+    duties: Duties = _NOTHING_BESIDES,
+) -> Acceptors:
+    """The same conversations, in which everybody is who the certificate says; without
+    authentication as they are.
+    """
+    if authentication is None:
+        return dict(acceptors)
+    permissions.check_rows()
+    return {
+        conversation: _guard(authentication, conversation, acceptor, duties)
+        for conversation, acceptor in acceptors.items()
+    }
+
+
+def guarded_handler(
+    handler: LinkHandler,
+    conversation: Conversation,
+    authentication: Authentication | None,
+    duties: Duties = _NOTHING_BESIDES,
+) -> LinkHandler:
+    """The same for one handler: that of unary calls."""
+    if authentication is None:
+        return handler
+    return Guard(authentication, conversation, handler, duties)
+
+
+def _guard(
+    authentication: Authentication,
+    conversation: Conversation,
+    acceptor: Acceptor,
+    duties: Duties,
+) -> Acceptor:
+    def accept(link: Link) -> LinkHandler:
+        if duties.auditor is None:
+            return Guard(authentication, conversation, acceptor(link), duties)
+        audited = AuditedLink(duties.auditor, conversation, link)
+        return Guard(authentication, conversation, acceptor(audited), duties, {link: audited})
+
+    return accept

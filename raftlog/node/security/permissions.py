@@ -1,0 +1,352 @@
+"""What each request needs: one row for every kind of request of every conversation.
+
+The checks, the tests and the site's table of rights come from these rows. A kind of request
+without one is refused, and a node with an authorizer does not start before it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from raftlog.metadata.acls import CLUSTER, AclOperation, AclResourceType, Resource
+from raftlog.metadata.config_keys import ResourceType as ConfigResourceType
+from raftlog.metadata.selectors import PLURAL
+from raftlog.wire.broker.v1 import broker_pb2 as broker
+from raftlog.wire.controller.v1 import controller_pb2 as controller
+
+
+class OfNode(NamedTuple):
+    """Only of the node that the request names, by its certificate: ``node_claims``."""
+
+
+class OfAnybody(NamedTuple):
+    """Of everybody who may connect."""
+
+    why: str
+
+
+class Whole(NamedTuple):
+    """The request as a whole needs one permission.
+
+    ``own_field``: the field with a node's id; that node needs no permission.
+    """
+
+    operation: AclOperation
+    resource: Callable[[Any], Resource] = lambda _: CLUSTER
+    of: str = "CLUSTER"
+    """The resource, for people."""
+    own_field: str = ""
+
+
+class Each(NamedTuple):
+    """Each item needs a permission, and is refused alone.
+
+    ``instead``: a permission that stands for those of all items. ``resource`` None: of an item that
+    names nothing known; it is left to the handler, which says so.
+    """
+
+    operation: AclOperation
+    items: str
+    resource: Callable[[Any], Resource | None]
+    of: str
+    instead: Whole | None = None
+
+
+class All(NamedTuple):
+    """Each item needs a permission; where one is missing, the whole request is refused: it is one
+    change.
+    """
+
+    operation: AclOperation
+    items: str
+    resource: Callable[[Any], Resource]
+    of: str
+
+
+class Listed(NamedTuple):
+    """The answer shows only the items that may be described; items asked for by name are refused
+    alone.
+
+    ``of_cluster``: further fields, shown only to those who may describe the cluster.
+    """
+
+    items: str
+    resource: Callable[[Any], Resource]
+    of: str
+    of_cluster: tuple[str, ...] = ()
+
+
+class EachPartition(NamedTuple):
+    """As ``Each``, of partitions that are named by their topic's id."""
+
+    operation: AclOperation
+
+
+class Forwarded(NamedTuple):
+    """The active controller decides it, by the principal that the broker forwards."""
+
+
+Row = OfNode | OfAnybody | Whole | Each | All | EachPartition | Listed | Forwarded
+
+
+class RequestKind(NamedTuple):
+    """What is true of each request of one kind to the active controller."""
+
+    right: Row
+    claims: str = ""
+    """Field with the node id of its sender; empty: it is sent by operators and clients."""
+    early: bool = False
+    """Proposed by a new leader with the inherited tail, before its commit: the decision looks at no
+    voter, of which none has fetched from this leader yet.
+    """
+    held_partitions: bool = False
+    """Its records are bounded by the partitions that one broker holds, and not by their size."""
+    without_space: bool = False
+    """Its records are accepted while the voters' disks are below their reserve.
+
+    The removal of a voter is the way out, when its disk can't be made larger. A heartbeat only
+    takes its broker out, once, as the controller's own fencing does: while there is no space nobody
+    is unfenced. It must not be refused: its arrival renews the session, and the broker, which takes
+    an error for no contact, fences itself [a broker that is told to stop serves nothing, and leads
+    as long as there is no space].
+    """
+    brings_work: bool = False
+    """Its records alone may make something due."""
+
+    @property
+    def reads(self) -> bool:
+        """True if it writes nothing, whatever its content is."""
+        operation = getattr(self.right, "operation", None)
+        return isinstance(self.right, Listed) or operation is AclOperation.DESCRIBE
+
+
+def topic(name: str) -> Resource:
+    """A topic by its name."""
+    return Resource(AclResourceType.TOPIC, name)
+
+
+def hostname(name: str) -> Resource:
+    """A hostname mapping."""
+    return Resource(AclResourceType.HOSTNAME, name)
+
+
+def export_cursor(name: str) -> Resource:
+    """An export cursor."""
+    return Resource(AclResourceType.EXPORT_CURSOR, name)
+
+
+def key_value(key: str) -> Resource:
+    """A key of the key-value store."""
+    return Resource(AclResourceType.KEY_VALUE, key)
+
+
+def config_resource(item: Any) -> Resource:
+    """What the configs of a resource belong to, as in Kafka: those of brokers and client metrics to
+    the cluster.
+    """
+    if item.resource_type == ConfigResourceType.TOPIC:
+        return topic(item.resource_name)
+    if item.resource_type == ConfigResourceType.GROUP:
+        return Resource(AclResourceType.GROUP, item.resource_name)
+    return CLUSTER
+
+
+_ALTER_CLUSTER = Whole(AclOperation.ALTER)
+_DESCRIBE_CLUSTER = Whole(AclOperation.DESCRIBE)
+_READ_LOG = Whole(AclOperation.CLUSTER_ACTION)
+
+REQUESTS: Mapping[str, RequestKind] = {
+    "register_broker": RequestKind(OfNode(), claims="broker_id", held_partitions=True),
+    "broker_heartbeat": RequestKind(
+        OfNode(), claims="broker_id", held_partitions=True, without_space=True
+    ),
+    "alter_partition": RequestKind(OfNode(), claims="broker_id"),
+    "update_raft_voter": RequestKind(OfNode(), claims="voter_id"),
+    "unregister_broker": RequestKind(_ALTER_CLUSTER, held_partitions=True),
+    "add_raft_voter": RequestKind(Whole(AclOperation.ALTER, own_field="voter_id")),
+    "remove_raft_voter": RequestKind(
+        Whole(AclOperation.ALTER, own_field="voter_id"), without_space=True
+    ),
+    "transfer_leadership": RequestKind(_ALTER_CLUSTER),
+    "update_features": RequestKind(_ALTER_CLUSTER, brings_work=True),
+    "describe_brokers": RequestKind(_DESCRIBE_CLUSTER),
+    "create_topics": RequestKind(
+        Each(
+            AclOperation.CREATE,
+            "topics",
+            lambda item: topic(item.name),
+            "TOPIC",
+            instead=Whole(AclOperation.CREATE),
+        )
+    ),
+    "delete_topics": RequestKind(Each(AclOperation.DELETE, "names", topic, "TOPIC")),
+    "create_partitions": RequestKind(
+        Each(AclOperation.ALTER, "topics", lambda item: topic(item.name), "TOPIC")
+    ),
+    "incremental_alter_configs": RequestKind(
+        Each(AclOperation.ALTER_CONFIGS, "resources", config_resource, "TOPIC, GROUP or CLUSTER"),
+        early=True,
+    ),
+    "alter_partition_reassignments": RequestKind(_ALTER_CLUSTER),
+    "list_partition_reassignments": RequestKind(_DESCRIBE_CLUSTER),
+    "elect_leaders": RequestKind(_ALTER_CLUSTER),
+    "open_client": RequestKind(
+        Whole(
+            AclOperation.CREATE,
+            lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
+            "CLIENT_SESSION",
+        ),
+        brings_work=True,
+    ),
+    "close_client": RequestKind(
+        OfAnybody("by the principal that has opened the client, or with ALTER on CLUSTER")
+    ),
+    "list_hostnames": RequestKind(
+        Listed(
+            "hostnames",
+            lambda item: hostname(item.hostname),
+            "HOSTNAME",
+            of_cluster=("absent_ids", "waiting_brokers"),
+        )
+    ),
+    "alter_hostnames": RequestKind(
+        Each(AclOperation.ALTER, "alterations", lambda item: hostname(item.hostname), "HOSTNAME")
+    ),
+    "list_export_cursors": RequestKind(
+        Listed("cursors", lambda item: export_cursor(item.name), "EXPORT_CURSOR")
+    ),
+    "alter_export_cursors": RequestKind(
+        Each(
+            AclOperation.ALTER,
+            "alterations",
+            lambda item: export_cursor(item.name),
+            "EXPORT_CURSOR",
+        )
+    ),
+    "alter_key_values": RequestKind(
+        All(AclOperation.ALTER, "alterations", lambda item: key_value(item.key), "KEY_VALUE")
+    ),
+    "grant_lease": RequestKind(
+        Whole(
+            AclOperation.CREATE,
+            lambda body: Resource(AclResourceType.CLIENT_SESSION, body.name),
+            "CLIENT_SESSION",
+        )
+    ),
+    "keep_lease_alive": RequestKind(OfAnybody("by the principal that the lease was granted to")),
+    "revoke_lease": RequestKind(
+        OfAnybody("by the principal that the lease was granted to, or with ALTER on CLUSTER")
+    ),
+    "list_leases": RequestKind(_DESCRIBE_CLUSTER),
+    "describe_acls": RequestKind(_DESCRIBE_CLUSTER),
+    "create_acls": RequestKind(_ALTER_CLUSTER),
+    "delete_acls": RequestKind(_ALTER_CLUSTER),
+}
+"""Body of a ControllerRequest -> what is true of each request of that kind: the table that claims,
+permissions, queues and decisions go by. Its handler is that of the same name in
+controller/decider.py.
+"""
+CONTROLLER: Mapping[str, Row] = {body: kind.right for body, kind in REQUESTS.items()}
+"""Body of a ControllerRequest -> what it needs."""
+
+BROKER: Mapping[str, Row] = {
+    "metadata": Listed("topics", lambda item: topic(item.name), "TOPIC"),
+    "describe_configs": Each(
+        AclOperation.DESCRIBE_CONFIGS, "resources", config_resource, "TOPIC, GROUP or CLUSTER"
+    ),
+    "list_key_values": Listed("key_values", lambda item: key_value(item.key), "KEY_VALUE"),
+    "describe_cluster": _DESCRIBE_CLUSTER,
+    "describe_broker": _DESCRIBE_CLUSTER,
+    "broker_metadata": _DESCRIBE_CLUSTER,
+    "api_versions": OfAnybody("a client asks for it before anything else"),
+    "write": Forwarded(),
+    "produce": EachPartition(AclOperation.WRITE),
+    "fetch": EachPartition(AclOperation.READ),
+    "list_offsets": EachPartition(AclOperation.DESCRIBE),
+}
+"""Body of a BrokerRequest -> what it needs."""
+
+QUORUM: Mapping[str, Row] = {
+    "vote_request": OfNode(),
+    "begin_quorum_epoch_request": OfNode(),
+    "end_quorum_epoch_request": OfNode(),
+}
+"""Body of a QuorumMessage that is a request -> what it needs."""
+
+LOG: Mapping[str, Row] = {
+    "Fetch": _READ_LOG,
+    "FetchSnapshot": _READ_LOG,
+    "MetadataFetch": _READ_LOG,
+    "ReplicaFetch": OfNode(),
+    "DescribeQuorum": _DESCRIBE_CLUSTER,
+    "DescribeNode": _DESCRIBE_CLUSTER,
+    "DescribeNodeEvents": _DESCRIBE_CLUSTER,
+    "DiagnoseNode": _ALTER_CLUSTER,
+    "AlterLogLevel": _ALTER_CLUSTER,
+}
+"""Method -> what it needs of one that claims no node id; with one it is OfNode."""
+OF_ANY_NODE = frozenset({"DescribeNode", "DescribeNodeEvents", "DiagnoseNode", "AlterLogLevel"})
+"""Those of LOG that brokers serve, too, and that are about the node that is asked."""
+
+
+class Watched(NamedTuple):
+    """What it takes to be shown changes of a kind of entity; ``resource``: by the entity's key."""
+
+    operation: AclOperation
+    resource: Callable[[str], Resource] = lambda _: CLUSTER
+    of: str = "CLUSTER"
+
+
+def _config_of(key: str) -> Resource:
+    """The resource of topic:orders:retention.ms, or of topic:orders."""
+    type_, _, rest = key.partition(":")
+    name = rest.rpartition(":")[0] or rest
+    if type_ == "topic":
+        return topic(name)
+    return Resource(AclResourceType.GROUP, name) if type_ == "group" else CLUSTER
+
+
+_WATCHED_OF_CLUSTER = Watched(AclOperation.DESCRIBE)
+WATCH: Mapping[str, Watched] = {
+    "topic": Watched(AclOperation.DESCRIBE, topic, "TOPIC"),
+    "partition": Watched(
+        AclOperation.DESCRIBE, lambda key: topic(key.rpartition("-")[0]), "its TOPIC"
+    ),
+    "config": Watched(AclOperation.DESCRIBE_CONFIGS, _config_of, "TOPIC, GROUP or CLUSTER"),
+    "hostname": Watched(AclOperation.DESCRIBE, hostname, "HOSTNAME"),
+    "export_cursor": Watched(AclOperation.DESCRIBE, export_cursor, "EXPORT_CURSOR"),
+    "kv": Watched(AclOperation.DESCRIBE, key_value, "KEY_VALUE"),
+    "lease": _WATCHED_OF_CLUSTER,
+    "broker": _WATCHED_OF_CLUSTER,
+    "feature": _WATCHED_OF_CLUSTER,
+    "acl": _WATCHED_OF_CLUSTER,
+    "voters": _WATCHED_OF_CLUSTER,
+    "leader": _WATCHED_OF_CLUSTER,
+    "client": _WATCHED_OF_CLUSTER,
+    "client_result": _WATCHED_OF_CLUSTER,
+    "progress": _WATCHED_OF_CLUSTER,
+    "applied": _WATCHED_OF_CLUSTER,
+}
+"""Kind of entity -> what a watcher needs to be shown it."""
+
+
+class UnlistedError(Exception):
+    """A kind of request has no row: nothing is served until it has one."""
+
+
+def check_rows() -> None:
+    """Raises UnlistedError."""
+    for request, rows in (
+        (controller.ControllerRequest, CONTROLLER), (broker.BrokerRequest, BROKER)
+    ):  # fmt: skip
+        bodies = {field.name for field in request.DESCRIPTOR.oneofs_by_name["body"].fields}
+        if unlisted := bodies - rows.keys():
+            raise UnlistedError(
+                f"no row of raftlog/node/security/permissions.py says who may send"
+                f" {sorted(unlisted)}"
+            )
+    if unlisted := PLURAL.keys() - WATCH.keys():
+        raise UnlistedError(
+            f"no row of raftlog/node/security/permissions.py says who may watch {sorted(unlisted)}"
+        )

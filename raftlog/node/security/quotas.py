@@ -1,0 +1,75 @@
+"""How many requests a second one principal, and one address, may make of this node: token buckets.
+
+Without them a client gets its share of each queue, as every connection does; but it may open many
+connections.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raftlog.errors import ApiError, ErrorCode
+from raftlog.node.security.authorizer import Caller
+
+REMEMBERED = 10_000
+"""Buckets of each kind: those used last. One that is forgotten begins full."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+class Rates:
+    """The buckets of one kind: each holds what one second may have."""
+
+    def __init__(self, per_s: int) -> None:
+        self.per_s = per_s
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+
+    def wait_s(self, key: str, count: int, now: float) -> float:
+        """Take ``count`` tokens: 0; or take none, and say how long to wait for them."""
+        if not self.per_s:
+            return 0.0
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = _Bucket(float(self.per_s), now)
+            if len(self._buckets) > REMEMBERED:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(key)
+            refill = (now - bucket.filled_at) * self.per_s
+            bucket.tokens = min(float(self.per_s), bucket.tokens + refill)
+            bucket.filled_at = now
+        if bucket.tokens >= count:
+            bucket.tokens -= count
+            return 0.0
+        return (count - bucket.tokens) / self.per_s
+
+
+class Quotas:
+    """Of one node. ``clock``: seconds that only go forward."""
+
+    def __init__(self, *, per_principal: int, per_address: int, clock: Callable[[], float]) -> None:
+        """Requests a second; 0: no bound."""
+        self._principals, self._addresses = Rates(per_principal), Rates(per_address)
+        self._clock = clock
+
+    def check(self, caller: Caller) -> None:
+        """Raise THROTTLING_QUOTA_EXCEEDED for one request too many, with the time to wait."""
+        now = self._clock()
+        for rates, key, what in (
+            (self._principals, caller.principal, "principal"),
+            (self._addresses, caller.host, "address"),
+        ):
+            wait_s = rates.wait_s(key, 1, now)
+            if wait_s:
+                raise ApiError(
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                    f"{key} makes more than {rates.per_s} requests a second, the most of one"
+                    f" {what}",
+                    throttle_time_ms=max(1, round(wait_s * 1000)),
+                )

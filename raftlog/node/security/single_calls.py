@@ -1,0 +1,53 @@
+"""Guards the unary calls that no conversation carries: of Quorum and Node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raftlog.errors import ApiError
+from raftlog.node.security.audit import AuditedLink
+from raftlog.node.security.guard import Authentication, Duties
+from raftlog.transport.api import Conversation, Link
+
+
+def check_call(
+    method: str,
+    request: Any,
+    link: Link,
+    authentication: Authentication,
+    duties: Duties,
+    service: str = "Quorum",
+) -> None:
+    """Raise ApiError for one who may not make the call, or makes too many; a refusal is counted and
+    told to the audit log.
+
+    ``method``: a row of the table of permissions, of ``service``; ``link``: the caller's.
+    """
+    asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
+    if duties.quotas is not None and asker.node_id is None:
+        duties.quotas.check(asker.caller)
+    if duties.readers is None:
+        return
+    try:
+        duties.readers.check(method, request, asker)
+    except ApiError as error:
+        link.forbidden(error.message)
+        if duties.auditor is not None:
+            told = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
+            told.refused(request, asker.caller, error.message, method)
+        raise
+
+
+def tell_change(
+    method: str,
+    link: Link,
+    authentication: Authentication,
+    duties: Duties,
+    error: ApiError | None,
+    service: str,
+) -> None:
+    """Tell the audit log of a call that was let in and changes something, and what came of it."""
+    if duties.auditor is not None:
+        asker = authentication.asker_of(link.identity, link.peer, node=duties.nodes_come)
+        told = AuditedLink(duties.auditor, Conversation.QUORUM, link, service)
+        told.called(method, asker.caller, error)

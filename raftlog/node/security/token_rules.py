@@ -1,0 +1,131 @@
+"""Whether a token counts, and whom it names: a decision about one text, the issuer's keys and the
+time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+
+from raftlog.identity import ANONYMOUS_PRINCIPAL, TOKEN_MAX_CHARS, Proved, TokenRefusedError
+from raftlog.limits.fields import PRINCIPAL_MAX_CHARS
+from raftlog.limits.rules import Text
+from raftlog.node.security.jwks import ALGORITHMS, KID_MAX_CHARS, KeySet
+
+_FORM = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+_TIME_MAX = 2**53
+"""Seconds; beyond it, numbers of JSON are not exact."""
+_PRINCIPAL = Text(PRINCIPAL_MAX_CHARS)
+_OURS: Any = dict.fromkeys(("verify_exp", "verify_nbf", "verify_iat", "verify_sub"), False)
+"""What is checked below, by the clock that is given, and not by the library."""
+
+
+class UnknownKeyError(TokenRefusedError):
+    """No key of the issuer has this id: a newer set of its keys may have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """What a token must say (``sasl.oauthbearer.…``)."""
+
+    issuer: str
+    audiences: frozenset[str]
+    subject_claim: str = "sub"
+    skew_s: float = 30.0
+
+    def prove(self, token: str, keys: KeySet, now_s: float) -> Proved:
+        """Whom it names, and until when. Raises TokenRefusedError."""
+        algorithm, kid = _header(token)
+        key = keys.find(kid, algorithm)
+        if key is None:
+            if kid in keys.ids:
+                raise TokenRefusedError(f"the issuer's key is none for {algorithm}")
+            raise UnknownKeyError("the issuer has no key of the token's id (kid)")
+        claims = self._verified(token, key, algorithm)
+        expires_at_s = self._end(claims, now_s)
+        return Proved(self._principal(claims), expires_at_s)
+
+    def _verified(self, token: str, key: Any, algorithm: str) -> dict[str, Any]:
+        options: Any = {**_OURS, "require": ["exp", "iss", "aud", self.subject_claim]}
+        try:
+            return jwt.decode(
+                token,
+                key,
+                # One of ALGORITHMS, and the one that this very key is listed for.
+                algorithms=[algorithm],
+                issuer=self.issuer,
+                audience=self.audiences,
+                options=options,
+            )
+        except jwt.InvalidSignatureError as error:
+            raise TokenRefusedError("the signature is not that of the issuer's key") from error
+        except jwt.MissingRequiredClaimError as error:
+            raise TokenRefusedError(f"the token has no claim {error.claim}") from error
+        except jwt.InvalidIssuerError as error:
+            raise TokenRefusedError("the token is of another issuer") from error
+        except jwt.InvalidAudienceError as error:
+            raise TokenRefusedError("the token is for another audience") from error
+        except Exception as error:
+            # Whatever a library makes of a stranger's bytes.
+            raise TokenRefusedError(f"the token is malformed: {type(error).__name__}") from error
+
+    def _end(self, claims: dict[str, Any], now_s: float) -> float:
+        """When it expires, with the skew; it is valid now."""
+        ends_s = _time(claims, "exp")
+        if ends_s is None or now_s >= ends_s + self.skew_s:
+            raise TokenRefusedError("the token has expired")
+        for claim in ("nbf", "iat"):
+            begins_s = _time(claims, claim)
+            if begins_s is not None and now_s < begins_s - self.skew_s:
+                raise TokenRefusedError(f"the token is not valid yet ({claim})")
+        return ends_s + self.skew_s
+
+    def _principal(self, claims: dict[str, Any]) -> str:
+        claim, name = self.subject_claim, claims[self.subject_claim]
+        if not isinstance(name, str) or not name or name != name.strip():
+            raise TokenRefusedError(f"the claim {claim} is no name")
+        principal = f"User:{name}"
+        if wrong := _PRINCIPAL.error(principal):
+            raise TokenRefusedError(f"the claim {claim}: {wrong}")
+        if principal == ANONYMOUS_PRINCIPAL:
+            raise TokenRefusedError(f"the claim {claim} is the name of nobody")
+        return principal
+
+
+def digest(token: str) -> bytes:
+    """By which a verdict is remembered: a token itself is kept nowhere."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _header(token: str) -> tuple[str, str]:
+    """The algorithm and the key's id that it names: one that is taken, and a text."""
+    if len(token) > TOKEN_MAX_CHARS or not _FORM.fullmatch(token):
+        raise TokenRefusedError("the token is no signed JWT")
+    try:
+        header = jwt.get_unverified_header(token)
+    except Exception as error:
+        raise TokenRefusedError(f"the token is malformed: {type(error).__name__}") from error
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise TokenRefusedError("the token is signed by an algorithm that is not taken")
+    if "crit" in header:
+        raise TokenRefusedError("the token has extensions that must be understood (crit)")
+    if not isinstance(kid, str) or not 0 < len(kid) <= KID_MAX_CHARS:
+        raise TokenRefusedError("the token does not name its key (kid)")
+    return algorithm, kid
+
+
+def _time(claims: dict[str, Any], claim: str) -> float | None:
+    """None: it has no such claim."""
+    value = claims.get(claim)
+    if value is None:
+        return None
+    # bool is a number in Python, and NaN would be no time of which any comparison is true.
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not -_TIME_MAX < value < _TIME_MAX:
+        raise TokenRefusedError(f"the claim {claim} is no time")
+    return float(value)

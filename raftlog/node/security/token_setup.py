@@ -1,0 +1,37 @@
+"""The check of tokens as a node's configuration wants it."""
+
+from __future__ import annotations
+
+from raftlog.node.config.settings import Settings
+from raftlog.node.config.token_rules import jwks_file
+from raftlog.node.security.jwks_fetch import fetch_keys
+from raftlog.node.security.key_sources import EndpointKeys, FileKeys, KeySource
+from raftlog.node.security.refresh import RefreshPlan
+from raftlog.node.security.token_rules import TokenRules
+from raftlog.node.security.tokens import Tokens
+
+
+def tokens_of(settings: Settings) -> Tokens:
+    """To be called on the event loop: it begins to fetch keys.
+
+    Raises ConfigError for a file without keys.
+    """
+    rules = TokenRules(
+        settings.sasl_oauthbearer_expected_issuer,
+        frozenset(settings.sasl_oauthbearer_expected_audience),
+        settings.sasl_oauthbearer_sub_claim_name,
+        settings.sasl_oauthbearer_clock_skew_seconds,
+    )
+    return Tokens(rules, _keys(settings))
+
+
+def _keys(settings: Settings) -> KeySource:
+    url = settings.sasl_oauthbearer_jwks_endpoint_url
+    file = jwks_file(url)
+    if file is not None:
+        return FileKeys(file)
+    plan = RefreshPlan(
+        settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000,
+        settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms / 1000,
+    )
+    return EndpointKeys(url, fetch_keys, plan)

@@ -1,0 +1,267 @@
+"""Walking and cutting chunks: what both stores, the real and the simulated, do with the bytes of
+the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import google_crc32c
+
+from raftlog import batch
+from raftlog.endpoint import VotersAt
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.log_generation import GenerationAt, generations_in
+from raftlog.metadata.voters_log import voters_in
+
+_PEEK = struct.Struct(">IIBBHIqi")
+"""The head of a batch up to its epoch: length, crc32c, magic, attributes, principal length, count,
+base offset, epoch.
+"""
+
+
+def walk(
+    chunk: bytes, expected: int, *, verify_from: int = 0
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (base offset, end offset, epoch, position, end position) of each batch, checked, at a
+    lower price than ``batch.headers``.
+
+    Contiguity from ``expected`` is checked always, CRC32C for batches at or above ``verify_from``.
+    Raises CorruptLogError.
+    """
+    unpack, crc32c = _PEEK.unpack_from, google_crc32c.value
+    position, total = 0, len(chunk)
+    while position < total:
+        if total - position < batch.HEADER_BYTES:
+            raise _damage(chunk, expected, position)
+        length, crc, magic, _, _, count, base, epoch = unpack(chunk, position)
+        behind = position + 4 + length
+        if (
+            base != expected
+            or magic != batch.MAGIC
+            or count < 1
+            or behind > total
+            or length + 4 < batch.HEADER_BYTES
+            or (base >= verify_from and crc32c(chunk[position + 8 : behind]) != crc)
+        ):
+            raise _damage(chunk, expected, position)
+        expected = base + count
+        yield base, expected, epoch, position, behind
+        position = behind
+
+
+def _damage(chunk: bytes, expected: int, position: int) -> CorruptLogError:
+    """Return the error that ``batch.headers`` finds: it checks what ``walk`` checks."""
+    try:
+        for _ in batch.headers(chunk[position:], expect_offset=expected):
+            pass
+    except (CorruptLogError, UnicodeDecodeError) as error:
+        return CorruptLogError(str(error), offset=expected)
+    return CorruptLogError(f"batch at offset {expected} is damaged", offset=expected)
+
+
+class LogScan(NamedTuple):
+    """A whole log, checked: its end (exclusive), epoch index, last timestamp, the voter sets in it,
+    and what it says of generations.
+    """
+
+    end_offset: int
+    epochs: tuple[tuple[int, int], ...]
+    last_timestamp_ms: int
+    voters: tuple[VotersAt, ...]
+    generations: tuple[GenerationAt, ...] = ()
+
+
+def scan_log(
+    chunks: Iterable[tuple[int, bytes]],
+    start_offset: int,
+    start_epoch: int = 0,
+    *,
+    seen: Callable[[int, int, int, int], None] | None = None,
+) -> LogScan:
+    """Check a whole log from ``start_offset`` on, which may lie inside the first chunk.
+
+    Chunks that end at or below it are passed over. ``seen`` is told base and end offset, last
+    timestamp and size of each other one.
+
+    Raises CorruptLogError naming the first bad offset.
+    """
+    end, timestamp_ms = start_offset, 0
+    runs: list[tuple[int, int]] = []
+    voters: list[VotersAt] = []
+    generations: list[GenerationAt] = []
+    source = iter(chunks)
+    while (following := _next_chunk(source, end)) is not None:
+        key, chunk = following
+        if key < end == start_offset:
+            chunk = behind(chunk, key, start_offset)
+            if not chunk:
+                continue
+            key = start_offset
+        if key != end or not chunk:
+            raise _gap(end, key)
+        found = batch.scan(chunk, expect_offset=key)
+        for epoch, base in found.epochs:
+            last = runs[-1][0] if runs else start_epoch
+            if epoch < last:
+                raise CorruptLogError(
+                    f"batch at offset {base}: epoch {epoch} after {last}", offset=base
+                )
+            if not runs or epoch > last:
+                runs.append((epoch, base))
+        voters.extend(voters_in(chunk, found.control_at))
+        generations.extend(generations_in(chunk, found.control_at))
+        end, timestamp_ms = found.end_offset, found.last_timestamp_ms
+        if seen is not None:
+            seen(key, end, timestamp_ms, len(chunk))
+    return LogScan(end, tuple(runs), timestamp_ms, tuple(voters), tuple(generations))
+
+
+def _gap(offset: int, key: int) -> CorruptLogError:
+    return CorruptLogError(
+        f"the log has a gap: a chunk at {key} follows where offset {offset} is due", offset=offset
+    )
+
+
+def batch_before(chunks: Iterable[tuple[int, bytes]], end_offset: int) -> tuple[int, int] | None:
+    """Return (base offset, CRC-32C) of the batch that ends at ``end_offset``; None if there is
+    none.
+
+    ``chunks`` begins with the one that should contain it.
+    """
+    for key, chunk in chunks:
+        if key >= end_offset:
+            break
+        for base, end, _, position, _ in walk(chunk, key, verify_from=2**63):
+            if end == end_offset:
+                return base, batch.crc_at(chunk, position)
+    return None
+
+
+def epoch_at(chunks: Iterable[tuple[int, bytes]], offset: int) -> int | None:
+    """The epoch of the record at ``offset``; None if it is not there.
+
+    ``chunks`` begins with the one that should contain it.
+    """
+    for key, chunk in chunks:
+        if key > offset:
+            break
+        for _, end, epoch, _, _ in walk(chunk, key, verify_from=2**63):
+            if end > offset:
+                return epoch
+    return None
+
+
+def behind(chunk: bytes, base_offset: int, offset: int) -> bytes:
+    """The batches of a chunk from ``offset`` on, unverified; empty if it ends at or below.
+
+    Raises ValueError if that is no boundary.
+    """
+    position = 0
+    for base, end, _, _, next_position in walk(chunk, base_offset, verify_from=2**63):
+        if base == offset:
+            return chunk[position:]
+        if base < offset < end:
+            raise ValueError(f"offset {offset} is no batch boundary")
+        position = next_position
+    return b""
+
+
+def _next_chunk(source: Iterator[tuple[int, bytes]], end: int) -> tuple[int, bytes] | None:
+    """The next chunk, None at the end.
+
+    Damage found below the log, where offsets are not known, gets the one that was to come.
+    """
+    try:
+        return next(source, None)
+    except CorruptLogError as error:
+        if error.offset >= 0:
+            raise
+        raise CorruptLogError(
+            f"the log can't be read at offset {end}: {error}", offset=end
+        ) from error
+
+
+def read_span(
+    chunks: Iterable[tuple[int, bytes]],
+    offset: int,
+    until: int,
+    max_bytes: int,
+    *,
+    inside: bool = False,
+) -> bytes:
+    """Return whole batches of [offset, until): at least one, then as many as fit ``max_bytes``.
+
+    ``chunks`` begins with the one that contains ``offset``. Raises CorruptLogError, also if the
+    chunks begin above ``offset``: what lies between is lost, and a reader that went on behind it
+    would not notice. Raises ValueError if ``until``, or ``offset`` unless it may lie ``inside`` a
+    batch, which then comes whole, is no boundary.
+    """
+    parts: list[bytes] = []
+    size, expected = 0, -1
+    source = iter(chunks)
+    while (following := _next_chunk(source, max(expected, offset))) is not None:
+        key, chunk = following
+        if key > offset if expected < 0 else key != expected:
+            raise _gap(max(expected, offset), key)
+        begin = finish = -1
+        for base, behind, _, position, next_position in walk(chunk, key, verify_from=offset):
+            expected = behind
+            if base < offset:
+                if behind <= offset:
+                    continue
+                if not inside:
+                    raise ValueError(f"offset {offset} is no batch boundary")
+                # The walk has not verified it, as it begins below.
+                list(walk(chunk[position:next_position], base))
+            if behind > until:
+                raise ValueError(f"until {until} is no batch boundary")
+            if size and size + next_position - position > max_bytes:
+                return _joined(parts, chunk, begin, finish)
+            begin, finish = position if begin < 0 else begin, next_position
+            size += next_position - position
+            if behind == until:
+                return _joined(parts, chunk, begin, finish)
+        if begin >= 0:
+            parts.append(chunk[begin:finish])
+    at = max(expected, offset)
+    raise CorruptLogError(f"the log ends at offset {at}, where more was written", offset=at)
+
+
+def _joined(parts: list[bytes], chunk: bytes, begin: int, finish: int) -> bytes:
+    if begin >= 0:
+        parts.append(chunk[begin:finish])
+    return b"".join(parts)
+
+
+def cut(chunk: bytes, base_offset: int, end_offset: int) -> bytes:
+    """The batches of a chunk below ``end_offset``; the chunk itself if it ends there.
+
+    Raises ValueError if that is no boundary.
+    """
+    for _, behind, _, _, position in walk(chunk, base_offset):
+        if behind == end_offset:
+            return chunk[:position]
+        if behind > end_offset:
+            break
+    raise ValueError(f"offset {end_offset} is no batch boundary")
+
+
+def shortened(
+    chunks: Iterable[tuple[int, bytes]], end_offset: int, *, may_be_empty: bool = False
+) -> tuple[int, bytes] | None:
+    """Return what remains of the chunk that reaches over ``end_offset``; None if none does.
+
+    ``chunks``: from that of offset ``end_offset - 1`` on. Raises CorruptLogError if there is none,
+    unless the log ``may_be_empty`` below ``end_offset``.
+    """
+    for base, chunk in chunks:
+        if base >= end_offset:
+            break
+        kept = cut(chunk, base, end_offset)
+        return None if len(kept) == len(chunk) else (base, kept)
+    if may_be_empty:
+        return None
+    raise CorruptLogError(f"there is nothing at offset {end_offset - 1}", offset=end_offset - 1)

@@ -1,0 +1,245 @@
+"""Where logs begin and end: the rules that both stores, the real and the simulated, keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from raftlog.endpoint import VotersAt
+from raftlog.errors import CorruptLogError
+from raftlog.metadata.log_generation import SNAPSHOT, GenerationAt
+from raftlog.metadata.snapshot_file import SnapshotHeader
+from raftlog.node.storage.api import RecoveredLog, SnapshotId, VoteState
+from raftlog.node.storage.chunks import LogScan, scan_log
+from raftlog.node.storage.directory import LogState
+from raftlog.node.storage.partition_api import LogRuns, PartitionKey, RecoveredPartition
+
+
+def require_snapshot(
+    directory: object, state: LogState, newest: tuple[SnapshotId, SnapshotHeader] | None
+) -> None:
+    """Raises CorruptLogError if the log begins above 0 and no sound snapshot holds what lies
+    before.
+    """
+    if state.start_offset and (newest is None or newest[0].end_offset < state.start_offset):
+        raise CorruptLogError(
+            f"the log in {directory} begins at offset {state.start_offset}, and no sound snapshot"
+            " holds what lies before it: this node's state is lost; format it anew and let it join"
+            " as a new one",
+            offset=state.start_offset,
+        )
+
+
+def require_vote(where: object, vote: VoteState, last_epoch: int) -> None:
+    """``where``: its file, for the message.
+
+    Raises CorruptLogError if the log holds an epoch that the vote has not reached.
+
+    Every epoch is durable in the vote before the first record of it is fetched or written: the vote
+    was put back to an older state, and the node might vote twice. One that was put back within the
+    log's last epoch can't be told from a right one.
+    """
+    if last_epoch > vote.epoch:
+        raise CorruptLogError(
+            f"{where} is too old: the vote is of epoch {vote.epoch}, the log holds records of epoch"
+            f" {last_epoch}: the vote is older than the log, and this node might vote twice in one"
+            " epoch; format it anew and let it join as a new one"
+        )
+
+
+def started_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
+    """The state of a log that begins at the end of ``snapshot_id``."""
+    end = snapshot_id.end_offset
+    return replace(
+        state,
+        start_offset=end,
+        start_epoch=snapshot_id.epoch,
+        end_offset_at_least=max(state.end_offset_at_least, end),
+    )
+
+
+def emptied_at(state: LogState, snapshot_id: SnapshotId) -> LogState:
+    """The state of a log of which nothing is left but ``snapshot_id``."""
+    return replace(
+        state,
+        start_offset=snapshot_id.end_offset,
+        start_epoch=snapshot_id.epoch,
+        end_offset_at_least=snapshot_id.end_offset,
+    )
+
+
+def log_start_of(state: LogState) -> SnapshotId:
+    """The snapshot that a log which begins above 0 begins with: none that counts ends before it."""
+    return SnapshotId(state.start_offset, state.start_epoch)
+
+
+def is_part(snapshot_id: SnapshotId, state: LogState, epoch_before_end: int | None) -> bool:
+    """Whether a snapshot is of this very log.
+
+    ``epoch_before_end``: of the record before its end in the log, None if it has none.
+    """
+    if snapshot_id.end_offset == state.start_offset:
+        return snapshot_id.epoch == state.start_epoch
+    return snapshot_id.epoch == epoch_before_end
+
+
+def recovered(
+    vote: VoteState,
+    state: LogState,
+    found: LogScan,
+    snapshots: tuple[SnapshotId, ...],
+    newest: tuple[SnapshotId, SnapshotHeader] | None,
+    bound_generation: int,
+) -> RecoveredLog:
+    """Return the report of a log that was scanned from its start on, and of the snapshots beside
+    it. ``bound_generation``: the directory's.
+    """
+    ends_with_snapshot = newest is not None and newest[0].end_offset >= found.end_offset
+    return RecoveredLog(
+        vote,
+        state.start_offset,
+        found.end_offset,
+        found.epochs,
+        (
+            newest[1].last_timestamp_ms
+            if newest is not None and ends_with_snapshot
+            else found.last_timestamp_ms
+        ),
+        state.start_epoch,
+        snapshots,
+        known_voters(newest, found.voters),
+        _known_generations(newest, found.generations),
+        bound_generation,
+    )
+
+
+def _known_generations(
+    newest: tuple[SnapshotId, SnapshotHeader] | None, in_log: tuple[GenerationAt, ...]
+) -> tuple[GenerationAt, ...]:
+    if newest is None:
+        return in_log
+    snapshot_id, header = newest
+    below = (GenerationAt(SNAPSHOT, generation) for generation in header.generations)
+    return (*below, *(one for one in in_log if one.offset >= snapshot_id.end_offset))
+
+
+def known_voters(
+    newest: tuple[SnapshotId, SnapshotHeader] | None, in_log: tuple[VotersAt, ...]
+) -> tuple[VotersAt, ...]:
+    """The voter set of the newest snapshot, also if it is empty, and those of the log behind it."""
+    if newest is None:
+        return in_log
+    end, voters = newest[0].end_offset, newest[1].voters
+    return (VotersAt(end, voters), *(one for one in in_log if one.offset >= end))
+
+
+class PartitionEnds:
+    """The end offsets (exclusive) of partition replicas, and the start offsets of those that do not
+    begin at 0.
+
+    One that ends at 0 is not in it: it is as good as new.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[PartitionKey, int] = {}
+        self._starts: dict[PartitionKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __contains__(self, key: PartitionKey) -> bool:
+        return key in self._ends
+
+    def recovered(self, found: Iterable[RecoveredPartition]) -> None:
+        """Begin with the replicas that the store has found."""
+        for one in found:
+            self.reset(one.key, one.start_offset)
+            self._ends[one.key] = one.end_offset
+
+    def records(self) -> int:
+        """Return the number of records in all replicas."""
+        return sum(self._ends.values()) - sum(self._starts.values())
+
+    def start(self, key: PartitionKey) -> int:
+        """Return the first offset of a replica."""
+        return self._starts.get(key, 0)
+
+    def appended(self, key: PartitionKey, end_offset: int) -> None:
+        """The replica ends here now."""
+        self._ends[key] = end_offset
+
+    def truncated(self, key: PartitionKey, end_offset: int) -> None:
+        """The replica ends here now; at 0 it is gone."""
+        if end_offset:
+            self._ends[key] = end_offset
+        else:
+            self.reset(key, 0)
+
+    def advanced(self, key: PartitionKey, start_offset: int) -> None:
+        """The replica begins here now."""
+        self._starts[key] = start_offset
+
+    def reset(self, key: PartitionKey, start_offset: int) -> None:
+        """The replica is empty and begins here; at 0 it is gone."""
+        if start_offset:
+            self._starts[key] = self._ends[key] = start_offset
+        else:
+            self._starts.pop(key, None)
+            self._ends.pop(key, None)
+
+    def check_append(self, key: PartitionKey, base_offset: int, end_offset: int) -> None:
+        """Raises ValueError if [base_offset, end_offset) is not what comes next."""
+        end = self._ends.get(key, 0)
+        if base_offset != end or end_offset <= base_offset:
+            raise ValueError(
+                f"append of [{base_offset}, {end_offset}) to {named(key)}, which ends at {end}"
+            )
+
+    def check_truncate(self, key: PartitionKey, end_offset: int) -> bool:
+        """Whether there is anything to drop.
+
+        Raises ValueError if the replica does not reach that far.
+        """
+        start, end = self.start(key), self._ends.get(key, 0)
+        if not start <= end_offset <= end:
+            raise ValueError(f"truncate to {end_offset}: {named(key)} is [{start}, {end})")
+        return end_offset < end
+
+    def check_advance(self, key: PartitionKey, start_offset: int) -> bool:
+        """Whether there is anything to drop. Raises ValueError unless the replica goes on there."""
+        start, end = self.start(key), self._ends.get(key, 0)
+        if not start <= start_offset < end:
+            raise ValueError(f"begin at {start_offset}: {named(key)} is [{start}, {end})")
+        return start_offset > start
+
+    def check_read(self, key: PartitionKey, offset: int, until: int) -> bool:
+        """Whether there is anything to read. Raises ValueError if the replica does not hold it."""
+        start, end = self.start(key), self._ends.get(key, 0)
+        if not start <= offset <= until <= end:
+            raise ValueError(f"read of [{offset}, {until}): {named(key)} is [{start}, {end})")
+        return offset < until
+
+
+def named(key: PartitionKey) -> str:
+    """The replica in a message."""
+    return f"partition {key[1]} of topic {key[0].hex()}"
+
+
+def damage_in(key: PartitionKey, error: CorruptLogError) -> CorruptLogError:
+    """The error with the replica's name."""
+    return CorruptLogError(f"{named(key)}: {error}", offset=error.offset)
+
+
+def scan_partition(
+    key: PartitionKey, chunks: Iterable[tuple[int, bytes]], start_offset: int = 0
+) -> RecoveredPartition:
+    """Check a whole replica.
+
+    Raises CorruptLogError naming it and the first bad offset.
+    """
+    runs = LogRuns()
+    try:
+        found = scan_log(chunks, start_offset, seen=runs.append)
+    except CorruptLogError as error:
+        raise damage_in(key, error) from error
+    return RecoveredPartition(key, start_offset, found.end_offset, found.epochs, runs)

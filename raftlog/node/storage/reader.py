@@ -1,0 +1,232 @@
+"""Reading the log of a stopped or copied data directory, changing nothing in it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+
+from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.node.storage.api import NodeIdentity, SnapshotId, VoteState
+from raftlog.node.storage.chunks import epoch_at, walk
+from raftlog.node.storage.directory import (
+    LOG_DIRECTORY,
+    LOG_STATE_FILE,
+    DirectoryLock,
+    LogState,
+    read_identity,
+    read_log_state,
+)
+from raftlog.node.storage.files import read_vote_file
+from raftlog.node.storage.log_bounds import is_part, require_snapshot
+from raftlog.node.storage.log_store import read_between, require_end
+from raftlog.node.storage.opening import PROBE_TIMEOUT_S, check_openable, open_rocks
+from raftlog.node.storage.rocks_adapter import RocksLog
+from raftlog.node.storage.snapshot_files import SnapshotFiles
+from raftlog.node.storage.wal_repair import find_torn_tails
+
+
+def open_read_only(directory: Path, *, probe_timeout_s: float = PROBE_TIMEOUT_S) -> LogReader:
+    """Open for reading; a node can't start on ``directory`` meanwhile.
+
+    Raises ConfigError (not formatted, in use), CorruptLogError, StorageError.
+    """
+    identity = read_identity(directory)
+    lock = DirectoryLock.shared(directory)
+    mirror: tempfile.TemporaryDirectory[str] | None = None
+    try:
+        state = read_log_state(directory)
+        mirror = _mirror(directory / LOG_DIRECTORY)
+        if not state.clean:
+            _leave_torn_tails_out(Path(mirror.name))
+        torn = check_openable(Path(mirror.name), probe_timeout_s, clean=state.clean)
+        rocks = open_rocks(Path(mirror.name), read_only=True)
+        reader = LogReader(directory, identity, state, rocks, lock, mirror)
+        reader.torn = tuple(
+            one.replace(mirror.name, str(directory / LOG_DIRECTORY)) for one in torn
+        )
+    except FatalError as error:
+        _give_back(lock, mirror)
+        raise _of_the_original(error, mirror, directory) from error
+    except BaseException:
+        _give_back(lock, mirror)
+        raise
+    return reader
+
+
+class LogReader:
+    """A log that nobody writes.
+
+    What is committed it can't know: ``end_offset`` is where the log ends. A context manager.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: NodeIdentity,
+        state: LogState,
+        rocks: RocksLog,
+        lock: DirectoryLock | None,
+        mirror: tempfile.TemporaryDirectory[str],
+    ) -> None:
+        self.identity = identity
+        self.start_offset = self.end_offset = state.start_offset
+        self._directory = directory
+        self._rocks = rocks
+        self._lock = lock
+        self._mirror = mirror
+        self._snapshots = SnapshotFiles(directory)
+        self.torn: tuple[str, ...] = ()
+        """The files that end within a record, which is not read."""
+        try:
+            if (last := rocks.last()) is not None:
+                for _, end_offset, _, _, _ in walk(last[1], last[0]):
+                    self.end_offset = max(self.end_offset, end_offset)
+            require_end(self.end_offset, state)
+            # Before the log is compared with its snapshots: one that has lost its beginning must
+            # not pass for one that a snapshot replaced.
+            self._require_start()
+            self._snapshots.find(clean=False)
+            newest = self._snapshots.newest_sound()
+            require_snapshot(directory, state, newest)
+            self.was_replaced = newest is not None and not is_part(
+                newest[0], state, self._epoch_before(newest[0].end_offset)
+            )
+            """The log is not the one of its newest snapshot, whose installation was cut short:
+            nothing of it counts.
+            """
+            if newest is not None and self.was_replaced:
+                self.start_offset = self.end_offset = newest[0].end_offset
+        except BaseException:
+            self._rocks.close()
+            raise
+
+    def _require_start(self) -> None:
+        """An older log-state.json in place of the right one names a start below which the records
+        are long gone.
+        """
+        with closing(self._rocks.scan(self.start_offset)) as chunks:
+            first_offset = next((base_offset for base_offset, _ in chunks), self.start_offset)
+        if first_offset > self.start_offset:
+            raise CorruptLogError(
+                f"{self._directory / LOG_STATE_FILE} says that the log begins at offset"
+                f" {self.start_offset}, its first record is at {first_offset}: the file is an older"
+                " one, or records are missing",
+                offset=self.start_offset,
+            )
+
+    def _epoch_before(self, offset: int) -> int | None:
+        with closing(self._rocks.scan(offset - 1)) as chunks:
+            return epoch_at(chunks, offset - 1)
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """The complete and valid snapshots, ascending."""
+        return self._snapshots.complete
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Descriptions of damaged snapshots and torn ends, which no answer includes."""
+        return (*self.torn, *map(str, self._snapshots.unsound))
+
+    def read_snapshot(self, snapshot_id: SnapshotId, position: int, max_bytes: int) -> bytes:
+        """Return bytes of a snapshot from ``position`` on; empty at its end.
+
+        Raises LookupError, ValueError, StorageError.
+        """
+        return self._snapshots.read(snapshot_id, position, max_bytes)
+
+    @property
+    def vote(self) -> VoteState:
+        """The vote.
+
+        Raises CorruptLogError if it is missing or corrupt; the log can be read all the same.
+        """
+        return read_vote_file(self._directory)
+
+    def read(self, offset: int, until: int, max_bytes: int) -> bytes:
+        """Return whole verified batches from ``offset`` up to ``until`` (exclusive): at least one,
+        then as many as fit ``max_bytes``.
+
+        Raises CorruptLogError naming the offset, StorageError, ValueError if an offset is no batch
+        boundary of the log.
+        """
+        return read_between(
+            self._rocks,
+            offset,
+            until=until,
+            max_bytes=max_bytes,
+            start=self.start_offset,
+            end=self.end_offset,
+        )
+
+    def close(self) -> None:
+        """Release the directory."""
+        try:
+            self._snapshots.close()
+            self._rocks.close()
+        finally:
+            _give_back(self._lock, self._mirror)
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _mirror(rocks: Path) -> tempfile.TemporaryDirectory[str]:
+    """A directory of links to RocksDB's files: rocksdict writes its configuration file even when it
+    opens read-only.
+    """
+    mirror = tempfile.TemporaryDirectory(prefix="raftlog-read-")
+    try:
+        for name in sorted(os.listdir(rocks)):
+            if name != "rocksdict-config.json":
+                (Path(mirror.name) / name).symlink_to(rocks.resolve() / name)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        mirror.cleanup()
+        raise CorruptLogError(f"{rocks} is missing from a formatted directory") from error
+    except OSError as error:
+        mirror.cleanup()
+        raise StorageError(f"can't read {rocks}: {error}") from error
+    return mirror
+
+
+def _of_the_original(
+    error: FatalError, mirror: tempfile.TemporaryDirectory[str] | None, directory: Path
+) -> FatalError:
+    """The error as one of the directory itself: nobody finds the mirror any more."""
+    if mirror is None or mirror.name not in str(error):
+        return error
+    text = str(error).replace(mirror.name, str(directory / LOG_DIRECTORY))
+    return (
+        CorruptLogError(text, offset=error.offset)
+        if isinstance(error, CorruptLogError)
+        else StorageError(text)
+    )
+
+
+def _leave_torn_tails_out(mirror: Path) -> None:
+    """Replace the links to files that power loss tore by copies without their torn tails."""
+    for tail in find_torn_tails(mirror):
+        try:
+            content = tail.path.read_bytes()[: tail.cut_at]
+            tail.path.unlink()
+            tail.path.write_bytes(content)
+        except OSError as error:
+            raise StorageError(f"can't copy {tail.path.name}: {error}") from error
+
+
+def _give_back(lock: DirectoryLock | None, mirror: tempfile.TemporaryDirectory[str] | None) -> None:
+    if mirror is not None:
+        mirror.cleanup()
+    if lock is not None:
+        lock.release()

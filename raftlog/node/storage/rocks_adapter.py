@@ -1,0 +1,326 @@
+"""The one file that touches rocksdict, and that knows its traps.
+
+A sorted map from log offset to chunk, for one log or for many. Keys are big-endian, so that
+RocksDB's order is the log's. The traps:
+
+* ``set_iterate_lower_bound`` sets the *upper* bound, and the upper bound keeps a raw pointer to a
+  key that Python may have collected: no bounds are used here, only seek.
+* ``items()``, ``keys()`` and ``values()`` stop silently at a corrupt block: only ``iter()`` with
+  ``status()`` at the end.
+* The default WAL recovery (point_in_time) drops everything behind a corrupt record:
+  tolerate_corrupted_tail_records refuses instead. It still takes a record whose length overruns the
+  file for a torn one: see wal.py.
+* Opening can spin for ever on a damaged tail, holding the GIL: see open_probe.py.
+* ``close()`` leaves RocksDB open, and its LOCK held, while an iterator lives: no iterator leaves
+  this file.
+* ``put`` and ``write`` hold the GIL, ``flush_wal`` does not: write on the loop, sync in a thread.
+* A read-only open rewrites ``rocksdict-config.json``: see reader.py.
+
+Two things of our own are in the WAL of a log: zeros ahead of it (wal.py), and in each write
+a *mark*: up to which of RocksDB's sequence numbers everything had been synced before. The mark
+tells what was never synced from damage to what was (wal_repair.py).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBatch,
+)
+
+from raftlog.bounds import ROCKSDB_BLOCK_CACHE_BYTES, ROCKSDB_WRITE_BUFFER_BYTES
+from raftlog.errors import CorruptLogError, FatalError, StorageError
+from raftlog.node.storage.wal import WalAhead
+
+_KEY = struct.Struct(">Q")
+_BEHIND_ALL = b"\xff" * 9
+START = -1
+"""In place of a base offset: what follows says where the log begins."""
+MARK_KEY = b"\0"
+"""Where the mark is kept: before all offsets, which no scan looks at, of an older build neither."""
+_DAMAGED = ("Corruption", "No such file or directory", "does not exist", "Is a directory")
+"""A file that RocksDB knows of and that is not there, or is none, is damage: the disk does what it
+is asked.
+"""
+
+
+def _options(*, create: bool) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(create)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_write_buffer_size(ROCKSDB_WRITE_BUFFER_BYTES)
+    # What is read is mostly read from the replica's memory, and what is written is synced at once:
+    # to compress it costs time where it counts.
+    options.set_compression_type(DBCompressionType.none())
+    blocks = BlockBasedOptions()
+    blocks.set_block_size(32 << 10)
+    blocks.set_block_cache(Cache(ROCKSDB_BLOCK_CACHE_BYTES))
+    options.set_block_based_table_factory(blocks)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(4)
+    options.set_max_log_file_size(4 << 20)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+class _RocksMap:
+    """A map of one RocksDB.
+
+    All methods raise StorageError, or CorruptLogError where RocksDB finds damage.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
+        access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        self._path = path
+        try:
+            self._db = Rdict(str(path), _options(create=create), None, access)
+        except Exception as error:
+            raise _translated(f"can't open {path}", error, path) from error
+
+    def sync(self) -> None:
+        """Make everything written before durable.
+
+        Releases the GIL; may run in a thread beside writes.
+        """
+        try:
+            self._db.flush_wal(True)
+        except Exception as error:
+            raise _translated("sync of the log failed", error, self._path) from error
+
+    def size_bytes(self) -> int:
+        """Return the size of the files on disk, in bytes."""
+        try:
+            return sum(entry.stat().st_size for entry in os.scandir(self._path) if entry.is_file())
+        except OSError as error:
+            raise StorageError(f"can't look at {self._path}: {error}") from error
+
+    def close(self) -> None:
+        """Close the files. RocksDB first writes what it holds in memory to disk, durably."""
+        try:
+            self._db.close()
+        except Exception as error:
+            raise _translated("close failed", error, self._path) from error
+
+    def _cut(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
+        tail = (name + _KEY.pack(last[0]), last[1]) if last is not None else None
+        self._drop(name + _KEY.pack(end_offset), name + _BEHIND_ALL, tail, "truncate")
+
+    def _drop(self, begin: bytes, end: bytes, last: tuple[bytes, bytes] | None, what: str) -> None:
+        """Drop the keys of [begin, end) and put ``last`` in, in one atomic write; not durable."""
+        batch = self._batch()
+        batch.delete_range(begin, end)
+        if last is not None:
+            batch.put(last[0], last[1])
+        self._write(batch, what)
+
+    def _batch(self) -> WriteBatch:
+        return WriteBatch(raw_mode=True)
+
+    def _write(self, batch: WriteBatch, what: str) -> None:
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise _translated(f"{what} failed", error, self._path) from error
+
+    def _compact(self, begin: bytes, end: bytes) -> None:
+        try:
+            self._db.flush()
+            self._db.compact_range(begin, end)
+        except Exception as error:
+            raise _translated("compaction failed", error, self._path) from error
+
+    def _entries(self, key: bytes, first: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        """Yield keys and values in order, from the last key at or before ``key``; from ``first`` on
+        if that one lies before ``first``.
+        """
+        iterator = self._db.iter()
+        try:
+            iterator.seek_for_prev(key)
+            if not iterator.valid() or iterator.key() < first:
+                iterator.status()
+                iterator.seek(first)
+            while iterator.valid():
+                yield iterator.key(), iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as error:
+            raise _translated("read failed", error, self._path) from error
+        finally:
+            del iterator  # An error's traceback would keep it, and with it RocksDB, alive.
+
+
+class RocksLog(_RocksMap):
+    """The chunks of one log by base offset."""
+
+    def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
+        super().__init__(path, create=create, read_only=read_only)
+        self._ahead = WalAhead(path)
+        self._synced_sequence = 0
+        """Everything up to this one of RocksDB's sequence numbers is durable."""
+        if not read_only:
+            # The WAL begins with a mark that is durable: whatever is lost of it has a number.
+            self._write(self._batch(), "write")
+            self.sync()
+
+    def sync(self) -> None:
+        """See ``_RocksMap``."""
+        sequence: int = self._db.latest_sequence_number()
+        super().sync()
+        self._synced_sequence = sequence
+
+    def put(self, base_offset: int, chunk: bytes) -> None:
+        """Write one chunk: readable at once, not durable."""
+        batch = self._batch()
+        batch.put(_KEY.pack(base_offset), chunk)
+        self._write(batch, "append")
+
+    def replace_tail(self, end_offset: int, last: tuple[int, bytes] | None) -> None:
+        """Drop all chunks that begin at or above ``end_offset`` and put ``last`` in, in one atomic
+        write; not durable.
+        """
+        self._cut(b"", end_offset, last)
+
+    def delete_below(self, base_offset: int) -> None:
+        """Drop all chunks that begin below ``base_offset``; not durable, and the space comes back
+        by ``compact_below`` only.
+        """
+        self._drop(_KEY.pack(0), _KEY.pack(base_offset), None, "advance of the log start")
+
+    def compact_below(self, base_offset: int) -> None:
+        """Free the space of the chunks that were deleted below ``base_offset``.
+
+        Takes its time; for a thread.
+        """
+        self._compact(_KEY.pack(0), _KEY.pack(base_offset))
+
+    def scan(self, offset: int) -> Generator[tuple[int, bytes], None, None]:
+        """Yield chunks in order, from the one that contains ``offset`` (the first of all if none
+        does).
+
+        Close it or drop it before ``close``.
+        """
+        unpack = _KEY.unpack
+        with closing(self._entries(_KEY.pack(offset), _KEY.pack(0))) as entries:
+            for key, chunk in entries:
+                yield unpack(key)[0], chunk
+
+    def first_offset(self) -> int:
+        """The lowest base offset; 2**64 if there is no chunk."""
+        return next(self.scan(0), (2**64, b""))[0]
+
+    def last(self) -> tuple[int, bytes] | None:
+        """The chunk with the highest base offset."""
+        return next(self.scan(2**64 - 1), None)
+
+    def _batch(self) -> WriteBatch:
+        batch = super()._batch()
+        # Before all else in it: where a mark is looked for.
+        batch.put(MARK_KEY, _KEY.pack(self._synced_sequence))
+        return batch
+
+    def _write(self, batch: WriteBatch, what: str) -> None:
+        self._ahead.before(batch.size_in_bytes())
+        super()._write(batch, what)
+
+
+class RocksPartitions(_RocksMap):
+    """The chunks of many logs, by the log's name of ``NAME_BYTES`` and the base offset.
+
+    A log that does not begin at 0 has its start offset under its name alone, before its chunks.
+    """
+
+    NAME_BYTES = 20
+
+    def put(self, name: bytes, base_offset: int, chunk: bytes) -> None:
+        """Write one chunk: readable at once, not durable."""
+        try:
+            self._db.put(name + _KEY.pack(base_offset), chunk)
+        except Exception as error:
+            raise _translated("append failed", error, self._path) from error
+
+    def replace_tail(self, name: bytes, end_offset: int, last: tuple[int, bytes] | None) -> None:
+        """Drop all chunks of one log that begin at or above ``end_offset`` and put ``last`` in, in
+        one atomic write; not durable.
+        """
+        self._cut(name, end_offset, last)
+
+    def advance_start(self, name: bytes, base_offset: int, start_offset: int) -> None:
+        """Drop all chunks of one log that begin below ``base_offset``, and say where it begins now,
+        in one atomic write; not durable.
+        """
+        first = name + _KEY.pack(0)
+        start = name, _KEY.pack(start_offset)
+        self._drop(first, name + _KEY.pack(base_offset), start, "advance of the log start")
+
+    def reset(self, name: bytes, start_offset: int) -> None:
+        """Drop one log whole; it begins at ``start_offset``. Atomic; not durable."""
+        start = (name, _KEY.pack(start_offset)) if start_offset else None
+        self._drop(name, name + _BEHIND_ALL, start, "reset of the log")
+
+    def scan(self, name: bytes, offset: int) -> Generator[tuple[int, bytes], None, None]:
+        """Yield the chunks of one log in order, from the one that contains ``offset``.
+
+        Close it or drop it before ``close``.
+        """
+        unpack, size = _KEY.unpack_from, self.NAME_BYTES
+        first = name + _KEY.pack(0)
+        with closing(self._entries(name + _KEY.pack(offset), first)) as entries:
+            for key, chunk in entries:
+                if not key.startswith(name):
+                    return
+                yield unpack(key, size)[0], chunk
+
+    def scan_all(self) -> Generator[tuple[bytes, int, bytes], None, None]:
+        """Yield (name, base offset, chunk) of everything, ordered by name and offset. A log that
+        does not begin at 0 comes with START first, and its start offset in place of a chunk.
+
+        Close it or drop it before ``close``.
+        """
+        unpack, size = _KEY.unpack_from, self.NAME_BYTES
+        with closing(self._entries(b"", b"")) as entries:
+            for key, chunk in entries:
+                if len(key) == size and len(chunk) == _KEY.size:
+                    yield key, START, chunk
+                    continue
+                if len(key) != size + _KEY.size:
+                    raise CorruptLogError(f"{self._path} holds a key of {len(key)} bytes")
+                yield key[:size], unpack(key, size)[0], chunk
+
+    def compact_below(self, name: bytes, offset: int) -> None:
+        """Free the space of the chunks of one log that were deleted below ``offset``.
+
+        Takes its time; for a thread.
+        """
+        self._compact(name + _KEY.pack(0), name + _KEY.pack(offset))
+
+    def compact(self, first: bytes, last: bytes) -> None:
+        """Free the space of deleted chunks in the logs from ``first`` to ``last``.
+
+        Takes its time; for a thread.
+        """
+        self._compact(first, last + _BEHIND_ALL)
+
+
+def _translated(what: str, error: Exception, path: Path) -> FatalError:
+    """Translate: rocksdict raises bare Exceptions that carry RocksDB's status as text: of several
+    lines, with a file or without.
+    """
+    status = " ".join(str(error).split())
+    where = "" if str(path) in status or str(path) in what else f" in {path}"
+    text = f"{what}{where}: {status}"
+    damaged = any(words in status for words in _DAMAGED)
+    return CorruptLogError(text) if damaged else StorageError(text)

@@ -1,0 +1,294 @@
+"""What both stores on RocksDB share: where blocking disk calls run, one sync for all waiting
+appends, and how a store breaks and closes.
+
+Why: docs/decisions/006-vote-outside-the-log.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from raftlog.errors import FatalError, StorageError
+from raftlog.files import BackgroundLook
+
+if TYPE_CHECKING:
+    from raftlog.node.storage.rocks_adapter import RocksLog, RocksPartitions
+
+Job = Callable[[], None]
+JobDone = Callable[[FatalError | None], None]
+
+SLOW_CALL_S = 0.020
+"""A call on the loop that took longer must not be repeated there: heartbeats and elections would
+wait for the disk.
+"""
+SLOW_PENALTY_S, SLOW_PENALTY_MAX_S = 0.5, 10.0
+"""So long after a slow call, wherever it ran, nothing runs on the loop; twice as long after each
+further one that comes within twice that time. [A busy machine takes the CPU away from one call in a
+thousand: in the thread each of the others would cost two more wake-ups.]
+"""
+
+
+class DiskThread:
+    """A thread for blocking disk calls, which run on the event loop while they are fast and few.
+
+    Jobs run one after the other, in order, and each is reported exactly once, in order, on the
+    loop; nothing is reported after ``close``. A job may raise FatalError, and nothing else.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._queue: SimpleQueue[tuple[Job, JobDone] | None] = SimpleQueue()
+        self._pending = 0
+        # Written by the one who is at the disk: this thread or the other, never both.
+        self._began_s: float | None = None
+        self.last_s = 0.0
+        """What the job took of which ``done`` is told."""
+        self._inline_from_s = float("-inf")
+        self._penalty_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def run(self, job: Job, done: JobDone, *, inline: bool) -> None:
+        """Run ``job`` and then ``done`` with its error: right here if ``inline`` is asked for,
+        nothing waits and the disk was fast.
+        """
+        if inline and not self._pending and self._clock() >= self._inline_from_s:
+            error, elapsed_s = self._timed(job)
+            self._note(elapsed_s)
+            done(error)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="raftlog-disk", daemon=True)
+            self._thread.start()
+        self._pending += 1
+        self._queue.put((job, done))
+
+    @property
+    def busy_s(self) -> float:
+        """Duration of the job under way; 0: none is.
+
+        What waits, for the thread or for the loop, is no time of the disk.
+        """
+        began_s = self._began_s
+        return 0.0 if began_s is None else self._clock() - began_s
+
+    def close(self) -> None:
+        """Wait for the queued jobs; report nothing more."""
+        self._closed = True
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+
+    def _timed(self, job: Job) -> tuple[FatalError | None, float]:
+        began_s = self._began_s = self._clock()
+        failure: FatalError | None = None
+        try:
+            job()
+        except FatalError as error:
+            failure = error
+        self._began_s = None
+        return failure, self._clock() - began_s
+
+    def _note(self, elapsed_s: float) -> None:
+        self.last_s = elapsed_s
+        if elapsed_s > SLOW_CALL_S:
+            now_s, penalty_s = self._clock(), SLOW_PENALTY_S
+            if now_s < self._inline_from_s + self._penalty_s:
+                penalty_s = min(2 * self._penalty_s, SLOW_PENALTY_MAX_S)
+            self._penalty_s, self._inline_from_s = penalty_s, now_s + penalty_s
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            job, done = item
+            error, elapsed_s = self._timed(job)
+            try:
+                self._loop.call_soon_threadsafe(self._report, done, error, elapsed_s)
+            except RuntimeError:
+                return  # The loop is closed: there is nobody to tell.
+
+    def _report(self, done: JobDone, error: FatalError | None, elapsed_s: float) -> None:
+        self._pending -= 1
+        self._note(elapsed_s)
+        if not self._closed:
+            done(error)
+
+
+FlushDone = Callable[[int | StorageError], None]
+
+
+class GroupCommit:
+    """The flushes that wait, the durable end of the log, and the failure of a broken store. No I/O.
+
+    One sync runs at a time. It covers the log end as it was when it began, lowered by every
+    truncation since: what was appended behind a truncation is not covered, although its offsets may
+    be. Flushes requested meanwhile share the next sync. ``start_sync(inline)`` begins a sync, whose
+    end, now or later, is ``sync_finished``.
+    """
+
+    def __init__(self, start_sync: Callable[[bool], None]) -> None:
+        self._start_sync = start_sync
+        self.end_offset = 0
+        self.durable_end_offset = 0
+        self.failure: FatalError | None = None
+        self._covered_end_offset = 0
+        self._syncing: list[FlushDone] = []
+        self._waiting: list[FlushDone] = []
+        self._reporting = False
+
+    def recovered(self, end_offset: int) -> None:
+        """The log ends here, all of it durable."""
+        self.end_offset = self.durable_end_offset = end_offset
+
+    def truncated(self, end_offset: int) -> None:
+        """The log ends here now, and so does everything known or about to be known as durable."""
+        self.end_offset = end_offset
+        self.durable_end_offset = min(self.durable_end_offset, end_offset)
+        self._covered_end_offset = min(self._covered_end_offset, end_offset)
+
+    def flush(self, done: FlushDone, *, inline: bool) -> None:
+        """Call ``done`` once, after all asked for before it, when what is in the log now is
+        durable, or the store broken.
+        """
+        self._waiting.append(done)
+        if not self._syncing:
+            # Never inline from within a report: this done would overtake those not yet called.
+            self._sync(inline=inline and not self._reporting)
+
+    def fail(self, error: FatalError) -> FatalError:
+        """Break the store. Returns the first error: it is what every later call raises."""
+        if self.failure is None:
+            self.failure = error
+        return self.failure
+
+    def outcome(self) -> StorageError | None:
+        """Return the failure as the StorageError for a callback; None: the store works."""
+        if self.failure is None or isinstance(self.failure, StorageError):
+            return self.failure
+        return StorageError(str(self.failure))
+
+    def sync_finished(self, error: FatalError | None) -> None:
+        """The sync that was started has ended."""
+        if error is not None:
+            self.fail(error)
+        dones, self._syncing = self._syncing, []
+        if self.failure is not None:
+            dones, self._waiting = dones + self._waiting, []
+        else:
+            self.durable_end_offset = self._covered_end_offset
+            if self._waiting:
+                self._sync(inline=False)
+        self._reporting = True
+        try:
+            for done in dones:
+                # Looked at anew each time: the one before may have truncated, or met an error.
+                done(self.outcome() or self.durable_end_offset)
+        finally:
+            self._reporting = False
+
+    def _sync(self, *, inline: bool) -> None:
+        self._syncing, self._waiting = self._waiting, []
+        self._covered_end_offset = self.end_offset
+        self._start_sync(inline)
+
+
+class RocksStore(ABC):
+    """A store on one RocksDB, which it owns: its disk threads, its group commit, its end.
+
+    After the first error each later call raises that error.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        rocks: RocksLog | RocksPartitions,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        self._database = rocks
+        self._space = BackgroundLook(lambda: os.statvfs(directory))
+        self._disk = DiskThread(loop, clock)
+        # A thread of its own: a compaction must not delay a sync.
+        self._compaction = DiskThread(loop, clock)
+        self._commit = GroupCommit(self._start_sync)
+        self._recovered = False
+        self._closed = False
+
+    @property
+    def busy_s(self) -> float:
+        """Duration of the sync or the vote under way; 0: none is."""
+        return self._disk.busy_s
+
+    def _start_sync(self, inline: bool) -> None:
+        self._disk.run(self._database.sync, self._synced, inline=inline)
+
+    def _synced(self, error: FatalError | None) -> None:
+        self._commit.sync_finished(error)
+
+    def free_bytes(self) -> int:
+        """Return the space that an unprivileged process can still use, as of the last call.
+
+        Raises StorageError. Does not wait for a file system that hangs.
+        """
+        try:
+            found = self._space.poll()
+        except OSError as error:
+            raise self._commit.fail(
+                StorageError(f"can't look at {self._directory}: {error}")
+            ) from error
+        return found.f_bavail * found.f_frsize
+
+    def close(self) -> None:
+        """Close the files, marked clean if nothing failed.
+
+        Idempotent. Raises StorageError if that goes wrong.
+
+        RocksDB makes what was written durable on its way out; that is not reported, and callbacks
+        that wait are dropped.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._disk.close()
+            self._compaction.close()
+            self._close_database()
+            self._mark_closed(in_order=self._recovered and self._commit.failure is None)
+        finally:
+            self._release()
+
+    def _close_database(self) -> None:
+        try:
+            self._database.close()
+        except FatalError:
+            # The error that broke the store, and was reported, also keeps RocksDB from closing.
+            if self._commit.failure is None:
+                raise
+
+    @abstractmethod
+    def _mark_closed(self, *, in_order: bool) -> None:
+        """Note durably how the store was left."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Release what ends with the store, whatever happened."""
+
+    def _check(self, *, recovered: bool = True) -> None:
+        if self._commit.failure is not None:
+            raise self._commit.failure
+        if self._closed:
+            raise StorageError("the store is closed")
+        if self._recovered is not recovered:
+            raise ValueError("recover() comes first, and once")

@@ -1,0 +1,306 @@
+"""Damage at the end of RocksDB's WAL and MANIFEST that RocksDB itself takes for a crash, or spins
+on.
+
+A record whose length runs past the end of the file looks torn, and recovery drops it. One flipped
+bit in a length makes it so for *every* record of the last block, up to 32 KB of them, synced or
+not. But a torn write has nothing behind it: if a whole record with a right checksum lies behind the
+place where recovery would stop, or the last record's checksum is right once its length is ignored,
+then bytes have changed. Record types that our options never write make RocksDB spin or skip
+(facebook/rocksdb#13333), and are refused here by name.
+
+The format: blocks of 32 KB; records of u32 masked CRC32C (of type and payload), u16 length
+(little-endian), u8 type, payload; a block's last bytes are zero if a header does not fit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import google_crc32c
+
+from raftlog.errors import CorruptLogError, StorageError
+from raftlog.node.storage.chunks import walk
+
+BLOCK = 32 << 10
+HEADER = struct.Struct("<IHB")
+FULL, FIRST, MIDDLE, LAST = range(1, 5)
+"""Types of physical records: a whole write, and the pieces of one that lies in several."""
+_PLAIN_TYPES = range(1, 5)
+_KNOWN_TYPES = frozenset({0, 1, 2, 3, 4, 9, 10})
+_IGNORABLE = 0x80
+
+
+def check_tails(rocks: Path) -> tuple[str, ...]:
+    """Check every WAL and MANIFEST of a closed RocksDB.
+
+    Raises CorruptLogError naming the file, StorageError.
+
+    Returns, for people, which of them end within a record: RocksDB drops that one in silence.
+    """
+    torn: list[str] = []
+    try:
+        for path in sorted((*rocks.glob("*.log"), *rocks.glob("MANIFEST-*"))):
+            torn += _check(path, path.read_bytes())
+        return tuple(torn)
+    except IsADirectoryError as error:
+        raise CorruptLogError(f"{error.filename} is corrupt: it is a directory") from error
+    except OSError as error:
+        raise StorageError(f"can't read {rocks}: {error}") from error
+
+
+def _check(path: Path, data: bytes) -> Iterator[str]:
+    for start in range(0, len(data), BLOCK):
+        block = data[start : start + BLOCK]
+        position = _walk(path, block, start)
+        left = len(block) - position
+        if not block[position:].strip(b"\0"):
+            continue
+        # A record whose own length is wrong may reach into the zeros ahead.
+        ends = {len(block), max(position + HEADER.size, len(block.rstrip(b"\0")))}
+        if left >= HEADER.size and any(records_behind(block[:end], position) for end in ends):
+            raise CorruptLogError(
+                f"{path} is corrupt: whole records lie behind a broken one at byte"
+                f" {start + position}"
+            )
+        # What is left of a full block, and too short for a header, is padding.
+        if left >= HEADER.size or len(block) < BLOCK:
+            yield f"{path}: the record at byte {start + position} of {len(data)} is cut short"
+
+
+def _walk(path: Path, block: bytes, start: int) -> int:
+    """Follow the lengths; return where they stop making sense, or the end."""
+    position, total = 0, len(block)
+    unpack = HEADER.unpack_from
+    while total - position >= HEADER.size:
+        _, length, type_ = unpack(block, position)
+        if type_ not in _KNOWN_TYPES and not type_ & _IGNORABLE:
+            raise CorruptLogError(
+                f"{path} is corrupt: unknown record type {type_} at byte {start + position}"
+            )
+        behind = position + HEADER.size + length
+        if behind > total or (type_ == 0 and length == 0):
+            return position
+        position = behind
+    return position
+
+
+def records_behind(block: bytes, position: int) -> bool:
+    """Whether a whole record begins behind ``position`` of a block, or at it if its length is
+    ignored.
+    """
+    total = len(block)
+    crc, _, type_ = HEADER.unpack_from(block, position)
+    if type_ in _PLAIN_TYPES and masked_crc(block[position + 6 :]) == crc:
+        return True
+    for at in range(position + 1, total - HEADER.size + 1):
+        if block[at + 6] not in _PLAIN_TYPES:
+            continue
+        crc, length, _ = HEADER.unpack_from(block, at)
+        end = at + HEADER.size + length
+        if end <= total and masked_crc(block[at + 6 : end]) == crc:
+            return True
+    return False
+
+
+def length_changed(data: bytes, position: int) -> bool:
+    """Whether one bit of the length makes the physical record at ``position`` of a file whole: one
+    that ends in zeros, with zeros behind it, does not show where it ends.
+    """
+    crc, length, _ = HEADER.unpack_from(data, position)
+    behind = position + HEADER.size
+    file_or_block_end = min(len(data), position // BLOCK * BLOCK + BLOCK)
+    ends = (behind + (length ^ (1 << bit)) for bit in range(16))
+    return any(
+        end <= file_or_block_end and masked_crc(data[behind - 1 : end]) == crc for end in ends
+    )
+
+
+def pieces(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (position, type, end) of each physical record of a file; the end of an invalid one is
+    -1, and nothing follows.
+    """
+    for start in range(0, len(data), BLOCK):
+        position, end = start, min(start + BLOCK, len(data))
+        while end - position >= HEADER.size:
+            behind = end_of_piece(data, position)
+            yield position, data[position + HEADER.size - 1], behind
+            if behind < 0:
+                return
+            position = behind
+
+
+def end_of_piece(data: bytes, position: int) -> int:
+    """Return the end of the physical record at ``position`` of a file; -1: its checksum is wrong,
+    or it overruns its block.
+    """
+    crc, length, _ = HEADER.unpack_from(data, position)
+    behind = position + HEADER.size + length
+    if behind > min(len(data), position // BLOCK * BLOCK + BLOCK):
+        return -1
+    return behind if masked_crc(data[position + HEADER.size - 1 : behind]) == crc else -1
+
+
+def masked_crc(data: bytes) -> int:
+    """The checksum of a record's type and payload, as RocksDB writes it."""
+    crc: int = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def unmasked(masked: int) -> int:
+    """The CRC32C that RocksDB wrote as this checksum."""
+    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
+
+
+STEP_MIN_BYTES, STEP_MAX_BYTES = 64 << 10, 256 << 10
+"""The first extension of a WAL, and the later ones: the log of a small cluster stays small."""
+LOW_BYTES = 16 << 10
+"""Room for what RocksDB adds to a write: headers of records, and the end of a block."""
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What keeps zeros from being written, but perhaps not the log: RocksDB asks the file system for
+blocks of its own beforehand.
+"""
+
+
+class WalAhead:
+    """The zeros ahead in the newest WAL of one RocksDB."""
+
+    def __init__(self, rocks: Path) -> None:
+        self._rocks = rocks
+        self._wal: Path | None = None
+        self._room_bytes = 0
+        """An estimate: RocksDB may have begun another WAL, which is longer by its records then."""
+
+    def before(self, size: int) -> None:
+        """Put zeros ahead of a write of this many bytes. Raises StorageError."""
+        self._room_bytes -= size
+        if self._room_bytes < LOW_BYTES:
+            self._extend(size)
+
+    def _extend(self, size: int) -> None:
+        wal = _newest(self._rocks)
+        step = size + (STEP_MAX_BYTES if wal == self._wal else STEP_MIN_BYTES)
+        self._wal = wal
+        self._room_bytes = max(0, self._room_bytes) + step
+        if wal is None:
+            return
+        try:
+            fd = os.open(wal, os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # RocksDB has no more use for it: the next one is found when this step is used up.
+            return
+        except OSError as error:
+            raise _failed(wal, error) from error
+        try:
+            os.pwrite(fd, bytes(step), os.fstat(fd).st_size)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise _failed(wal, error) from error
+        finally:
+            os.close(fd)
+
+
+def wals(rocks: Path) -> list[Path]:
+    """The WALs of a RocksDB in the order in which they were written. Raises OSError."""
+    found = (path for path in rocks.glob("*.log") if path.stem.isdigit())
+    return sorted(found, key=lambda path: int(path.stem))
+
+
+def _newest(rocks: Path) -> Path | None:
+    try:
+        return next(reversed(wals(rocks)), None)
+    except OSError as error:
+        raise _failed(rocks, error) from error
+
+
+def _failed(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"can't extend {path}: {error}")
+
+
+_BATCH_HEADER_BYTES = 12
+_PUT, _DELETE_RANGE = 1, 15
+
+
+def damaged_record(rocks: Path, error: CorruptLogError) -> CorruptLogError:
+    """The error with which RocksDB refused to open, with file and byte of the first damaged WAL
+    record if there is one.
+    """
+    for path in sorted(rocks.glob("*.log")):
+        for position, _, payload in _records(path.read_bytes()):
+            if payload is None:
+                return CorruptLogError(f"{error}: {_mismatch(position, path)}")
+    return error
+
+
+def locate_damage(rocks: Path, error: CorruptLogError) -> CorruptLogError:
+    """The error with which RocksDB refused to open, with the place of the first damaged WAL record
+    if there is one.
+    """
+    end = -1
+    for path in sorted(rocks.glob("*.log")):
+        parts = b""
+        for position, type_, payload in _records(path.read_bytes()):
+            if payload is None:
+                whole = f"; the log before it is whole up to offset {end}" if end >= 0 else ""
+                found = f"{error}: {_mismatch(position, path)}{whole}"
+                return CorruptLogError(found, offset=end)
+            parts = payload if type_ in {FULL, FIRST} else parts + payload
+            if type_ in {FULL, LAST}:
+                end = _end_of(parts, end)
+    return error
+
+
+def _mismatch(position: int, path: Path) -> str:
+    return f"the record at byte {position} of {path.name} does not match its checksum"
+
+
+def _records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield (position, type, payload, None if damaged) of each physical record, up to the first
+    damaged one.
+    """
+    for start in range(0, len(data), BLOCK):
+        position, end = start, min(start + BLOCK, len(data))
+        while end - position >= HEADER.size:
+            _, length, type_ = HEADER.unpack_from(data, position)
+            if type_ == 0 and length == 0:
+                break
+            behind = end_of_piece(data, position)
+            if behind < 0:
+                yield position, type_, None
+                return
+            if FULL <= type_ <= LAST:
+                yield position, type_, data[position + HEADER.size : behind]
+            position = behind
+
+
+def _end_of(batch: bytes, end: int) -> int:
+    """The log's end after a write batch: behind the last chunk that it puts, or where it drops all
+    that follows.
+    """
+    position = _BATCH_HEADER_BYTES
+    while position < len(batch) and batch[position] in {_PUT, _DELETE_RANGE}:
+        puts = batch[position] == _PUT
+        key, position = _prefixed(batch, position + 1)
+        value, position = _prefixed(batch, position)
+        if not any(key) and (not puts or len(key) == 1):
+            continue  # The log start has moved, or the mark: nothing about its end.
+        end = int.from_bytes(key, "big")
+        for _, behind, *_ in walk(value, end) if puts else ():
+            end = behind
+    return end
+
+
+def _prefixed(data: bytes, position: int) -> tuple[bytes, int]:
+    """Return the bytes behind their length, a varint, and where the next field begins."""
+    length = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return data[position : position + length], position + length

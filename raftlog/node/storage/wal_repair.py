@@ -1,0 +1,427 @@
+"""A WAL or MANIFEST that power loss left longer than its data: the file had grown, and blocks of it
+were never written.
+
+What was never written reads as zeros, from the boundary of a sector to the end of the file. RocksDB
+takes zeros for the end of the file where a record could begin, and refuses them in the midst of
+one. That record was never synced, so nothing of it was acknowledged, and it is cut off here. Only
+that: a record that ends before the zeros begin, one with no zeros behind it, and anything that
+something follows is damage, which RocksDB or wal.py refuses.
+
+A few zeros may be the last bytes of a synced record that is damaged elsewhere. Up to three of them
+are a tear if other bytes in their place would give the record its checksum. From four on such bytes
+always exist, and the count decides: in a WAL four to seven zeros are refused, as a record with an
+empty body ends in four; in a MANIFEST they are a tear, as none of its records ends so.
+
+RocksDB deletes a WAL only after the MANIFEST's record that makes it unnecessary is synced: what is
+cut off the MANIFEST is in a WAL still.
+
+A log's WAL has zeros ahead of it. What power loss does to it beside this:
+:mod:`raftlog.node.storage.wal_repair`.
+
+How far the log was durable at least (log-state.json) is checked later, by ``recover``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import google_crc32c
+
+from raftlog.errors import CorruptLogError, StorageError
+from raftlog.node.storage.wal import (
+    BLOCK,
+    FIRST,
+    FULL,
+    HEADER,
+    LAST,
+    end_of_piece,
+    length_changed,
+    masked_crc,
+    pieces,
+    records_behind,
+    unmasked,
+    wals,
+)
+
+CRC_BYTES = 4
+"""So many unknown bytes can give any checksum."""
+_MASK = 0xFFFFFFFF
+_POLYNOMIAL = 0x82F63B78
+"""Castagnoli's, reflected: the lowest bit is the highest power."""
+
+
+def _entry(state: int) -> int:
+    for _ in range(8):
+        state = (state >> 1) ^ (_POLYNOMIAL if state & 1 else 0)
+    return state
+
+
+_ENTRY_BY_TOP_BYTE = {entry >> 24: entry for entry in map(_entry, range(256))}
+
+
+def can_complete(crc: int, known: bytes, missing: int) -> bool:
+    """Whether there are ``missing`` bytes such that ``known`` and these have this checksum.
+
+    Where ``known`` has changed since, they exist by chance: with a probability of ``2 ** (8 *
+    missing - 32)``.
+    """
+    before: int = google_crc32c.value(known) ^ _MASK
+    wanted = crc ^ _MASK
+    for _ in range(missing):
+        wanted = ((wanted ^ _ENTRY_BY_TOP_BYTE[wanted >> 24]) << 8) & _MASK
+    return (wanted ^ before) >> (8 * missing) == 0
+
+
+def is_one_bit(crc: int, known: bytes, missing: int) -> bool:
+    """Whether ``known`` and ``missing`` bytes of a single one among zeros have this checksum."""
+    difference: int = google_crc32c.value(known + bytes(missing)) ^ crc
+    one = _POLYNOMIAL
+    for _ in range(8 * missing):
+        if one == difference:
+            return True
+        one = (one >> 1) ^ (_POLYNOMIAL if one & 1 else 0)
+    return False
+
+
+SECTOR_BYTES = 512
+"""The unit that a disk writes whole."""
+ZEROS_MIN_BYTES = 8
+"""Fewer zeros of a sector may be a record's own."""
+BUFFER_BYTES = 1 << 20
+"""What RocksDB hands to the file system at a time (``writable_file_max_buffer_size``)."""
+_WRITE = struct.Struct("<QI")
+"""What a write begins with: its first sequence number, and how many it takes."""
+_MARK = b"\x01\x01\x00\x08"
+"""How the mark begins, the first entry of a write: a put, a key of one byte, zero, a value of
+eight.
+"""
+_MARK_AT = HEADER.size + _WRITE.size
+_SYNCED_BYTES = 8
+
+
+class Marked(NamedTuple):
+    """A whole write that is there: the first piece of it, at least, with the mark whole in it."""
+
+    position: int
+    sequence: int
+    synced: int
+
+
+class Cut(NamedTuple):
+    """Where a WAL is to end, and where it is broken, in bytes from the file's beginning."""
+
+    wal: int
+    cut_at: int
+    broken_at: int
+    is_gap: bool
+    """The write there is whole, but does not follow the one before."""
+    begin: int = -1
+    """Where the write begins that breaks behind its first piece; -1: it does not."""
+
+
+class WalStream:
+    """The WALs of a log, read up to where they break."""
+
+    def __init__(self, wals: Sequence[bytes]) -> None:
+        self.expected = -1
+        """The sequence number of the first write that is missing; -1: unknown."""
+        self.cut: Cut | None = None
+        """None: they are whole, and nothing but zeros is behind their last write."""
+        for index, data in enumerate(wals):
+            self.cut = self._read(index, data)
+            if self.cut is not None:
+                return
+
+    def _read(self, wal: int, data: bytes) -> Cut | None:
+        """Return where this WAL breaks; None: only zeros follow its last write."""
+        whole_to, begin, within, head = 0, 0, False, b""
+        for position, type_, behind in pieces(data):
+            if behind < 0:
+                only_zeros = not data[position:].strip(b"\0")
+                is_end = only_zeros and not within
+                if is_end:
+                    return None
+                return Cut(wal, whole_to, position, is_gap=False, begin=begin if within else -1)
+            if type_ in {FULL, FIRST}:
+                begin, head = position, b""
+            if len(head) < _WRITE.size:
+                # At the end of a block a piece may be too short for what a write begins with.
+                head += data[position + HEADER.size : behind][: _WRITE.size]
+            within = type_ not in {FULL, LAST}
+            if not within:
+                if len(head) < _WRITE.size:
+                    return Cut(wal, whole_to, begin, is_gap=False)
+                sequence, count = _WRITE.unpack_from(head)
+                if self.expected not in {-1, sequence}:
+                    return Cut(wal, whole_to, begin, is_gap=True)
+                whole_to, self.expected = behind, sequence + count
+        return None
+
+
+def find_hole(stream: WalStream, paths: Sequence[Path], wals: Sequence[bytes]) -> Cut | None:
+    """Whether it is a hole of power loss in which the WALs of a log break; None: they do not, or it
+    is nothing of the kind.
+
+    All behind it is to be cut off, later WALs too. Raises CorruptLogError if what is in the last
+    WAL says that the hole had been synced.
+    """
+    cut = stream.cut
+    if cut is None or stream.expected < 0:
+        return None
+    data = wals[cut.wal]
+    is_torn = cut.is_gap or _is_torn(data, cut.broken_at)
+    if not is_torn and (cut.wal < len(wals) - 1 or not _ends_at_a_header(data, cut)):
+        return None
+    left = [(cut.wal, one) for one in marked(data, cut.broken_at)]
+    for index in range(cut.wal + 1, len(wals)):
+        left += [(index, one) for one in marked(wals[index], 0)]
+    if not left and not any(marked(data, 0)):
+        # No log's WAL, or an older build's: no zeros were ahead of it.
+        return None
+    for index, one in left:
+        if one.synced < stream.expected:
+            continue
+        if cut.is_gap or cut.wal < len(wals) - 1:
+            # Perhaps RocksDB had no more use for the WAL before.
+            return None
+        raise CorruptLogError(
+            f"{paths[cut.wal]} is corrupt: the record at byte {cut.broken_at} is not what was"
+            f" synced there, as the one at byte {one.position} of {paths[index].name} says"
+        )
+    return cut
+
+
+def marked(data: bytes, begin: int) -> Iterator[Marked]:
+    """The writes with a mark whose first piece lies whole behind ``begin``, wherever it is."""
+    at = data.find(_MARK, begin + _MARK_AT)
+    while at >= 0:
+        position = at - _MARK_AT
+        end = at + len(_MARK) + _SYNCED_BYTES
+        if (
+            data[position + HEADER.size - 1] in {FULL, FIRST}
+            and end_of_piece(data, position) >= end
+        ):
+            sequence, _ = _WRITE.unpack_from(data, position + HEADER.size)
+            yield Marked(position, sequence, int.from_bytes(data[end - _SYNCED_BYTES : end], "big"))
+        at = data.find(_MARK, at + 1)
+
+
+def _is_torn(data: bytes, position: int) -> bool:
+    """Whether a sector that was never written explains why there is no record at ``position``."""
+    header = data[position : position + HEADER.size]
+    boundary = _next_sector(position)
+    if boundary < position + len(header):
+        before, after = header[: boundary - position], header[boundary - position :]
+        if not any(before) or not any(after):
+            return True
+    elif not any(header):
+        return True
+    block_end = min(len(data), position // BLOCK * BLOCK + BLOCK)
+    length = HEADER.unpack_from(header)[1] if len(header) == HEADER.size else 0
+    end = position + HEADER.size + length
+    if end > block_end:
+        return False
+    return any(_unwritten(data, position, end)) and not _hides_records(data, position, end)
+
+
+def _ends_at_a_header(data: bytes, cut: Cut) -> bool:
+    """Whether a kill explains why the last piece of a write has zeros alone behind its header.
+
+    It does not if one changed bit explains it, too [of the payload, the checksum or the length].
+    """
+    position, behind = cut.broken_at, cut.broken_at + HEADER.size
+    written = position - cut.begin // BLOCK * BLOCK
+    if cut.begin < 0 or not written or written % BUFFER_BYTES or len(data) < behind:
+        return False
+    masked, length, type_ = HEADER.unpack_from(data, position)
+    if type_ != LAST or length < ZEROS_MIN_BYTES or data[behind:].strip(b"\0"):
+        return False
+    # With zeros ahead of it the file has more than the piece.
+    if behind + length > min(len(data), position + BLOCK):
+        return False
+    known = bytes([type_])
+    changed = masked ^ masked_crc(known + bytes(length))
+    return not (
+        changed.bit_count() == 1
+        or length_changed(data, position)
+        or is_one_bit(unmasked(masked), known, length)
+    )
+
+
+def _unwritten(data: bytes, position: int, end: int) -> Iterator[int]:
+    """The sectors of a record that have zeros alone, where that is no chance."""
+    at = _next_sector(position)
+    while at < end:
+        until = min(at + SECTOR_BYTES, end)
+        missing = until - at
+        if not any(data[at:until]) and (
+            missing >= ZEROS_MIN_BYTES or lacks_its_end(data[position:end], at - position)
+        ):
+            yield at
+        at = until
+
+
+def lacks_its_end(record: bytes, written: int) -> bool:
+    """Whether all that is wrong with a record may be the few bytes behind those that were
+    written.
+    """
+    missing = len(record) - written
+    if written < HEADER.size or missing >= CRC_BYTES:
+        return False
+    return can_complete(
+        unmasked(HEADER.unpack_from(record)[0]), record[HEADER.size - 1 : written], missing
+    )
+
+
+def _hides_records(data: bytes, position: int, end: int) -> bool:
+    """Whether the record's length is what is wrong: it hides a whole record, perhaps its own."""
+    start = position // BLOCK * BLOCK
+    written = position + len(data[position:end].rstrip(b"\0"))
+    return length_changed(data, position) or any(
+        records_behind(data[start:until], position - start)
+        for until in {end, max(written, position + HEADER.size)}
+    )
+
+
+def _next_sector(position: int) -> int:
+    return (position // SECTOR_BYTES + 1) * SECTOR_BYTES
+
+
+MANIFEST_ZEROS_MIN_BYTES = 4
+"""A VersionEdit ends in a varint, a terminating tag or text: never in so many zeros, unless
+compaction is round-robin, which it is not.
+"""
+_MANIFEST = re.compile(r"MANIFEST-\d+")
+
+
+class TornTail(NamedTuple):
+    """The place where a file is to end, and where its zeros begin, in bytes from the file's
+    beginning.
+    """
+
+    path: Path
+    cut_at: int
+    zeros_from: int
+    size: int
+    is_hole: bool = False
+    """Not only zeros are cut off."""
+
+    def __str__(self) -> str:
+        if self.is_hole:
+            return (
+                f"{self.path}: a hole at byte {self.zeros_from}, as power loss leaves them; nothing"
+                f" from there to the end at {self.size} was ever synced, and it is cut off at byte"
+                f" {self.cut_at}"
+            )
+        return (
+            f"{self.path}: zeros from byte {self.zeros_from} to the end at {self.size}, as power"
+            " loss leaves them; the record that they cut in two was never synced, and is cut off"
+            f" at byte {self.cut_at}"
+        )
+
+
+def find_torn_tails(rocks: Path) -> tuple[TornTail, ...]:
+    """The zeros at the end of the last WAL, and of the MANIFEST in force, that cut a record in two;
+    the first hole in a log's WALs, and what is behind it.
+
+    Raises StorageError; CorruptLogError if the hole had been synced.
+    """
+    try:
+        paths = wals(rocks)
+        contents = [path.read_bytes() for path in paths]
+        stream = WalStream(contents)
+        tails = list(_holes(stream, paths, contents))
+        grown = []
+        if stream.cut is not None and not tails:
+            # No hole: the last one may have grown, as those of older builds do.
+            grown.append((paths[-1], contents[-1]))
+        if (manifest := _manifest_in_force(rocks)) is not None:
+            grown.append((manifest, manifest.read_bytes()))
+    except OSError as error:
+        raise StorageError(f"can't read the WAL in {rocks}: {error}") from error
+    found = (_find(path, data) for path, data in grown if data.endswith(b"\0"))
+    return (*tails, *(tail for tail in found if tail is not None))
+
+
+def _holes(
+    stream: WalStream, paths: Sequence[Path], contents: Sequence[bytes]
+) -> Iterator[TornTail]:
+    cut = find_hole(stream, paths, contents)
+    if cut is None:
+        return
+    size = len(contents[cut.wal])
+    yield TornTail(paths[cut.wal], cut.cut_at, cut.broken_at, size, is_hole=True)
+    for path, content in zip(paths[cut.wal + 1 :], contents[cut.wal + 1 :], strict=True):
+        yield TornTail(path, 0, 0, len(content), is_hole=True)
+
+
+def _manifest_in_force(rocks: Path) -> Path | None:
+    current = rocks / "CURRENT"
+    in_force = current.read_text(errors="replace").rstrip("\n") if current.is_file() else ""
+    manifest = rocks / in_force
+    return manifest if _MANIFEST.fullmatch(in_force) and manifest.is_file() else None
+
+
+def cut_off(tail: TornTail) -> None:
+    """Cut the file, durably when this returns. Raises StorageError."""
+    try:
+        with tail.path.open("r+b") as file:
+            file.truncate(tail.cut_at)
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StorageError(f"can't cut the torn tail off {tail.path}: {error}") from error
+
+
+def _find(path: Path, data: bytes) -> TornTail | None:
+    zeros_from, size = len(data.rstrip(b"\0")), len(data)
+    cut_at, broken_at = _whole(data)
+    if broken_at < 0:
+        return None
+    tail = TornTail(path, cut_at, zeros_from, size)
+    if zeros_from <= broken_at:
+        # Nothing but zeros, which no header is: harmless at the beginning of a record, and between
+        # two fragments of one the same tear.
+        return tail if cut_at < broken_at else None
+    torn_at = -(-zeros_from // SECTOR_BYTES) * SECTOR_BYTES
+    behind = broken_at + HEADER.size
+    if behind <= zeros_from:
+        behind += HEADER.unpack_from(data, broken_at)[1]
+    if torn_at >= min(behind, size):
+        return None
+    enough = MANIFEST_ZEROS_MIN_BYTES if _MANIFEST.fullmatch(path.name) else ZEROS_MIN_BYTES
+    if size - torn_at < enough and not (
+        behind == size and lacks_its_end(data[broken_at:], torn_at - broken_at)
+    ):
+        return None
+    return None if _something_behind(data, broken_at, behind, zeros_from) else tail
+
+
+def _something_behind(data: bytes, broken_at: int, behind: int, zeros_from: int) -> bool:
+    """Whether the broken record's length is what is wrong: it overruns its block, or hides a whole
+    record, perhaps its own.
+    """
+    start = broken_at // BLOCK * BLOCK
+    if broken_at + HEADER.size <= len(data) and length_changed(data, broken_at):
+        return True
+    ends = [start + BLOCK, zeros_from] if zeros_from - broken_at >= HEADER.size else [start + BLOCK]
+    return behind > start + BLOCK or any(
+        records_behind(data[start:end], broken_at - start) for end in ends
+    )
+
+
+def _whole(data: bytes) -> tuple[int, int]:
+    """Return the end of the last whole record, and the position of the first broken fragment (-1:
+    none).
+    """
+    whole_to = 0
+    for position, type_, behind in pieces(data):
+        if behind < 0:
+            return whole_to, position
+        if type_ in {FULL, LAST}:
+            whole_to = behind
+    return whole_to, -1

@@ -1,0 +1,245 @@
+"""The transport of a node, as its configuration describes it: limits, file descriptors, TLS,
+and metrics.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from raftlog.bounds import CONTROLLER_TURN_MAX_MS, RESERVED_DESCRIPTORS, memory_bounds
+from raftlog.errors import ConfigError
+from raftlog.logger import get_logger
+from raftlog.node.config.listeners import Security, TlsFiles
+from raftlog.node.config.node import NodeConfig
+from raftlog.node.config.sources import CUTS_VARIABLE
+from raftlog.node.observability.registry import gauge
+from raftlog.transport.api import TransportLimits
+from raftlog.transport.bounds import Bounds, Complaint
+from raftlog.transport.grpc_server import GrpcServerTransport
+from raftlog.transport.lanes import LANED
+from raftlog.transport.tls import ListenerSecurity, Routes, TlsConfig
+
+log = get_logger(__name__)
+
+if sys.platform != "win32":
+    import resource
+
+
+def raise_file_limit() -> None:
+    """Use what the system allows: the soft limit is often 1,024 for the sake of programs that use
+    select().
+    """
+    if sys.platform == "win32":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            log.warning(
+                "the limit of open files stays as it is", limit=soft, allowed=hard, error=str(error)
+            )
+
+
+def connections_allowed(wanted: int) -> int:
+    """How many connections may be open, so that the disk, HTTP and other nodes find descriptors all
+    the same.
+    """
+    if sys.platform == "win32":
+        return wanted
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    # Of few descriptors half: RocksDB opens files as it needs them.
+    allowed = min(wanted, max(soft - RESERVED_DESCRIPTORS, soft // 2))
+    if allowed < wanted:
+        log.warning(
+            "fewer connections than max.connections are accepted",
+            accepted=allowed,
+            open_files_limit=soft,
+        )
+    return allowed
+
+
+def lanes_allowed(wanted: int, taken: int, whose: str) -> int:
+    """How many of these (brokers, clients) may have a second connection that nobody else could
+    have. ``taken``: by connections, and by the lanes of others.
+    """
+    if sys.platform == "win32":
+        return wanted
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    allowed = min(wanted, max(0, soft - RESERVED_DESCRIPTORS - taken))
+    if allowed < wanted:
+        log.info(
+            "fewer than usual may have a connection beside gRPC",
+            whose=whose,
+            allowed=allowed,
+            open_files_limit=soft,
+        )
+    return allowed
+
+
+def transport_of(config: NodeConfig) -> GrpcServerTransport:
+    """The transport of a node of either role. Raises ConfigError for unreadable TLS files."""
+    settings = config.settings
+    message_bytes = settings.socket_request_max_bytes
+    defaults = TransportLimits()
+    limits = replace(
+        defaults,
+        max_message_bytes=message_bytes,
+        max_queued_bytes=max(defaults.max_queued_bytes, message_bytes),
+        max_queued_total_bytes=max(settings.queued_max_response_bytes, message_bytes),
+        max_unfinished_total_bytes=max(defaults.max_unfinished_total_bytes, 2 * message_bytes),
+        max_connections=connections_allowed(settings.max_connections),
+        max_connections_per_address=settings.connections_max_per_ip,
+        max_connections_per_principal=settings.connections_max_per_principal,
+        connection_max_idle_ms=settings.connections_max_idle_ms,
+    )
+    if config.controller is not None:
+        # A turn of the loop holds a turn of decisions there, which is no message's cost.
+        limits = replace(limits, long_turn_ms=limits.long_turn_ms + CONTROLLER_TURN_MAX_MS)
+        taken = limits.max_connections
+        of_brokers = lanes_allowed(limits.max_observer_lanes, taken, "brokers")
+        limits = replace(
+            limits.within(settings.controller_quorum_fetch_timeout_ms),
+            max_observer_lanes=of_brokers,
+            max_client_lanes=lanes_allowed(limits.max_client_lanes, taken + of_brokers, "clients"),
+        )
+    fetch_port = settings.controller_quorum_fetch_port
+    make: Callable[..., GrpcServerTransport] = GrpcServerTransport
+    if cuts_file := os.environ.get(CUTS_VARIABLE):
+        from raftlog.transport.link_cuts import CuttableTransport
+
+        make = partial(CuttableTransport, cuts_file=Path(cuts_file))
+    return make(
+        limits,
+        lane_port=None if config.controller is None or fetch_port < 0 else fetch_port,
+        asks_for_lanes=config.controller is None,
+        routes=Routes(
+            {name: _tls(security) for name, security in config.peers.items()},
+            tuple(one.name for one in config.listeners if one.for_nodes),
+        ),
+        listeners={
+            one.name: _served_with(one.security, reflects=settings.grpc_reflection_enable)
+            for one in config.listeners
+        },
+    )
+
+
+def _served_with(security: Security, *, reflects: bool) -> ListenerSecurity:
+    tls = _tls(security)
+    return ListenerSecurity(tls, security.client_auth, reflection=reflects or tls is None)
+
+
+def http_contexts(config: NodeConfig) -> Callable[[], ssl.SSLContext] | None:
+    """What HTTP is served with; None: without TLS. Raises ConfigError for unreadable TLS files."""
+    tls = _config_of(config.http_tls)
+    return None if tls is None else tls.rereading_server_contexts()
+
+
+def check_tls_files(config: NodeConfig) -> None:
+    """Raises ConfigError, which names everything that is wrong with the files of all listeners and
+    of the connections to other nodes.
+    """
+    dialing = [one.tls for one in config.peers.values()]
+    mistakes = []
+    for files in dict.fromkeys(
+        (*dialing, *(one.security.tls for one in config.listeners), config.http_tls)
+    ):
+        try:
+            if files is not None:
+                tls = TlsConfig(files.certificate, files.key, files.ca)
+                tls.check(dials=files in dialing)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError("; ".join(mistakes))
+
+
+def http_complaints(transport: GrpcServerTransport) -> Callable[[str, str], None]:
+    """What counts what HTTP clients do that they must not do."""
+    return partial(transport.bounds.complaints.add, Complaint.HTTP)
+
+
+def peer_tls(config: NodeConfig) -> TlsConfig | None:
+    """How this node connects to controllers; None: in plain text."""
+    return _tls(config.peers[""])
+
+
+def _tls(security: Security) -> TlsConfig | None:
+    return _config_of(security.tls)
+
+
+def _config_of(files: TlsFiles | None) -> TlsConfig | None:
+    return None if files is None else TlsConfig(files.certificate, files.key, files.ca)
+
+
+def transport_metrics(bounds: Bounds, role: str) -> Sequence[Metric]:
+    """For the registry of a node of this role."""
+    refused = CounterMetricFamily(
+        "raftlog_transport_complaints",
+        "What peers did that a peer must not do, by kind.",
+        labels=("kind",),
+    )
+    for kind in Complaint:
+        refused.add_metric((str(kind),), bounds.complaints.counts[kind])
+    lane_failures = CounterMetricFamily(
+        "raftlog_transport_lane_failures",
+        "Attempts to have such a connection that came to nothing: the link stays on gRPC.",
+        value=bounds.lanes.failures,
+    )
+    return (
+        refused,
+        gauge(
+            "raftlog_transport_unsent_bytes",
+            "Bytes that wait to be sent, on all links.",
+            bounds.send_budget.total_bytes,
+        ),
+        gauge(
+            "raftlog_transport_waiting_bytes",
+            "Bytes of received messages that wait for their turn, on all links.",
+            bounds.waiting.total,
+        ),
+        gauge(
+            "raftlog_transport_unfinished_bytes",
+            "Bytes of messages that have arrived in part, on all connections and lanes.",
+            bounds.unfinished.total_bytes + bounds.unfinished_frames.total,
+        ),
+        gauge(
+            "raftlog_memory_bound_bytes",
+            "The most that each part of the node may hold in memory; metadata is not in it.",
+            *(((part,), most) for part, most in memory_bounds(bounds.limits, role).items()),
+            labels=("part",),
+        ),
+        gauge(
+            "raftlog_transport_lanes",
+            "Links of replication, of observers and of clients that have moved from gRPC to a TCP"
+            " connection, served here and dialed here.",
+            *(
+                ((side, conversation.name.lower()), counted[conversation])
+                for side, counted in (
+                    ("served", bounds.lanes.served),
+                    ("dialed", bounds.lanes.dialed),
+                )
+                for conversation in LANED
+            ),
+            labels=("side", "conversation"),
+        ),
+        lane_failures,
+        gauge(
+            "raftlog_transport_streams",
+            "Open streams and unary calls that peers have begun here.",
+            *(((pool.lower(),), shares.total) for pool, shares in bounds.streams.items()),
+            labels=("conversation",),
+        ),
+    )

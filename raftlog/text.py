@@ -1,0 +1,90 @@
+"""Text for people: counts, lists, times and spans in words, and foreign text made printable."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+
+def counted(count: int, what: str, plural: str = "") -> str:
+    """Return a number with its noun: 1 record, 2 records, 0 entities."""
+    return f"{count} {what if count == 1 else plural or what + 's'}"
+
+
+_LAST_MS = 253_402_300_799_000
+
+
+def nodes(ids: Collection[int]) -> str:
+    """Return ``node 1``, ``nodes 1 and 2``, ``nodes 1, 2 and 3``."""
+    return ("node " if len(ids) == 1 else "nodes ") + listed(ids)
+
+
+def brokers(ids: Collection[int]) -> str:
+    """Return ``broker 1``, ``brokers 1 and 2``."""
+    return ("broker " if len(ids) == 1 else "brokers ") + listed(ids)
+
+
+def named(names: Sequence[str], most: int = 8) -> str:
+    """Join names: ``node 1``, ``node 1 and broker 4``; beyond ``most``, how many more there are."""
+    shown = list(names)
+    if len(shown) > most:
+        shown = [*shown[: most - 1], f"{len(shown) - most + 1} more"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def listed(ids: Collection[int], most: int = 8) -> str:
+    """Join ids in order: ``1``, ``1 and 2``, ``1, 2 and 3``."""
+    return named([str(one) for one in sorted(ids)], most)
+
+
+def moment(at_ms: int) -> datetime:
+    """Return a foreign timestamp as UTC, clamped to the years 1970 to 9999."""
+    return datetime.fromtimestamp(min(max(at_ms, 0), _LAST_MS) / 1000, UTC)
+
+
+def clock(at_ms: int) -> str:
+    """Return the time of day in UTC."""
+    return moment(at_ms).strftime("%H:%M:%SZ")
+
+
+def span(ms: int) -> str:
+    """Return a duration in the largest unit of which it has at least two."""
+    for unit, size in (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if ms >= 2 * size:
+            return f"{ms // size} {unit}"
+    return f"{ms} ms"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Escape each character that is neither printable nor in ``keep``, as Python does.
+
+    Names are checked on arrival (``raftlog.limits``), but an old log, another build's answer or an
+    error message may hold terminal escapes, line breaks that forge a log line, or marks that turn
+    the direction of writing. Everything that shows such text calls this.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else _escape(char) for char in text)
+
+
+def printable_json(document: str) -> str:
+    """Escape each character of a JSON document that is not printable; line breaks stay."""
+    if document.isprintable():
+        return document
+    return "".join(
+        char if char.isprintable() or char == "\n" else _json_escape(char) for char in document
+    )
+
+
+def ascii_json(document: str) -> str:
+    """Escape each character of a JSON document that is not ASCII."""
+    return "".join(char if char.isascii() else _json_escape(char) for char in document)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def _json_escape(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
