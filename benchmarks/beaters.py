@@ -94,7 +94,7 @@ class Beater:
 
 
 class Committed:
-    """What is committed, asked of the controllers now and then."""
+    """The committed offset, which the controllers are asked for at intervals."""
 
     def __init__(self, client: ControllerClient) -> None:
         self._client = client

@@ -137,7 +137,8 @@ def _kind(event: ev.Event) -> str:
 
 
 def measure(writes: int) -> dict[str, Any]:
-    """So many writes, one after the other; then a confirmed read-index round each hundredth of them."""
+    """Make ``writes`` writes one after the other, and a confirmed read-index round after each
+    hundredth of them."""
     cores = Cores()
     leader = cores.elect()
     cores.taken.clear()

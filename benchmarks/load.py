@@ -46,7 +46,7 @@ LOADS = {
 
 
 class Requests(Protocol):
-    """What a load sends, one request after the other."""
+    """Requests of one load, in the order in which they are sent."""
 
     def next(self) -> pb.ControllerRequest | ConfigWrite:
         """A request that nobody has sent yet."""

@@ -30,7 +30,7 @@ SETTINGS = {"max.connections": 4_096}
 class Quorum:
     """Controllers as processes; stopped, and their data removed, at the end of the ``with``.
 
-    ``acls``: with mutual TLS, and an authorizer with so many entries; None: plaintext.
+    ``acls``: with mutual TLS, and an authorizer with that number of entries; None: plaintext.
     ``audited``: with an audit log, too.
     """
 
@@ -94,22 +94,21 @@ class Quorum:
 
     @property
     def tls(self) -> TlsConfig | None:
-        """What the measured client shows."""
+        """TLS configuration of the measured client; None: plaintext."""
         return None if self._rights is None else self._rights.client
 
     @property
     def cluster_id(self) -> str:
-        """Of the quorum."""
         return self._cluster.cluster_id
 
     @property
     def endpoints(self) -> list[str]:
-        """Of the nodes, by id from 1."""
+        """Endpoints of the controllers, by node id from 1."""
         return [node.endpoint for node in self._cluster.controllers]
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that run."""
+        """Process ids of the running controllers."""
         pids = (self._cluster.pid(node.name) for node in self._cluster.controllers)
         return [pid for pid in pids if pid is not None]
 
@@ -120,7 +119,7 @@ class Quorum:
 
     @property
     def broker_pids(self) -> list[int]:
-        """Of the brokers that run."""
+        """Process ids of the running brokers."""
         pids = (self._cluster.pid(name) for name in self.brokers)
         return [pid for pid in pids if pid is not None]
 
@@ -129,7 +128,7 @@ class Quorum:
         return self._cluster.node(name).endpoint
 
     def log_lines(self, name: str) -> list[str]:
-        """What a node has logged, line by line."""
+        """Return the lines of a node's log file."""
         return self._cluster.log_path(name).read_text().splitlines()
 
     def start(self, name: str) -> None:

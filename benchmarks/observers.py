@@ -59,7 +59,7 @@ class CountingTransport(GrpcServerTransport):
         self._counter = counter
 
     def dial(self, address: str, conversation: Conversation, handler: Any) -> Dialer:
-        """As the transport, with a handler that counts in between."""
+        """Connect as the transport does, with a handler that counts the messages in between."""
         if conversation is Conversation.OBSERVER:
             handler = _CountingHandler(handler, self._counter)
         return super().dial(address, conversation, handler)
@@ -98,7 +98,7 @@ class Notebook:
             self.moves.append((time.monotonic(), self.view.applied, self.view.known_lao))
 
     def fencing_checked(self, why_fenced: str) -> None:
-        """Nobody asks."""
+        """Accept the reason of a fencing; the benchmark has no use for it."""
 
     def replicas_recovered(self) -> None:
         """There are none."""

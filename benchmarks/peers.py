@@ -86,7 +86,7 @@ def etcd(workload: str, *, seconds: float, runs: int) -> dict[str, Any] | None:
 
 
 def in_our_words(workload: str, result: Any) -> dict[str, Any]:
-    """What a step of the peer's has written, under our names."""
+    """Translate the result of the peer's step into the names of raftlog's figures."""
     if workload == "w8":
         return {"cpu_s_per_minute": round(result["cpu_s_total"] * 60 / result["seconds"], 2)}
     if workload == "w5":
@@ -169,7 +169,7 @@ def ratios(
 
 
 def _ratios_of_leases(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
-    """Of the steps, what each is about."""
+    """Return the ratios between the lease steps of raftlog and of the peer, by subject."""
     kept = {
         f"{who}, servers' CPU a keep-alive": (who, "cpu_us_per_keep_alive", "servers")
         for who in ("one client", "many clients")

@@ -61,7 +61,7 @@ class Observers:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes."""
+        """Process ids of the measured processes."""
         return [process.pid for process in self.processes]
 
     def wait_ready(self) -> None:

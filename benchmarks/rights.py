@@ -35,19 +35,20 @@ class Rights:
         self._count, self._audited = count, audited
 
     def settings(self, node: Node) -> Mapping[str, Any]:
-        """What a node is configured with beside the defaults."""
+        """Return the settings of a node that differ from the defaults."""
         audit = json.dumps("audit.log.file")
         settings = self.authority.settings(node)
         return {key: to for key, to in settings.items() if self._audited or key != audit}
 
     @property
     def administrator(self) -> TlsConfig:
-        """The certificate of one who may do everything."""
+        """The certificate of a super user."""
         return self.authority.tls(ADMINISTRATOR)
 
     @property
     def client(self) -> TlsConfig:
-        """The certificate of one who may alter the configs of the cluster, and nothing else."""
+        """The certificate of a principal that may alter the configs of the cluster, and nothing
+        else."""
         return self.authority.tls(SOMEBODY)
 
     def grant(self, controllers: list[str]) -> None:

@@ -39,7 +39,7 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Road:
-    """What one request runs through on the leader."""
+    """The calls of one request on the leader."""
 
     calls: dict[str, int]
     """Calls by ``file:function``, in the order of the first call."""

@@ -28,7 +28,7 @@ BROKERS = 3
 FIRST_BROKER_ID = 4
 """Three controllers have the ids below."""
 TOPICS = 64
-"""Whose configs are altered, in turn."""
+"""Number of topics whose configs are altered, in turn."""
 PAUSE_S = 0.1
 """Between two visible writes: no other write brings news to the brokers meanwhile."""
 

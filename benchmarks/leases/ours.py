@@ -37,7 +37,7 @@ class _Burnt:
         self._begun = time.monotonic()
 
     def us_each(self, count: float) -> dict[str, float]:
-        """By so many operations."""
+        """Return the CPU time of the servers and of this process, in µs per operation."""
         servers, own = cpu_s(self._pids) - self._servers, time.process_time() - self._own
         return {
             "servers": round(servers / max(1.0, count) * 1e6, 1),
@@ -72,7 +72,7 @@ async def _measured(addresses: list[str], pids: Sequence[int], seconds: float) -
 
 @asynccontextmanager
 async def _clients(addresses: list[str], count: int) -> AsyncIterator[list[AsyncClient]]:
-    """So many, in turn with another broker first."""
+    """Open ``count`` clients, each of which begins with another broker."""
     turns = [
         addresses[i % len(addresses) :] + addresses[: i % len(addresses)] for i in range(count)
     ]

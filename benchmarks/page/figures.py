@@ -45,7 +45,7 @@ class Entry:
 
 
 def _rate(latency_of: str = "") -> tuple[Figure, ...]:
-    """Of w1 to w4."""
+    """Return the figures of a workload with writes (w1 to w4)."""
     return (
         Figure("writes/s", (0, "writes_per_s"), ("writes_per_s",), "more"),
         *(

@@ -56,7 +56,7 @@ def cell(values: Sequence[float]) -> str:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float], better: str) -> str:
-    """Of the medians; above 1 we are better than the peer."""
+    """Return the ratio of two medians; above 1 raftlog is better than the peer."""
     if not ours or not theirs or not better:
         return NONE
     above, below = median(ours), median(theirs)
@@ -67,7 +67,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], better: str) -> str:
 
 
 def rows(name: str, entry: Entry, measured: Measured) -> list[Row]:
-    """Of one workload; the first names it."""
+    """Return the rows of one workload; the first row names it."""
     found: list[Row] = [
         ("", figure.label, *_cells(figure, measured))
         for figure in entry.figures
@@ -110,7 +110,7 @@ def _failures(side: Side) -> str:
 
 
 def all_rows(measured: Mapping[str, Measured]) -> list[Row]:
-    """In the order of the page."""
+    """Return the rows of all measured workloads, in the order of the page."""
     return [
         row
         for name, entry in ENTRIES.items()

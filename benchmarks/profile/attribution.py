@@ -33,18 +33,18 @@ class Profile:
     unmeasured: float
     """CPU of the process in the slices between, in which the wrappers did nothing."""
     overhead: float
-    """What was taken off for the wrappers."""
+    """Time subtracted for the wrappers of the measurement."""
     factor: float
     """How much more they have cost than with warm caches."""
     kernel: float
     kernel_error: float
-    """Of ``kernel``: one standard deviation of sampling by ticks."""
+    """Standard deviation of ``kernel``, as sampling by ticks has it."""
     idle: float
     """Wall time in which the loop's thread did not run, in the slices between."""
 
 
 def thread_group(name: str) -> str:
-    """Whose a thread is: the loop's, the disk's, or gRPC's."""
+    """Return the group of a thread: the loop's, the disk's, or gRPC's."""
     if name == LOOP:
         return LOOP
     if name == DISK_THREAD or name.startswith("rocksdb"):
@@ -53,9 +53,8 @@ def thread_group(name: str) -> str:
 
 
 def attribute(recorded: Recorded, on_writes: int, off_writes: int) -> Profile:
-    """The profile of one process that took part in so many writes, in the slices with and without
-    measurement.
-    """
+    """Return the profile of one process that took part in ``on_writes`` writes in the slices with
+    measurement, and in ``off_writes`` in those without."""
     on, off = recorded["on"]["threads"], recorded["off"]["threads"]
     on_each, off_each = 1000 * max(1, on_writes), 1000 * max(1, off_writes)
     unmeasured = _cpu(off) / off_each
@@ -95,7 +94,7 @@ def _cpu(threads: Mapping[str, Mapping[str, float]]) -> float:
 
 
 def _kernel_share(threads: Mapping[str, Mapping[str, float]]) -> tuple[float, float]:
-    """By ticks, and its standard deviation."""
+    """Return the kernel's share of the CPU time, counted in ticks, and its standard deviation."""
     system = sum(thread["system_ticks"] for thread in threads.values())
     ticks = system + sum(thread["user_ticks"] for thread in threads.values())
     if not ticks:
@@ -105,7 +104,7 @@ def _kernel_share(threads: Mapping[str, Mapping[str, float]]) -> tuple[float, fl
 
 
 def mean(profiles: Sequence[Profile]) -> Profile:
-    """Of processes in the same role."""
+    """Return the mean profile of processes in the same role."""
     count = len(profiles)
     rows = {name: sum(one.rows[name] for one in profiles) / count for name in profiles[0].rows}
     numbers = {

@@ -94,7 +94,8 @@ def missing(stages: Stages) -> list[str]:
 
 
 def find(name: str) -> tuple[type, str] | None:
-    """The class and the method's name for ``module:Class.method``; None: there is none."""
+    """Return the class and the method's name for ``module:Class.method``; None if it does not
+    exist."""
     module, _, path = name.partition(":")
     owner, _, method = path.partition(".")
     try:

@@ -138,7 +138,7 @@ class Stopwatch:
 
 
 def calibrate(rounds: int = ROUNDS) -> tuple[Cost, Cost]:
-    """What a span and a change of stage cost here and now."""
+    """Measure the cost of a span and of a change of stage on this machine."""
 
     def nothing() -> None:
         pass

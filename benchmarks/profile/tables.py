@@ -1,4 +1,4 @@
-"""What ``benchmarks/run profile`` prints."""
+"""Tables that ``benchmarks/run profile`` prints."""
 
 from __future__ import annotations
 

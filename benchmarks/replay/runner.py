@@ -27,7 +27,7 @@ SIDES = {
     "DuckDB": "benchmarks.replay.duckdb_side",
 }
 NEEDS_BYTES_A_RECORD = 150
-"""Of disk: raw, Parquet, and what Spark shuffles."""
+"""Disk space needed, in bytes per record: raw files, Parquet, and Spark's shuffle files."""
 
 Result = dict[str, Any]
 

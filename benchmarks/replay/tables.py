@@ -13,7 +13,7 @@ from benchmarks.replay.watch import Side
 
 PEERS = ("local", "pyarrow", "DuckDB")
 _APART = ("start of Spark", "first job")
-"""What a session costs once, whatever the number of records."""
+"""Steps that a session pays once, for any number of records."""
 
 Result = dict[str, Any]
 

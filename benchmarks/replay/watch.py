@@ -43,7 +43,7 @@ class Side:
 
     @property
     def complaints(self) -> list[str]:
-        """What its jobs found that should not be there."""
+        """Unexpected findings of the jobs."""
         return [
             step.answer
             for name, step in self.steps.items()

@@ -30,9 +30,10 @@ SETTLE_S = 1.0
 IDLE_S = 3.0
 """For what the servers take when nothing changes."""
 AFTER_S = 2.0
-"""Who has not had the last change by then has missed it, and the run fails."""
+"""Seconds after the last change; a watcher that has not received it by then has missed it, and the
+run fails."""
 TOLD_MAX_BYTES = 16 << 20
-"""What a process of watchers says at its end."""
+"""Longest report of a process of watchers, in bytes."""
 VALUE_BYTES = 256
 
 
@@ -74,7 +75,7 @@ class Served:
 
 @asynccontextmanager
 async def _watchers(served: Served, count: int) -> AsyncIterator[list[Process]]:
-    """Processes with so many watchers in all, in turn at each address. Raises RuntimeError."""
+    """Processes with ``count`` watchers in all, in turn at each address. Raises RuntimeError."""
     places = PROCESSES * len(served.addresses)
     shares = [count // places + (index < count % places) for index in range(places)]
     processes: list[Process] = []
@@ -150,9 +151,8 @@ def each_case(
 
 
 async def deliveries(served: Served, case: Case, write: Write, *, seconds: float) -> dict[str, Any]:
-    """Measure with so many watchers. Raises RuntimeError if one of them misses a change, has one
-    twice or out of order, or ends.
-    """
+    """Measure with the watchers of a case. Raises RuntimeError if one of them misses a change,
+    receives one twice or out of order, or ends."""
     count, concerned = case.watchers, 1 if case.own_keys else case.watchers
     period_s = max(PERIOD_MIN_S, concerned / DELIVERIES_PER_S)
     writes = max(WRITES_MIN, round(seconds / period_s))

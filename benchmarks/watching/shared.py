@@ -16,7 +16,7 @@ class Shared(Protocol):
         """The messages that begin these watches, numbered from ``first`` on."""
 
     def told(self, message: bytes) -> Iterable[tuple[Iterable[int], bytes]]:
-        """What a message tells, and the watches that it tells it."""
+        """Return each value in a message, with the watches that it is sent for."""
 
 
 class _Raftlog:

@@ -32,15 +32,14 @@ START_TIMEOUT_S = 60.0
 
 
 def mark(number: int) -> bytes:
-    """What a watcher finds in the message about this change."""
+    """Return the text by which a watcher recognizes this change in a message."""
     return b"benchmark-change-%08d" % number
 
 
 class Plan(msgspec.Struct):
-    """``watchers``: so many at each address, numbered from ``first`` on. ``request``: what each of
+    """``watchers``: number at each address, numbered from ``first`` on. ``request``: what each of
     them sends; NUMBER in it stands for its own. ``shared``: whose way to have many watchers on one
-    stream (a key of SHARED), which all at one address are then on; empty: each has a stream.
-    """
+    stream (a key of SHARED), which all at one address are then on; empty: each has a stream."""
 
     addresses: list[str]
     watchers: list[int]
@@ -52,7 +51,7 @@ class Plan(msgspec.Struct):
 
 
 class Seen:
-    """What the watchers of this process have had."""
+    """Changes that the watchers of this process have received."""
 
     def __init__(self) -> None:
         self.changes: dict[int, list[float]] = {}
