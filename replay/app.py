@@ -81,7 +81,7 @@ _CONF = _Option(
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="A setting for spark-submit; repeatable."),
 )
-"""Of spark-submit: no field of JobRequest."""
+"""Option of spark-submit: no field of JobRequest."""
 _ENGINE = _Option(
     "engine",
     str,
@@ -237,7 +237,7 @@ _ALLOW_EVERYONE = _Option(
     _DEFAULTS.allow_everyone_if_no_acl_found,
 )
 _RIGHTS = (_SUPER_USER, _ALLOW_EVERYONE)
-"""What the audit of rights must know of the nodes' configuration."""
+"""Options with the nodes' configuration that the audit of rights needs."""
 _QUERY = _Option(
     "query", str, typer.Argument(metavar="QUERY", help="One SELECT, in quotes."), _REQUIRED
 )
@@ -364,9 +364,9 @@ def create_app(run: Runner) -> typer.Typer:
 
 
 def _command(job: _Job, run: Runner) -> Callable[..., None]:
-    """What typer calls with the values given.
+    """Return the function that typer calls with the option values.
 
-    It reads off the signature which options there are.
+    Its signature tells typer the options.
     """
 
     def command(**given: Any) -> None:

@@ -45,7 +45,7 @@ _TOPIC_CONFIGS = 2
 _OF_TOPIC_CONFIGS = (RecordType.TOPIC, RecordType.CONFIG, RecordType.REMOVE_TOPIC)
 _ENTRY_ID = re.compile(r"[0-9a-f]{32}")
 KINDS = tuple(_GROUP_OF_KIND)
-"""Of entities, as questions name them."""
+"""Kinds of entities, as questions name them."""
 
 
 class Asked(NamedTuple):

@@ -42,11 +42,11 @@ class Began(msgspec.Struct, frozen=True):
 
 
 def begun(export: Export, request: JobRequest) -> Export:
-    """The export, from the last checkpoint on with which the question can be answered; the whole
-    export if there is none.
+    """Return the export from the last checkpoint that can answer the question; without one, the
+    whole export.
 
-    The state needs one at or before its point, a diff at or before where it begins, and a history
-    before that.
+    A state needs a checkpoint at or before its point, a diff at or before its first point, and a
+    history before its first offset.
     """
     if request.from_the_beginning:
         return export

@@ -8,7 +8,7 @@ from replay.kernels.passes import Rows
 
 
 def counted(log: Rows) -> Census:
-    """Of a log. Raises ReplayError if there is nothing in it."""
+    """Return the census of a log. Raises ReplayError if the log is empty."""
     return something(census(log))
 
 

@@ -38,7 +38,7 @@ RUN_RECORDS = 250_000
 
 
 class RunPartition(InputPartition):
-    """What one task reads; None: nothing."""
+    """Runs of records that one task reads; None: none."""
 
     def __init__(self, run: RawRun | None) -> None:
         super().__init__(run)
@@ -46,7 +46,7 @@ class RunPartition(InputPartition):
 
 
 class RawReader(DataSourceReader):
-    """What an export holds when the query is planned.
+    """Reader of the export as it is when the query is planned.
 
     Raises ExportError and its kinds, ReplayError.
     """
@@ -97,7 +97,7 @@ class _Pushdown:
 
 
 def _wanted(options: Mapping[str, str]) -> Span:
-    """What the options choose. Raises ReplayError."""
+    """Return the span that the options select. Raises ReplayError."""
     wanted = Span()
     for name, value_of in (("Offset", _offset), ("Timestamp", parse_time_ms)):
         column = "offset" if name == "Offset" else "timestamp_ms"

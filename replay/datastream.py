@@ -39,7 +39,7 @@ to read.
 
 
 class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What an export holds, and what is added to it.
+    """Streaming reader of an export: of its records, and of those added to it.
 
     Raises ExportError and its kinds, ReplayError.
     """
@@ -73,7 +73,7 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _position(manifest, offset)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """As the option says."""
+        """Return the limit of the reader's option."""
         return ReadAllAvailable() if self._max_files is None else ReadMaxFiles(self._max_files)
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802

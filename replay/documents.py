@@ -63,4 +63,4 @@ PRINTED: Mapping[str, Any] = {
     "replay generate": Generated,
     "import kafka": KafkaImport,
 }
-"""By command. ``replay watch`` prints one a micro-batch, each in a line."""
+"""Document of each command. ``replay watch`` prints one a micro-batch, each in a line."""

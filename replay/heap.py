@@ -1,4 +1,4 @@
-"""What the C library does with memory that is free again."""
+"""Settings of the C library's heap: what it does with freed memory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt, as glibc numbers them."""
 _KEPT_BYTES = 64 << 20
 _OF_ITS_OWN_BYTES = 32 << 20
-"""What is larger is given back at once."""
+"""Size from which an allocation returns to the kernel as soon as it is freed, in bytes."""
 
 
 def keep_heap() -> None:
-    """In a process of kernels: keep some memory for the next array.
+    """Keep freed memory for the next array, in a process of kernels.
 
-    Kernels make arrays of a megabyte or two, and free them. By itself glibc gives these back to the
-    kernel again and again, which then clears each page before the next array has it: a quarter of
-    what the rules of partitions take. It counts for more than what MALLOC_TRIM_THRESHOLD_ says, and
-    where there is no glibc it changes nothing.
+    Kernels make arrays of a megabyte or two, and free them. By default glibc returns that memory to
+    the kernel again and again, which clears each page before the next array uses it: a quarter of
+    the time of the partition rules. This setting overrides MALLOC_TRIM_THRESHOLD_; without glibc it
+    changes nothing.
     """
     if sys.platform != "linux":
         return

@@ -53,7 +53,7 @@ class Export:
         return bucketing.count
 
     def bucket_files(self, bucket: int | None = None) -> list[Bucket]:
-        """Those of the ranges in question: of one bucket, or (None) of all."""
+        """Return the files of one bucket, or of all (None), in the ranges of the request."""
         ranges = {one.base_offset for one in self.segments}
         return [
             one

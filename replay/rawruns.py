@@ -42,9 +42,9 @@ class RawRun:
 def plan(
     target: str, manifest: Manifest, segments: Iterable[Segment], wanted: Span, max_records: int
 ) -> list[RawRun]:
-    """What is wanted of the segments, in runs of at most so many records each.
+    """Plan the reading of the wanted records in runs of at most ``max_records`` each.
 
-    ``target``: where the export is.
+    ``target``: location of the export.
     """
     found: list[RawRun] = []
     for segment in segments:

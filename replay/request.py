@@ -58,7 +58,7 @@ LOCAL_JOBS = (
 REQUEST = "--request"
 """Before a request in the command line of ``replay/submit.py``."""
 WATCHES = ("audit", "lao")
-"""What the job watch can watch."""
+"""Jobs that ``watch`` can run."""
 
 
 class JobRequest(

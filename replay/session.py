@@ -31,9 +31,9 @@ _LEAST_TASKS = 8
 
 
 def expect_records(session: SparkSession, records: int) -> None:
-    """Settings for a history of so many records. What was given with --conf stays.
+    """Configure a session for a history of ``records`` records. Settings of --conf stay.
 
-    Of at most FEW_RECORDS no query is compiled: that would take most of a job's time.
+    For at most FEW_RECORDS no query is compiled: compiling would take most of a job's time.
     """
     wanted = {
         "spark.sql.shuffle.partitions": str(max(_LEAST_TASKS, -(-records // _RECORDS_A_TASK)))

@@ -49,7 +49,7 @@ class Span:
         return not self.before(other) and not other.before(self)
 
     def within(self, **ranges: Range) -> Span:
-        """What is left of it in these ranges."""
+        """Return the part of the span in these ranges."""
         cut = {
             name: (max(low, getattr(self, name)[0]), min(high, getattr(self, name)[1]))
             for name, (low, high) in ranges.items()
@@ -61,7 +61,7 @@ class Span:
 
 
 def of_segment(segment: Segment) -> Span:
-    """What a file holds."""
+    """Return the span of a file."""
     return Span(
         (segment.base_offset, segment.last_offset),
         (segment.first_epoch, segment.last_epoch),
@@ -70,7 +70,7 @@ def of_segment(segment: Segment) -> Span:
 
 
 def of_batches(first: BatchHeader, last: BatchHeader) -> Span:
-    """What some batches hold, from the first to the last of them."""
+    """Return the span of some batches, from the first to the last of them."""
     return Span(
         (first.base_offset, last.last_offset),
         (first.epoch, last.epoch),

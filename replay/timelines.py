@@ -34,8 +34,8 @@ Kernel = Callable[[Iterable[pa.Table]], Iterator[pa.Table]]
 
 
 def facts_of(records: DataFrame) -> Facts:
-    """What few records say, which the timelines of many are made by. One job, and as many rows in
-    the driver.
+    """Return the facts of the rare records, by which the timelines of many records are made. One
+    Spark job; each rare record becomes a row in the driver.
     """
     clears = sf.col("imported_name") == "ClearElrRecord"
     rare = records.where(_is(*_FACTS) | clears).select(*RARE_COLUMNS)

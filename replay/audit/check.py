@@ -70,7 +70,7 @@ def _tables(history: History, rules: tuple[Rule, ...]) -> Iterator[DataFrame]:
 
 
 def partitions(history: History) -> DataFrame:
-    """What is known of the partitions behind a history: STATE_DDL."""
+    """Return the state of the partitions before a history: STATE_DDL."""
     facts = history.facts
 
     def states(batches: Batches) -> Batches:
@@ -117,7 +117,7 @@ def _judged(kernel: kernels.Kernel, records: Iterable[pa.Table]) -> Batches:
 
 
 def _split(batches: Batches) -> tuple[pa.Table | None, Iterator[pa.Table]]:
-    """What was before, which comes first, and the records."""
+    """Split batches into the state before, which comes first, and the records."""
     slices = slices_of(batches)
     known: list[pa.Table] = []
 

@@ -59,7 +59,9 @@ class History:
 
     @cached_property
     def facts(self) -> Facts:
-        """What they say. One job of Spark, and as many rows in the driver."""
+        """Facts of the rare records. One Spark job; each of these records becomes a row in the
+        driver.
+        """
         return Facts(
             self.rare.toArrow().sort_by("offset"),
             self.end_offset,
@@ -153,7 +155,7 @@ def _in_order(rows: DataFrame, *keys: str) -> DataFrame:
 
 
 def _as_records(before: DataFrame, records: DataFrame) -> DataFrame:
-    """What was known of partitions, in the columns of their records."""
+    """Return the remembered state of partitions, in the columns of their records."""
     # What an earlier build remembered has intervals that have ended, too.
     open_ = before.where(sf.col("ends").isNull()) if "ends" in before.columns else before
     places = {_STATE_IN.get(name, name): name for name in STATE_SCHEMA.names}
@@ -182,7 +184,7 @@ Span = TypeVar("Span", BrokerSpan, TopicLife)
 def remembered_spans(
     frame: DataFrame | None, kind: type[Span], *, ended: bool = False
 ) -> list[Span]:
-    """What was remembered, in order; ``ended``: also what is not open."""
+    """Return the remembered spans in order; with ``ended`` those too that have ended."""
     if frame is None:
         return []
     rows: list[Any] = sorted(frame.toArrow().to_pylist(), key=lambda row: int(row["begins"]))

@@ -1,1 +1,1 @@
-"""What changed often, and what grew."""
+"""Frequent changes and growth in a log."""

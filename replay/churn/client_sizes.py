@@ -30,7 +30,7 @@ _COLUMNS = (
 )
 _SAID = ("type", "group_id", "offset", "timestamp_ms", "client_name", "client_principal")
 _NUMBERS = entity_bytes(0) * 2
-"""What a client's time and number take while both are 0."""
+"""Size of a client's time and number while both are 0, in bytes."""
 _HEADS = 1 + 1
 """Of the entity, and of what is in it: arrays of fewer than 16 elements."""
 
@@ -47,11 +47,11 @@ class _Clients(NamedTuple):
     closed_ms: Ints
 
     def size(self, which: Ints, last_write_ms: Ints, done: Ints) -> Ints:
-        """Of some clients in a snapshot."""
+        """Return the sizes of some clients in a snapshot."""
         return in_snapshots(self.fixed[which] + packed_ints(last_write_ms) + packed_ints(done))
 
     def opened_size(self) -> Ints:
-        """Of each when it was opened."""
+        """Return the size of each client when it was opened."""
         done = np.full(len(self.ids), FIRST_SEQUENCE, np.int64)
         return self.size(np.arange(len(self.ids)), self.opened_ms, done)
 
@@ -149,7 +149,7 @@ class _Writes:
         grow_many(self._grown, at_ms - at_ms % self._period_ms, entities, sizes)
 
     def end(self) -> Grown:
-        """What each period brought."""
+        """Return the growth in each period."""
         self._close(NEVER - 1)
         closed = self._clients.closes != NEVER
         more = (self._opened - self._size)[closed]
@@ -158,7 +158,7 @@ class _Writes:
 
 
 def client_sizes(log: Rows, period_ms: int) -> list[Grown]:
-    """What each period brought."""
+    """Return the growth by clients in each period."""
     clients = _opened(log.table(_SAID, CLIENT_TYPES))
     if not len(clients.ids):
         return []

@@ -44,7 +44,7 @@ class _Config:
         self.before: tuple[str | None, ...] = ()
         """The value before the last change; empty: there was none."""
         self.size = 0
-        """Of its entity in a snapshot."""
+        """Size of the config's entity in a snapshot, in bytes."""
         self.changes = self.reversals = 0
         self.principals: set[str] = set()
         self.last: _Write | None = None

@@ -15,9 +15,9 @@ class Trend(NamedTuple):
     per_day: float
 
     def after(self, days: float) -> int:
-        """The value so many days after the last point.
+        """Return the value ``days`` after the last point.
 
-        A falling line is not drawn on: what shrinks for a while does not vanish.
+        A falling line is not extrapolated: a value that shrinks for a while does not vanish.
         """
         return round(self.now + max(0.0, self.per_day) * days)
 

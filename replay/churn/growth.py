@@ -28,7 +28,7 @@ class Growth:
     steps: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def merge(self, other: Growth) -> None:
-        """What another part counted."""
+        """Add the counts of another part."""
         for name in ("records", "bytes", "periods", "steps"):
             mine = getattr(self, name)
             for key, count in getattr(other, name).items():
@@ -73,7 +73,7 @@ def _named(names: list[str], counts: Ints) -> dict[str, int]:
 
 
 def growth(log: Rows, since_ms: int, period_ms: int, steps: Steps | None = None) -> Growth:
-    """Of a log; types from ``since_ms`` on."""
+    """Return the growth of a log; the types are counted from ``since_ms`` on."""
     found = Growth()
     for part in log.run(Pass(partial(_Growing, since_ms, period_ms, steps), _COLUMNS)):
         found.merge(part)

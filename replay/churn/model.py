@@ -1,4 +1,4 @@
-"""What the job churn answers: bounded, typed, ready for JSON."""
+"""Result of the job churn: bounded, typed, ready for JSON."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from replay.kernels.lists import NOTHING, Lists, pairs_of
 from replay.kernels.steps import Partitions, Steps
 
 _FIRST_LOOK = 1024
-"""With more partitions than so many it is looked which of them are gone."""
+"""With more partitions than this the watcher looks for those whose topic is gone."""
 
 
 class _Moved(NamedTuple):
@@ -39,12 +39,12 @@ class _Moved(NamedTuple):
 
 @dataclass
 class Moves:
-    """What a part found. ``topics``: their ids, by their numbers in keys.
+    """Moves that a part found. ``topics``: their ids, by their numbers in keys.
 
     ``partitions``: rows of key, leaves, leaves_by_leader, joins, leader_moves, returns;
-    ``forgotten``: so many more partitions, which are gone and too quiet to be listed. ``brokers``:
-    the same by broker, without the last two; ``led``: rows of broker, leaderships lost and gained.
-    ``out_of_…``: for how long those that returned had been out.
+    ``forgotten``: number of other partitions, which are gone and too quiet to be listed.
+    ``brokers``: the same by broker, without the last two; ``led``: rows of broker, leaderships lost
+    and gained. ``out_of_…``: how long replicas that returned had been out of the ISR.
     """
 
     topics: list[str]
@@ -75,7 +75,7 @@ class MoveWatcher:
     _out_of_brokers: Histogram = field(default_factory=Histogram)
     _forgotten: int = 0
     _look_again: int = _FIRST_LOOK
-    """With so many partitions."""
+    """Number of partitions at which to look for gone ones again."""
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """A slice."""
@@ -96,7 +96,7 @@ class MoveWatcher:
             self._forget(int(steps.begins.max()))
 
     def _forget(self, offset: int) -> None:
-        """Those that are gone at an offset and will not be listed."""
+        """Forget the partitions that are gone at an offset and will not be listed."""
         rows = self._of_partitions.rows()
         gone = rows[:, self.partitions.gone(rows[0], offset)]
         quiet = _worst(gone, self.partitions.topics)[self.limit :]
@@ -147,7 +147,7 @@ class MoveWatcher:
         return found[count:]
 
     def found(self) -> Moves:
-        """Of all partitions watched."""
+        """Return the moves of all watched partitions."""
         return Moves(
             self.partitions.topics,
             self._of_partitions.rows(),
@@ -181,7 +181,7 @@ class Sums:
 
     @property
     def most(self) -> int:
-        """There are at most so many keys."""
+        """Upper bound of the number of keys."""
         return sum(each.shape[1] for each in self._runs)
 
     def drop(self, keys: Ints) -> None:
@@ -236,12 +236,14 @@ def _lacking(lists: Lists, some: Ints, others: Ints) -> tuple[Ints, Ints]:
 
 
 def move_watcher(since_ms: int, limit: int) -> partial[MoveWatcher]:
-    """What makes one; to be pickled."""
+    """Return a factory of watchers that can be pickled."""
     return partial(MoveWatcher, since_ms, limit)
 
 
 class Moved(NamedTuple):
-    """All parts together: every broker, unordered; the worst partitions first, of so many."""
+    """Moves of all parts together: every broker, unordered, and the worst partitions first, up to a
+    limit.
+    """
 
     brokers: list[BrokerChurn]
     partitions: list[PartitionChurn]

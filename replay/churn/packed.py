@@ -18,18 +18,18 @@ _SHORT_LIST, _LONG_LIST = 16, 1 << 16
 
 
 def packed_ints(values: Ints) -> Ints:
-    """Of numbers."""
+    """Return the packed size of each number, in bytes."""
     return _INT_BYTES[np.searchsorted(_INT_EDGES, values, side="right")]
 
 
 def packed_texts(column: pa.ChunkedArray) -> Ints:
-    """Of texts; null as an empty one."""
+    """Return the packed size of each text, in bytes; null counts as an empty one."""
     size = ints(pc.fill_null(pc.binary_length(column.cast(pa.string())), 0))
     return size + _TEXT_HEADS[np.searchsorted(_TEXT_EDGES, size, side="right")]
 
 
 def packed_list(members: Sequence[int]) -> int:
-    """Of one list of numbers."""
+    """Return the packed size of one list of numbers, in bytes."""
     count = len(members)
     head = 1 if count < _SHORT_LIST else 3 if count < _LONG_LIST else 5
     return head + int(packed_ints(np.array(members, np.int64)).sum())

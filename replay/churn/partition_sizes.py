@@ -24,7 +24,7 @@ _ID = 2 + 16
 
 
 class _ListSizes:
-    """Of each different list, which is looked at once."""
+    """Sizes of the different lists; each is computed once."""
 
     def __init__(self, lists: Lists) -> None:
         self._lists = lists
@@ -32,7 +32,7 @@ class _ListSizes:
         """By number; before them that of no list, which a state has as an empty one."""
 
     def of(self, numbers: Ints) -> Ints:
-        """Of lists by their numbers; NOTHING: of none."""
+        """Return the sizes of lists by their numbers; NOTHING: no list."""
         new = self._lists.members[len(self._sizes) - 1 :]
         if new:
             more = np.array([packed_list(each) for each in new], np.int64)
@@ -72,7 +72,7 @@ class SizeWatcher:
         self._remove(steps, size, np.flatnonzero(gone) - 1)
 
     def _sizes(self, steps: Steps) -> Ints:
-        """Of each state as an entity in a snapshot."""
+        """Return the size of each state as an entity in a snapshot, in bytes."""
         length = np.full(len(steps.key), _HEADS + _ID, np.int64)
         for numbers in (steps.key & 0xFFFFFFFF, steps.leader):
             length += packed_ints(numbers)
@@ -90,14 +90,14 @@ class SizeWatcher:
         grow_many(self._grown, at_ms - at_ms % self.period_ms, entities, sizes)
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Those that nothing follows: if they ended, their topic went."""
+        """Process the last states of partitions: one that ended was deleted with its topic."""
         self._remove(steps, self._sizes(steps), np.flatnonzero(intervals.ends != NEVER))
 
     def found(self) -> Grown:
-        """Of all partitions watched."""
+        """Return the growth by all watched partitions."""
         return self._grown
 
 
 def size_watcher(period_ms: int) -> partial[SizeWatcher]:
-    """What makes one; to be pickled."""
+    """Return a factory of watchers that can be pickled."""
     return partial(SizeWatcher, period_ms)

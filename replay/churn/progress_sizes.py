@@ -21,7 +21,7 @@ _COLUMNS = ("timestamp_ms", "offset", "lowest_acknowledged_offset", "high_waterm
 _HEADS = 1 + 1
 """Of the entity, and of what is in it: arrays of fewer than 16 elements."""
 _PROGRESS = -1
-"""In the place of a broker: the entity that is no broker's."""
+"""Key of the progress entity, which is no broker's, in the place of a broker id."""
 Last = tuple[int, int]
 """Where it was said, and how large it was from there on."""
 
@@ -63,7 +63,7 @@ class _Said:
             self.found[key] = last
 
     def merge(self, other: _Said) -> None:
-        """What another part found."""
+        """Add the findings of another part."""
         for key, last in other.found.items():
             self._said(key, last)
 
@@ -72,7 +72,7 @@ class _Said:
 
 
 def progress_sizes(log: Rows, period_ms: int) -> Grown:
-    """What each period brought."""
+    """Return the growth by progress records in each period."""
     said = _Said(period_ms)
     for part in log.run(Pass(partial(_Said, period_ms), _COLUMNS, (RecordType.PROGRESS,))):
         said.merge(part)

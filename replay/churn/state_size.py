@@ -25,9 +25,8 @@ BY_COLUMNS = (*PARTITION_TYPES, RecordType.CONFIG, RecordType.PROGRESS, *CLIENT_
 """Records of which columns say how large the state is."""
 _OTHERS = tuple(each for each in RecordType if each not in BY_COLUMNS)
 _FEW_RECORDS = 300_000
-"""Up to so many are read by all tasks, and folded in one: were each task to fold its share, each
-would read the bodies of all records.
-"""
+"""Largest number of records that all tasks read and one task folds: were each task to fold its
+share, each would read the bodies of all records."""
 _TIMESTAMP = 5
 """Where a row has it."""
 _BATCH_OVERHEAD = 100
@@ -171,7 +170,7 @@ def state_sizes(
 
 
 def added_up(parts: Iterable[Grown]) -> dict[int, Size]:
-    """What several parts found, one period after the other."""
+    """Return the sum of what several parts found, one period after the other."""
     grown: Grown = {}
     for part in parts:
         for period, (entities, size) in part.items():

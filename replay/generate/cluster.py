@@ -86,7 +86,7 @@ class Cluster:
         return found
 
     def active(self) -> list[int]:
-        """Who is unfenced and not about to leave."""
+        """Return the brokers that are unfenced and not in controlled shutdown."""
         found = map(self.broker, self.broker_ids)
         return [broker.id for broker in found if broker is not None and broker.active]
 
@@ -174,7 +174,7 @@ class Cluster:
         return partitions_of(self.log.draft, broker_id)
 
     def partition(self, key: PartitionKey) -> Partition | None:
-        """As it is now; None: its topic is gone."""
+        """Return the current state of a partition; None: its topic is gone."""
         found: Partition | None = self.log.draft.partitions.get(key)
         return found
 
@@ -253,8 +253,8 @@ class Cluster:
             at_ms += 50
 
     def reassign(self, keys: Sequence[PartitionKey], to: int, at_ms: int) -> None:
-        """Begin to move the last replica of some partitions to another broker; who has caught up is
-        taken in by ``expand``.
+        """Begin to move the last replica of some partitions to another broker; ``expand`` adds the
+        replicas that have caught up.
         """
         brokers = Brokers(self.log.draft)
         records = []

@@ -17,7 +17,7 @@ from replay.generate.workload import Workload
 
 
 class GeneratedHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made.
+    """Summary of a generated history.
 
     ``records`` are the offsets 0 to ``records`` - 1; ``state_hash`` is that of every node at the
     last.

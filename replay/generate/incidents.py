@@ -1,4 +1,4 @@
-"""What breaks in the made-up cluster, and what is done about it.
+"""Incidents of the generated cluster: failures and the operators' reactions.
 
 Each incident is noted when it is over.
 """
@@ -29,7 +29,7 @@ class Incidents:
         """Brokers in an incident: one at a time for each."""
 
     def plan(self, rates: Rates, begin_ms: int) -> None:
-        """From ``begin_ms`` on."""
+        """Schedule the incidents from ``begin_ms`` on."""
         every = self._schedule.every
         every(rates.rolling_restarts, begin_ms, self._roll, by_people=True)
         actions: list[tuple[float, Callable[[int], None]]] = [

@@ -1,4 +1,4 @@
-"""What a made-up cluster is like, and how often what happens to it."""
+"""Profile of a generated cluster: its size, and the rates of its events."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ TOPIC_CONFIGS: dict[str, tuple[str | None, ...]] = {
     "cleanup.policy": ("delete", "compact", "delete,compact", None),
     "min.compaction.lag.ms": ("0", "60000", "3600000", None),
 }
-"""What is altered, and to what; None: back to the default."""
+"""Values of each altered topic config; None: back to the default."""
 BROKER_CONFIGS: dict[str, tuple[str | None, ...]] = {
     "log.cleaner.threads": ("1", "2", "4", None),
     "num.io.threads": ("8", "16", "32", None),

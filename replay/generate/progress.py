@@ -44,7 +44,7 @@ class Observation:
         self._known_from_ms = known_from_ms
 
     def stall(self, broker_id: int) -> None:
-        """From now on the broker applies nothing."""
+        """Stop a broker from applying records."""
         self._stalled[broker_id] = self._log.end_offset - 1
 
     def resume(self, broker_id: int) -> None:
@@ -69,7 +69,7 @@ class Observation:
             self._write(lowest, applied, at_ms)
 
     def _applied(self) -> list[Applied]:
-        """Of every unfenced broker."""
+        """Return the applied offsets of all unfenced brokers."""
         newest, stalled = self._log.end_offset - 1, self._stalled
         found = map(self._log.draft.brokers.get, self._broker_ids)
         return [

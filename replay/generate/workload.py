@@ -31,7 +31,7 @@ class Workload:
         """Open ones: id, and the number of the next write."""
 
     def plan(self, rates: Rates, begin_ms: int) -> None:
-        """From ``begin_ms`` on."""
+        """Schedule the workload from ``begin_ms`` on."""
         actions: list[tuple[float, Callable[[int], None]]] = [
             (rates.deployments, self._deploy),
             (rates.alterations, self._alter),
@@ -87,7 +87,7 @@ class Workload:
         return at_ms
 
     def _temporary_topic(self, at_ms: int) -> None:
-        """As a stream application has them: created, used, gone."""
+        """Create a topic as a stream application does, use it, and delete it."""
         self._created += 1
         name, principal = f"streams-{self._created}-repartition", self._rng.choice(PRINCIPALS[4:])
         if self.create(

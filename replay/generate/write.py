@@ -68,7 +68,9 @@ def _receive(receiver: Connection, process: BaseProcess) -> bytes:
 
 
 def _generate(sender: Connection, profile: Profile, records: int) -> None:
-    """In the other process. The pipe holds little, so it is never far ahead."""
+    """Generate the history, in the other process. The pipe holds little, so generation is never far
+    ahead.
+    """
     try:
         history = generate(profile, records, sender.send_bytes)
         sender.send_bytes(_END)

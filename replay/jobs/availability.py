@@ -64,7 +64,7 @@ __all__ = [
 
 
 class Availability(NamedTuple):
-    """What the result is made of, unordered and unbounded."""
+    """Raw material of the result, unordered and unbounded."""
 
     stretch: Stretch
     partitions: PartitionTables
@@ -87,7 +87,9 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> AvailabilityRe
 
 
 def answer(log: Rows, request: JobRequest, origin: str = "") -> AvailabilityResult:
-    """Of a log, whatever reads it. ``origin``: whose it is."""
+    """Return the availability of a log, whichever engine reads it. ``origin``: the kind of cluster
+    that wrote it.
+    """
     facts, census = facts_of(log), counted(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
     parts = log.run(of_partitions(facts, outage_watcher(stretch, min_isr(log))))
@@ -120,7 +122,7 @@ def look(
 
 
 def summarize(found: Availability, request: JobRequest) -> AvailabilityResult:
-    """As figures and bounded lists."""
+    """Return the result as figures and bounded lists."""
     limit, tables = request.limit, found.partitions
     topics = sorted(
         tables.topics,

@@ -87,7 +87,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
 
 
 def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
-    """Of a log, whatever reads it."""
+    """Return the churn of a log, whichever engine reads it."""
     facts, census = facts_of(log), counted(log)
     stretch = Stretch.of(census.first_ms, census.last_ms, request.since_ms)
     parts = log.run(
@@ -126,7 +126,7 @@ def sized_by_columns(
 
 
 def summarize(found: Churn, export: Export, request: JobRequest) -> ChurnResult:
-    """As figures and bounded lists."""
+    """Return the result as figures and bounded lists."""
     limit = request.limit
     raw = [each for each in export.manifest.segments if each.kind == RAW]
     bytes_per_record = sum(each.bytes for each in raw) / max(1, sum(each.records for each in raw))
@@ -171,7 +171,7 @@ def _types(found: Churn) -> list[TypeGrowth]:
 
 
 def _periods(found: Churn) -> list[PeriodGrowth]:
-    """Those with records, in order. In each of them something was written: every record's group is
+    """Return the periods with records, in order. Each of them has a size: every record's group is
     in the state, or was.
     """
     told, size = [], Size(0, 0)

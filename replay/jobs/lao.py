@@ -55,8 +55,8 @@ __all__ = [
 
 
 class Lao(NamedTuple):
-    """What the result is made of. ``points``: all samples; those from the place ``first`` on are in
-    question.
+    """Raw material of the result. ``points``: all samples; the question is about those from the
+    place ``first`` on.
     """
 
     points: Points
@@ -78,8 +78,9 @@ def look(
     steps: Steps | None = None,
     hours: int | None = None,
 ) -> Lao:
-    """Look at a log; of what came before ``since_ms`` only at what lasts until then. ``steps``: of
-    these, too, it is to be said how long records waited; ``hours``: of so many hours, the last.
+    """Examine a log; before ``since_ms`` only intervals that last until then. ``steps``: intervals
+    for which the waits of records are reported, too; ``hours``: number of hours to report, the last
+    ones.
     """
     sampled, acknowledged, told = sample(log, since_ms)
     known = sampled.lao[sampled.lao != MISSING]
@@ -123,7 +124,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
 
 
 def answer(log: Rows, request: JobRequest) -> LaoResult:
-    """Of a log, whatever reads it."""
+    """Return the LAO figures of a log, whichever engine reads it."""
     brokers = facts_of(log).brokers
     found = look(
         log, brokers, stall_ms=request.stall_ms, since_ms=request.since_ms, hours=request.limit
@@ -132,7 +133,7 @@ def answer(log: Rows, request: JobRequest) -> LaoResult:
 
 
 def summarize(found: Lao, request: JobRequest) -> LaoResult:
-    """As figures and bounded lists."""
+    """Return the result as figures and bounded lists."""
     limit = request.limit
     points_, waited = found.points, found.waited
     sampled: Samples = points_.samples

@@ -124,7 +124,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
 
 
 def _rows(result: Result, limit: int) -> Result:
-    """The result with its tables cut to so many rows."""
+    """Return the result with its tables cut to ``limit`` rows."""
     tables = {
         name: getattr(result, name) for name in result.__struct_fields__ if name not in _WHOLE
     }
@@ -134,7 +134,7 @@ def _rows(result: Result, limit: int) -> Result:
 
 
 def _header(counted: Census, export: Export) -> Header:
-    """Whose log, and how much of it."""
+    """Return the header of the report: the log's origin and range."""
     manifest, epochs = export.manifest, counted.epochs
     return Header(
         cluster_id=manifest.cluster_id,

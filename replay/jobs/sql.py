@@ -19,7 +19,7 @@ from replay.request import JobRequest
 from replay.views import VIEWS, register_export
 
 _ASKING = ("DESCRIBE", "DESC", "SHOW", "EXPLAIN")
-"""What asks too, and is no query to Spark."""
+"""Statements that read without being a query to Spark."""
 _FIRST_WORD = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(\w*)", re.DOTALL)
 """Behind comments."""
 
@@ -51,12 +51,12 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> SqlResult:
 
 
 def require_query(spark: SparkSession, text: str) -> None:
-    """Whether a statement asks and changes nothing.
+    """Require a statement that reads and changes nothing.
 
     Raises ReplayError; ParseException if it is no SQL.
 
-    What Spark runs has the rights of who asks: INSERT and the like would write files, in the
-    working directory if no other is named.
+    Spark runs a statement with the rights of its caller: INSERT and the like would write files, in
+    the working directory if no other is named.
     """
     parser = spark._jsparkSession.sessionState().sqlParser()
     try:

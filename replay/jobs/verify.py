@@ -117,7 +117,7 @@ class Fold(NamedTuple):
 
 
 class Engine:
-    """What does the work: the tasks of a pool. In Spark: replay/spark_jobs/verify.py."""
+    """The tasks of a pool that run the work. In Spark: replay/spark_jobs/verify.py."""
 
     def __init__(self, export: Export, pool: Pool) -> None:
         self._export, self._pool = export, pool
@@ -138,7 +138,7 @@ class Engine:
     def fold_slices(
         self, known: list[Checkpoint], offsets: Collection[int], end: int, count: int
     ) -> Fold:
-        """The same, in about so many slices."""
+        """Fold the same in about ``count`` slices."""
         slices = plan_slices(known, self._export.manifest, end, count)
         work = partial(_fold_slice, self._export, sorted(offsets))
         return _together(list(self._pool.map(work, slices)))

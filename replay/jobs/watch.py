@@ -33,7 +33,7 @@ from replay.text import duration
 CHECKS_FILES = True
 """It reads raw segments, and checks each batch of them."""
 _FILES = 8
-"""In one micro-batch, at most."""
+"""Most files in one micro-batch."""
 _JUDGES: dict[str, Callable[[JobRequest, Manifest], Judge]] = {
     audit.NAME: lambda request, manifest: audit.judge(
         choose(request.rules, manifest.origin),
@@ -43,7 +43,7 @@ _JUDGES: dict[str, Callable[[JobRequest, Manifest], Judge]] = {
     ),
     lao.NAME: lambda request, _: lao.judge(request.stall_ms),
 }
-"""By what was asked for, and the log that is watched."""
+"""Judge of each watch job, for a request and the log that is watched."""
 _AUDIT_SHOWN = ("rule", "offset", "subject", "found", "expected")
 
 
@@ -70,7 +70,8 @@ class WatchResult(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult:
-    """Go on where the directory ends, up to what there is now; or for ever, every so many seconds.
+    """Continue where the directory ends, up to the present end of the export; or without end, at an
+    interval.
 
     Raises ReplayError.
     """
@@ -103,7 +104,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> WatchResult
 
 
 def _result(spark: SparkSession, ledger: Ledger, before: Done, limit: int) -> WatchResult:
-    """What was found since the ledger said ``before``."""
+    """Return the findings since the ledger's position ``before``."""
     done = ledger.done
     columns, rows = _new(spark, ledger, before.batch, limit)
     return WatchResult(

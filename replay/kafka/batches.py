@@ -21,7 +21,7 @@ _HEAD = struct.Struct(">qi")
 _REST = struct.Struct(">ibIhiqqqhii")
 _CRC_FROM = _HEAD.size + 9
 HEADER_BYTES = _HEAD.size + _REST.size
-"""What a batch begins with: enough to know it again."""
+"""Size of the header of a batch, in bytes: enough to recognize the batch."""
 _COMPRESSION, _CONTROL = 0x07, 0x20
 MAX_BATCH_BYTES = 16 << 20
 """More than any batch of a metadata log: Kafka bounds them by 8 MiB."""
@@ -63,7 +63,7 @@ class Frame(NamedTuple):
 
 
 def batches(data: bytes, *, position: int = 0) -> Iterator[tuple[int, KafkaBatch]]:
-    """As ``frames``, with their records."""
+    """Return batches as ``frames`` does, with their records."""
     for end, frame in frames(data, position=position):
         yield end, opened(frame, position)
         position = end

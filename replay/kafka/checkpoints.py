@@ -31,7 +31,7 @@ _DEFAULT = ("zk_migration", 0)
 _ELR_VERSION = "eligible.leader.replicas.version"
 _MAX_DIFFERENCES = 20
 MAX_BYTES = 1 << 30
-"""Of a snapshot: more than any of a million partitions."""
+"""Largest snapshot, in bytes: more than any of a million partitions."""
 
 
 def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:

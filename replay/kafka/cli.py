@@ -145,7 +145,7 @@ def _show(imported: Imported, output: str) -> None:
 
 
 def lines(imported: Imported) -> list[str]:
-    """What was imported, in words."""
+    """Return the description of an import, line by line."""
     from replay.kafka.importing import UNKNOWN
 
     unsaid = imported.cluster_id == UNKNOWN
@@ -200,7 +200,7 @@ def lines(imported: Imported) -> list[str]:
 
 
 def _agreed(imported: Imported) -> str:
-    """What the copies say of each other, and so of what was committed."""
+    """Return a sentence on the agreement of the copies, and so on what was committed."""
     voters, nodes = len(imported.voters), len(imported.nodes)
     if nodes == 1 and voters != 1:
         return "one copy: whether its last records were committed is not in it"
@@ -215,7 +215,7 @@ def _agreed(imported: Imported) -> str:
 
 
 def findings(imported: Imported) -> list[str]:
-    """What was found wrong, in words."""
+    """Return the damage that was found, in words."""
     found = [f"damaged: {one}" for one in imported.damages]
     found += [f"the copies differ: {one}" for one in imported.differences]
     unlike = [one for one in imported.snapshots if one.differences]

@@ -24,16 +24,16 @@ from replay.kafka.records import KafkaRecord, control_record, metadata_record
 _VOTERS = {"LeaderChangeMessage", "VotersRecord"}
 _ENDS = {"EndTransactionRecord", "AbortTransactionRecord"}
 MAX_TRANSACTION_RECORDS = 1_000_000
-"""What is kept of a transaction that has not ended. Kafka bounds the records of a request by
+"""Most records kept of a transaction that has not ended. Kafka bounds the records of a request by
 10,000."""
 
 
 class Counts:
-    """What was met on the way, for people."""
+    """Counts of the conversion, for its report."""
 
     def __init__(self) -> None:
         self.records: Counter[str] = Counter()
-        """By name."""
+        """Number of records, by name of the type."""
         self.unknown: Counter[str] = Counter()
         """Records and tagged fields of a newer Kafka."""
         self.aborted = 0
@@ -86,7 +86,7 @@ class _Open:
             self._runs[-1] = last._replace(source=source)
 
     def ended(self, *, aborted: bool) -> Iterator[_Run]:
-        """What it became: one batch, if it had one controller."""
+        """Yield the ended transaction: one batch, if it had one controller."""
         for run in self._runs:
             yield run._replace(aborted=aborted and not run.source.control)
 
@@ -114,7 +114,7 @@ class Conversion:
 
     @property
     def open_transaction(self) -> int | None:
-        """The offset where a transaction begins that has not ended; None: there is none."""
+        """Base offset of the transaction that has not ended; None if all have."""
         return None if self._open is None else self._open.base_offset
 
     def convert(self, source: KafkaBatch) -> Iterator[Converted]:
@@ -148,7 +148,7 @@ class Conversion:
         return _batch_of(messages, base_offset, header.epoch, header.timestamp_ms)
 
     def _runs(self, source: KafkaBatch, records: Sequence[KafkaRecord]) -> Iterator[_Run]:
-        """What becomes one batch each."""
+        """Yield the runs of records that become one batch each."""
         run: list[KafkaRecord] = []
         first = offset = source.base_offset
         for one in records:

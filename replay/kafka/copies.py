@@ -45,7 +45,7 @@ class Place(NamedTuple):
     position: int
     end: int
     fingerprint: int
-    """Of its bytes (the CRC32C that it carries)."""
+    """CRC32C of the batch's bytes, which the batch carries."""
 
     def is_like(self, other: Place) -> bool:
         """Whether it is the same batch, of another file perhaps. The epoch is not in the CRC32C."""
@@ -69,7 +69,7 @@ class Copy:
         self.places: list[Place] = []
         """Of its whole batches, by offset; not those behind a damage in the same file."""
         self.damages: list[str] = []
-        """In words: file, position, what is wrong."""
+        """Damage found, in words: file, position, what is wrong."""
         self._cut_off: dict[Path, str] = {}
         self._expected: dict[Path, int] = {}
         """The lowest offset that may come next in a file; at first what its name says."""
@@ -269,9 +269,9 @@ class PlaceReader:
 
 
 def find_copies(paths: Sequence[Path]) -> list[Copy]:
-    """The copies in directories (of a log, of a node, or of several nodes) and files.
+    """Find the copies in directories (of a log, of a node, or of several nodes) and files.
 
-    Raises NoKafkaLogError if there is none, or if they are of several clusters.
+    Raises NoKafkaLogError if none is found, or if they are of several clusters.
     """
     files: dict[Path, list[Path]] = {}
     directories: list[Path] = []
@@ -303,7 +303,7 @@ def _log_directories(path: Path) -> list[Path]:
 
 
 def _properties(directory: Path) -> dict[str, str]:
-    """What the node says of itself, beside its logs."""
+    """Read a node's ``meta.properties``, in or beside its log directory."""
     for path in (directory.parent / "meta.properties", directory / "meta.properties"):
         try:
             with path.open(errors="replace") as file:

@@ -1,4 +1,4 @@
-"""What can be wrong with a log of Kafka's."""
+"""Errors in a log of Kafka's."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Importer:
         """Why nothing can be imported any more; empty: it can."""
         self._reader = PlaceReader()
         self._last: Place | None = None
-        """What was imported last."""
+        """Place of the last imported batch."""
         self._new = 0
         self._no_log = not any(copy.places for copy in self._copies)
         self._next, begin = self._begin()

@@ -28,7 +28,7 @@ _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 def encoded(value: Any) -> str:
-    """As JSON: keys sorted, so that equal entities have equal hashes."""
+    """Return a value as JSON: keys sorted, so that equal entities have equal hashes."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 

@@ -95,7 +95,7 @@ class Reader:
         return self.take(1) != b"\0"
 
     def uuid(self) -> str:
-        """As Kafka prints it: base64url without padding."""
+        """Read a UUID as Kafka prints it: base64url without padding."""
         return uuid_text(self.take(16))
 
     def nullable_bytes(self) -> bytes | None:
@@ -177,4 +177,4 @@ READERS: dict[str, Callable[[Reader], Any]] = {
     "bytes": _bytes,
     "bytes?": Reader.nullable_bytes,
 }
-"""By the type's name in Kafka's schemas; with "?": may be null."""
+"""Reader of each type, by its name in Kafka's schemas; with "?": may be null."""

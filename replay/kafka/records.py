@@ -154,7 +154,7 @@ METADATA: dict[int, Schema] = {
     28: Schema("ClearElrRecord", 0, (Field("topic_name", "string"),)),
     29: Schema("UnregisterControllerRecord", 0, (Field("controller_id", "int32"),)),
 }  # fmt: skip
-"""By apiKey (KIP-746 and later)."""
+"""Schemas of metadata records by apiKey (KIP-746 and later)."""
 
 _VOTER = (Field("voter_id", "int32"), Field("voter_directory_id", "uuid", 1, default=""))
 CONTROL: dict[int, Schema] = {
@@ -194,7 +194,7 @@ class KafkaRecord(NamedTuple):
     name: str
     """Of its schema; ``Unknown`` for a type or version that this build does not know."""
     api_key: int
-    """Of a control record: its type, negative."""
+    """apiKey of the record; of a control record: its type, negative."""
     version: int
     fields: Decoded
 
@@ -243,5 +243,5 @@ def _decoded(schema: Schema | None, api_key: int, version: int, reader: Reader) 
 
 @cache
 def _decoder(api_key: int, version: int) -> Callable[[Reader], Decoded]:
-    """Of a known record; a negative key: of a control record."""
+    """Return the decoder of a known record; a negative key means a control record."""
     return decoder(METADATA[api_key] if api_key >= 0 else CONTROL[-api_key], version)

@@ -13,7 +13,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MISSING = -(2**62)
-"""In the place of null."""
+"""Value that stands for null."""
 NEVER = 2**62
 """An offset behind all others."""
 

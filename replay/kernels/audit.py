@@ -62,11 +62,11 @@ class Kernel(Protocol):
     """Judges a part of the records, slice by slice."""
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """What is found in a slice."""
+        """Yield the findings in a slice."""
         ...
 
     def end(self) -> Iterator[Finding]:
-        """What is found where the records end."""
+        """Yield the findings at the end of the records."""
         ...
 
 
@@ -97,7 +97,7 @@ class PartitionRules:
             yield from self.judge(self.partitions.step(table))
 
     def judge(self, steps: Steps) -> Iterator[Finding]:
-        """Of a slice's steps."""
+        """Yield the findings in the steps of a slice."""
         yield from self._chosen(self._judge(steps))
 
     def _judge(self, steps: Steps) -> Iterator[Finding]:
@@ -112,7 +112,7 @@ class PartitionRules:
             yield from self._directories.check(judged)
 
     def end(self) -> Iterator[Finding]:
-        """What the brokers that are left show."""
+        """Yield the findings about the remaining brokers."""
         if self._departed is not None:
             yield from self._chosen(self._departed.end())
 
@@ -136,7 +136,7 @@ class _Simple:
         self._family, self._chosen = make(facts), _Chosen(facts, rules)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """What is found in a slice."""
+        """Yield the findings in a slice."""
         yield from self._chosen(self._family.check(table))
 
     def end(self) -> Iterator[Finding]:
@@ -174,7 +174,7 @@ def asks(family: ModuleType, rules: Collection[Rule], facts: Facts) -> bool:
 def fact_rules(
     facts: Facts, epochs: Iterable[Epoch], rules: Collection[Rule] = RULES
 ) -> Iterator[Finding]:
-    """What few records show: registrations, hostnames, controllers."""
+    """Yield the findings in the rare records: registrations, hostnames, controllers."""
     chosen = _Chosen(facts, rules)
     if _asked(registrations, rules):
         yield from chosen(registrations.check(facts))

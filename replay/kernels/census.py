@@ -44,7 +44,7 @@ class Census:
         return max(each.last_ms for each in self.epochs)
 
     def merge(self, other: Census) -> None:
-        """What another part counted, of what comes behind it."""
+        """Add the counts of another part, which comes behind this one."""
         self.types += other.types
         self.epochs = together([*self.epochs, *other.epochs])
         for epoch, at_ms in other.known_ms.items():
@@ -83,12 +83,12 @@ class Counting:
             self._found.merge(Census(idle={each: found}))
 
     def end(self) -> Census:
-        """What was counted."""
+        """Return the counts."""
         return self._found
 
 
 def census(log: Rows) -> Census:
-    """Of a log."""
+    """Return the census of a log."""
     found = Census()
     for part in log.run(Pass(Counting, COLUMNS)):
         found.merge(part)

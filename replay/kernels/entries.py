@@ -29,7 +29,7 @@ ENTRIES = (RecordType.ACCESS_CONTROL_ENTRY, RecordType.REMOVE_ACCESS_CONTROL_ENT
 
 
 class Question(NamedTuple):
-    """Who did what, on which resource."""
+    """A question to the entries: principal, operation, resource."""
 
     principal: str
     operation: int
@@ -38,7 +38,7 @@ class Question(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """From when to when an entry was there."""
+    """The interval in which an entry was in force."""
 
     host: str
     operation: int
@@ -48,10 +48,11 @@ class Entry(NamedTuple):
 
 
 def begins(facts: Facts) -> int | None:
-    """The offset behind which writes are judged; None: none is.
+    """Return the offset behind which writes are judged; None: none is.
 
-    That of the first entry: from then on it is written down who may do what. Who names super users
-    says that there was an authorizer before any entry, too: from the first record of a level on.
+    That is the offset of the first entry: from then on the log has the rights. Named super users
+    imply an authorizer before any entry: writes are then judged from the first record of a level
+    on.
     """
     added = facts.of(RecordType.ACCESS_CONTROL_ENTRY, columns=("type", "offset"))
     first = [row["offset"] for row in added[:1]]

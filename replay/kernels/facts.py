@@ -315,7 +315,7 @@ class Standings:
         self._known = Known(self._brokers)
 
     def near(self, first: int, last: int) -> Near:
-        """Those in force at some offset of a range, both inclusive."""
+        """Return the spans in force at some offset of a range, both inclusive."""
         return Near(self, np.flatnonzero((self.ends > first) & (self.begins <= last)), first)
 
 

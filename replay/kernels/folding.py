@@ -45,7 +45,7 @@ COLUMNS = (
     "client_id",
     "batch_last_offset",
 )
-"""What a fold in order needs of a record."""
+"""Columns of a record that a fold in order needs."""
 AUTHOR_COLUMNS = ("principal", "type_name")
 CLIENT = "client"
 

@@ -14,7 +14,7 @@ EXACT_BITS = 10
 """Durations below 2 ** 10 ms have a bucket each; above, so do 2 ** 9 of each doubling: a bucket's
 highest is at most 0.2 % above what is in it."""
 HOW_EXACT = "up to 0.2 % too high from 1 s on"
-"""In words, of a percentile."""
+"""Precision of a percentile, in words."""
 COARSE_BITS = 7
 """Where there are many groups: 2 ** 6 buckets of each doubling."""
 HOW_COARSE = "up to 1.6 % too high from 0.1 s on"
@@ -100,7 +100,7 @@ def _both(one: _Run, other: _Run) -> _Run:
 class Histogram:
     """Durations in ms by group, a number.
 
-    ``newest``: only so many groups keep their buckets, those with the highest numbers; the others
+    ``newest``: number of groups that keep their buckets, those with the highest numbers; the others
     count in the whole alone. ``bits``: EXACT_BITS, or COARSE_BITS.
     """
 
@@ -110,7 +110,7 @@ class Histogram:
         """Each more than half as large as the one before it has been: so what is counted is moved
         a few times, not once for each slice of the log."""
         self._old = _nothing()
-        """As one group, 0."""
+        """Durations of the groups without buckets of their own, as group 0."""
         self._old_groups: set[int] = set()
 
     def add(self, groups: Ints, values: Ints) -> None:
@@ -126,7 +126,7 @@ class Histogram:
         self._push(_Run(named, longest, keys, counts))
 
     def merge(self, other: Histogram) -> None:
-        """What another part counted."""
+        """Add the counts of another part."""
         newest = other._together()
         self._old = _both(self._old, other._old)
         self._old_groups |= other._old_groups
@@ -178,11 +178,11 @@ class Histogram:
         return run.of(~old)
 
     def figures(self) -> dict[int, Figures]:
-        """Of each group that has durations, and has kept its buckets."""
+        """Return the figures of each group that has durations, and has kept its buckets."""
         return _figures(self._together(), self._bits)
 
     def whole(self) -> Figures:
-        """Of all groups together."""
+        """Return the figures of all groups together."""
         newest = self._together().whole()
         together = _both(self._old, newest)
         return _figures(together, self._bits).get(0, Figures())

@@ -12,11 +12,14 @@ import numpy as np
 from replay.kernels.arrays import Ints
 
 _ENOUGH = 3
-"""So many tell the interval. One may stand at another's time, at the end of a transaction."""
+"""Least number of records from which the interval is known. One may have another's time, at the end
+of a transaction."""
 
 
 class Idle(NamedTuple):
-    """Those of one epoch. ``longest_ms``: between two that follow each other."""
+    """Idle records (NO_OP) of one epoch. ``longest_ms``: the longest interval between two that
+    follow each other.
+    """
 
     records: int
     first_ms: int
@@ -31,8 +34,9 @@ class Idle(NamedTuple):
 
     @property
     def due_ms(self) -> int | None:
-        """When the next one would have come at the latest, as the others did: who has not written
-        it was active no more. None: too few to say.
+        """Return the latest time at which the next record was due, by the intervals before it: a
+        controller that had not written by then was not active any more. None: too few records to
+        tell.
         """
         if self.records < _ENOUGH or not self.longest_ms:
             return None

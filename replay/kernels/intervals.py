@@ -56,11 +56,13 @@ class Watcher(Protocol):
         ...
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Those that nothing follows, of some partitions after the others."""
+        """Process the last steps of some partitions, which nothing follows; the partitions come
+        after those before.
+        """
         ...
 
     def found(self) -> Any:
-        """What came of it; to be sent to another process."""
+        """Return the result, which can be sent to another process."""
         ...
 
 
@@ -75,7 +77,7 @@ class Removals:
         self._times = np.array([at_ms for _, at_ms in gone], np.int64)
 
     def times(self, offsets: Ints) -> Ints:
-        """Of each offset, which may be NEVER."""
+        """Return the time of each offset, which may be NEVER."""
         if not len(self._offsets):
             return np.full(len(offsets), NEVER, np.int64)
         at = np.minimum(np.searchsorted(self._offsets, offsets), len(self._offsets) - 1)

@@ -14,9 +14,10 @@ from replay.kernels.steps import RECOVERING, Partitions, Steps
 
 
 class Judged:
-    """``entered``: who is in the ISR and was not. ``unproposed``: those of them whom no leader
-    proposed. ``unclean``: the record declares an unclean leader: alone in the ISR, and RECOVERING.
-    In an export without the column ``leader_recovery_state`` the first is enough.
+    """A slice of steps as the rules judge it. ``entered``: brokers that are in the ISR and were
+    not. ``unproposed``: those of them that no leader proposed. ``unclean``: the record declares an
+    unclean leader: alone in the ISR, and RECOVERING. In an export without the column
+    ``leader_recovery_state`` the first is enough.
     """
 
     def __init__(self, steps: Steps, partitions: Partitions) -> None:
@@ -26,12 +27,12 @@ class Judged:
 
     @cached_property
     def changed(self) -> Bools:
-        """By a PARTITION_CHANGE."""
+        """Rows that a PARTITION_CHANGE changed."""
         return self.steps.real & (self.steps.type == RecordType.PARTITION_CHANGE)
 
     @cached_property
     def proposed(self) -> Bools:
-        """By a leader."""
+        """Rows that a leader proposed."""
         return self.steps.real & (self.steps.proposer_epoch > 0)
 
     @cached_property
@@ -78,7 +79,7 @@ class Judged:
         )
 
     def unproposed_list(self, row: int) -> list[int]:
-        """Of one row, in the order of its ISR."""
+        """Return the unproposed brokers of one row, in the order of its ISR."""
         steps, members = self.steps, self.lists.members
         before, said = int(self.isr_before[row]), int(steps.proposed_isr[row])
         known = set(members[before]) if before != NOTHING else set()

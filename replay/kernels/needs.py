@@ -21,7 +21,9 @@ from replay.kernels.facts import Facts, Row
 
 
 class Need(NamedTuple):
-    """What the record of a request needs. ``name``: the column of the resource's name."""
+    """The right that a request needs for its record. ``name``: the column of the resource's
+    name.
+    """
 
     operation: AclOperation
     type: AclResourceType = AclResourceType.CLUSTER
@@ -90,7 +92,7 @@ def _topic_name(row: Row, facts: Facts) -> str | None:
 
 
 class Wholes:
-    """What the records of a batch may be parts of."""
+    """Wholes of which the records of a batch may be parts."""
 
     def __init__(self, facts: Facts) -> None:
         self._parts: set[tuple[int, str]] = set()

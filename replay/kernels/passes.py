@@ -34,7 +34,7 @@ class Part(Protocol[Found_co]):
         ...
 
     def end(self) -> Found_co:
-        """What was found."""
+        """Return the findings."""
         ...
 
 
@@ -62,7 +62,7 @@ class Fold(Protocol[Found_co]):
         ...
 
     def end(self) -> Found_co:
-        """What was found."""
+        """Return the findings."""
         ...
 
 
@@ -71,11 +71,11 @@ class Rows(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Of the export, exclusive."""
+        """End offset of the export, exclusive."""
         ...
 
     def run(self, work: Pass[Found]) -> list[Found]:
-        """What each part found, in any order."""
+        """Return the findings of each part, in any order."""
         ...
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
@@ -108,7 +108,7 @@ class TableRows:
         self.end_offset = end_offset
 
     def run(self, work: Pass[Found]) -> list[Found]:
-        """What one part found, to which all comes."""
+        """Return the findings of the one part that reads all records."""
         part = work.begin()
         part.take(self._of(work.columns, work.types))
         return [part.end()]
@@ -126,5 +126,5 @@ class TableRows:
 
 
 def facts_of(log: Rows) -> Facts:
-    """What few records say."""
+    """Return the facts of the rare records of a log."""
     return Facts(log.table(RARE_COLUMNS, RARE), log.end_offset)

@@ -39,7 +39,7 @@ class SpellFinder:
 
     def __init__(self) -> None:
         self._open = no_spells()
-        """By key."""
+        """Open spells, by key."""
 
     def take(self, intervals: Intervals, holds: Bools) -> Spells:
         """The spells that have ended."""
@@ -86,7 +86,7 @@ class SpellFinder:
         return joined, open_.of(ended)
 
     def end(self) -> Spells:
-        """Those that are left."""
+        """Return the spells that are still open."""
         return self._open
 
 

@@ -54,7 +54,7 @@ COLUMNS = (
     "last_known_elr",
     "directories",
 )
-"""What the kernel needs of the records of PARTITION_TYPES."""
+"""Columns that the kernel needs of the records of PARTITION_TYPES."""
 NO_LEADER = -1
 RECOVERING = 1
 _LISTS = ("replicas", "adding", "removing", "isr", "eligible", "last_known")
@@ -140,7 +140,7 @@ class Steps:
         return int(self.begins.max()) if len(self.begins) else 0
 
     def before(self, name: str) -> Ints:
-        """What the row before has; MISSING for the first of a partition."""
+        """Return a column's value in the row before; MISSING for the first of a partition."""
         return previous(getattr(self, name), self.first)
 
     def text(self, name: str, row: int) -> Any:
@@ -194,11 +194,13 @@ class Partitions:
         return self.topics[key >> 32]
 
     def name_of(self, key: int, offset: int) -> str | None:
-        """The name of its topic at an offset; None: there is none."""
+        """Return the name of a partition's topic at an offset; None if it does not exist there."""
         return self._lives.name(self.topics[key >> 32], offset)
 
     def gone(self, keys: Ints, offset: int) -> Bools:
-        """Of which partitions the topic has gone for good below an offset."""
+        """Return the mask of the partitions whose topic is deleted below an offset and does not
+        return.
+        """
         return self._lives.gone(keys >> 32, offset)
 
     def removed(self, keys: Ints, offsets: Ints) -> Ints:
@@ -214,7 +216,9 @@ class Partitions:
         return [names(self.topics[topic], offset) for topic, offset in pairs]
 
     def table(self, *, there: bool = False) -> pa.Table:
-        """What a later process begins with: STATE_SCHEMA. ``there``: only what is there still."""
+        """Return the state that a later process begins with: STATE_SCHEMA. ``there``: existing
+        partitions alone.
+        """
         self._dig_up()
         state = self.state
         if there:
@@ -448,8 +452,8 @@ class Partitions:
 
 
 def _carried(values: Ints, first: Bools, begun: Ints) -> Ints:
-    """As :func:`carried`; ``begun``: where each row's run begins. Most columns say nothing in most
-    slices but there.
+    """Return the same as :func:`carried`; ``begun``: where each row's run begins. Most columns have
+    values in most slices only there.
     """
     if ((values != MISSING) & ~first).any():
         return carried(values, first)
@@ -535,7 +539,7 @@ class _Lives:
         return (self._begins[topics] != NEVER) & (self._ends[topics] < offset)
 
     def name(self, topic_id: str, offset: int) -> str | None:
-        """What a topic was called at an offset."""
+        """Return the name of a topic at an offset."""
         for life in self._of.get(topic_id, ()):
             if life.begins <= offset < life.ends:
                 return life.topic_name

@@ -63,10 +63,10 @@ CONFIG_COLUMNS = (
     "resource_type", "resource_name", "config_name", "config_value", "offset", "timestamp_ms",
     "epoch", "principal", "topic_id",
 )  # fmt: skip
-"""What :func:`configs` needs of the config records."""
+"""Columns that :func:`configs` needs of the config records."""
 _HEARD = ("last_heard_epoch", "last_heard_age_ms", "last_heard_by_all")
 CONTROLLER_COLUMNS = ("epoch", "leader_id", "offset", "timestamp_ms", *_HEARD)
-"""What :func:`controllers` needs of the LEADER_CHANGE records."""
+"""Columns that :func:`controllers` needs of the LEADER_CHANGE records."""
 CONTROLLERS = pa.schema(
     [
         ("epoch", pa.int32()),
@@ -81,7 +81,7 @@ CONTROLLERS = pa.schema(
     ]
 )
 _SAID = ("epoch", "principal", "proposer_id", "proposer_epoch", "type", "batch_last_offset")
-"""What is as the record says it."""
+"""Columns that keep the value of their own record."""
 _OPEN = pa.schema([field for field in PARTITIONS if field.name not in {"ends", "ends_ms"}])
 
 
@@ -89,7 +89,7 @@ def partitions(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """PARTITIONS, from the records of some partitions in order (``steps.COLUMNS``)."""
     known, removals = Partitions(facts), Removals(facts)
     keys, open_ = np.zeros(0, np.int64), _OPEN.empty_table()
-    """Of the rows whose end is not known, one a partition."""
+    """Rows whose end is not known, one a partition."""
     for table in slices:
         if not table.num_rows:
             continue

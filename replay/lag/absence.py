@@ -1,5 +1,5 @@
-"""When no broker was in service: LAO is of those that are, so until the first one is unfenced there
-is none.
+"""Intervals without a broker in service: LAO is of unfenced brokers, so it does not exist until the
+first one is unfenced.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from replay.outages.fencings import Service
 
 AT_THE_END = (1 << 63) - 1
-"""In the place of an offset: behind the last one."""
+"""Offset that stands for the end: behind the last one."""
 
 
 class Return(NamedTuple):

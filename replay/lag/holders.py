@@ -154,7 +154,7 @@ def blamed(
     departed: Iterable[Departure],
     returned: Iterable[Return],
 ) -> list[Blame]:
-    """What each stall is laid to. ``departed``: members that left."""
+    """Return the cause of each stall. ``departed``: members that left."""
     offsets = sampled.offset.tolist()
 
     def next_sample(offset: int) -> int:
@@ -189,7 +189,7 @@ def _blame(stall: Stall, left: list[Departure], served_ms: int | None, lowest: _
 
 
 class _Lowest:
-    """Who had applied just what LAO was."""
+    """Brokers that had applied just as far as LAO."""
 
     def __init__(self, stalled: Iterable[Stall], stood: Words) -> None:
         self._stood = stood
@@ -229,7 +229,9 @@ def _tells(stall: Stall) -> bool:
 
 
 def hold_ups(laid: Iterable[Blame]) -> list[LaoStall]:
-    """Runs of stalls: one for each time that brokers, or nobody who is known, held LAO back."""
+    """Return the runs of stalls: one for each time that brokers, or an unknown cause, held LAO
+    back.
+    """
     runs: list[list[Blame]] = []
     for blame in sorted(laid, key=lambda each: each.stall.at):
         if runs and _goes_on(runs[-1], blame):
@@ -277,7 +279,9 @@ class Held(NamedTuple):
 
 
 def by_broker(laid: Iterable[Blame], ups: Iterable[LaoStall]) -> dict[int, Held]:
-    """Of each broker that held it back. A stall of several brokers counts for each of them."""
+    """Return the totals of each broker that held LAO back. A stall of several brokers counts for
+    each of them.
+    """
     found: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
     for up in ups:
         for broker in up.broker_ids:

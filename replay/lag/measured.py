@@ -45,7 +45,7 @@ class Sketches:
         self.buckets.update(dict(zip(which.tolist(), counts.tolist(), strict=True)))
 
     def merge(self, other: Sketches) -> None:
-        """What another part added up."""
+        """Add the sums of another part."""
         self.records += other.records
         self.sum_us += other.sum_us
         self.max_us = max(self.max_us, other.max_us)

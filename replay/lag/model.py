@@ -1,4 +1,4 @@
-"""What the job lao answers: bounded, typed, ready for JSON."""
+"""Result of the job lao: bounded, typed, ready for JSON."""
 
 from __future__ import annotations
 

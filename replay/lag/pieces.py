@@ -18,7 +18,7 @@ from replay.lag.waits import COLUMNS as WAIT_COLUMNS
 from replay.lag.waits import QUIET, Waited, waits
 
 COLUMNS = tuple(dict.fromkeys((*SAMPLE_COLUMNS, *WAIT_COLUMNS)))
-"""Of all records of a piece."""
+"""Columns of all records of a piece."""
 _NOTHING = np.zeros(0, np.int64)
 
 

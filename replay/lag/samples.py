@@ -29,7 +29,7 @@ COLUMNS = (
     "acknowledged_sketch",
     "told_sketch",
 )
-"""Of the records of TYPES."""
+"""Columns of the records of TYPES."""
 
 
 MOST, COUNT, LONGEST = "most_applied", "measured", "measured_us"
@@ -63,7 +63,7 @@ class Samples:
         return len(self.offset)
 
     def before(self, values: Ints) -> Ints:
-        """Of the sample before; MISSING at the first."""
+        """Return the value of the sample before; MISSING at the first."""
         return shifted(values)
 
 

@@ -46,7 +46,7 @@ class _Sampling:
 
 
 def sample(log: Rows, since_ms: int | None = None) -> Sampled:
-    """Of a log. What is measured counts from ``since_ms`` on."""
+    """Return the samples of a log. Measurements count from ``since_ms`` on."""
     tables = [kept(pa.schema([SCHEMA.field(name) for name in COLUMNS]).empty_table())]
     acknowledged, told = Sketches(), Sketches()
     for some, its_acknowledged, its_told in log.run(

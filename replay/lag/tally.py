@@ -9,7 +9,7 @@ import numpy as np
 from replay.kernels.arrays import Ints
 
 _AT_ONCE = 1 << 16
-"""So many rows are kept before they are put together."""
+"""Number of rows that are kept before they are merged."""
 
 
 class Tally:
@@ -25,7 +25,7 @@ class Tally:
         self._append(groups, numbers, np.ones(len(numbers), np.int64))
 
     def merge(self, other: Tally) -> None:
-        """What another part counted."""
+        """Add the counts of another part."""
         for part in other._parts:
             self._append(*part)
 

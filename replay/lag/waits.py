@@ -20,7 +20,7 @@ from replay.lag.samples import Samples
 COLUMNS = ("offset", "type", "timestamp_ms", "epoch")
 HOUR_MS = 3_600_000
 QUIET = (int(RecordType.PROGRESS), int(RecordType.NO_OP))
-"""What LAO is not waited for."""
+"""Record types that LAO is not waited for."""
 
 
 class Steps(NamedTuple):
@@ -31,11 +31,12 @@ class Steps(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the pass is to find.
+    """The question of the pass.
 
-    ``reached`` and ``seen_ms``: of the samples that raise LAO. ``offsets``: of each the first
-    record at or behind it that is waited for, ascending. Figures are of what was written from
-    ``since_ms`` on, by hour and, if given, by step; by hour of the last ``hours`` that have any.
+    ``reached`` and ``seen_ms``: of the samples that raise LAO. ``offsets``: the pass finds for each
+    the first record at or behind it that is waited for; ascending. Figures are of records written
+    from ``since_ms`` on, by hour and, if given, by step; by hour for the last ``hours`` that have
+    any.
     """
 
     reached: Ints
@@ -55,12 +56,12 @@ class _Edge(NamedTuple):
 
 @dataclass
 class Waited:
-    """What was found. By the samples that raise LAO, and one place more for what none covers:
-    ``covered`` (records) and ``oldest_ms`` (NEVER: none). By the offsets asked for: ``next`` and
-    ``next_ms`` (NEVER: nothing is behind it).
+    """Findings of the pass. By the samples that raise LAO, and one place more for the uncovered
+    records: ``covered`` (records) and ``oldest_ms`` (NEVER: none). By the offsets of the question:
+    ``next`` and ``next_ms`` (NEVER: no record follows).
 
-    ``hours``, ``steps``: how long, by the number of the hour or step; ``waiting_…``: how many
-    records of it were not covered. ``end_ms`` and ``end_epoch``: of the last record.
+    ``hours``, ``steps``: durations by the number of the hour or step; ``waiting_…``: how many of
+    its records were not covered. ``end_ms`` and ``end_epoch``: of the last record.
     """
 
     covered: Ints
@@ -77,7 +78,7 @@ class Waited:
 
     @classmethod
     def nothing(cls, asked: Asked) -> Waited:
-        """Of no record."""
+        """Return the findings of no record."""
         events, offsets = len(asked.reached) + 1, len(asked.offsets)
         return cls(
             np.zeros(events, np.int64),
@@ -88,7 +89,7 @@ class Waited:
         )
 
     def merge(self, other: Waited) -> None:
-        """What another part found."""
+        """Add the findings of another part."""
         self.covered += other.covered
         for name in ("oldest_ms", "next", "next_ms"):
             mine: Ints = getattr(self, name)

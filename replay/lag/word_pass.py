@@ -63,7 +63,7 @@ class _Far(NamedTuple):
 
 
 class _Figures:
-    """Of all brokers, up to where each word's next record is known."""
+    """Figures of all brokers, up to where each word's next record is known."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, int]] = {}
@@ -98,23 +98,23 @@ class _Figures:
             self._last[broker] = last
 
     def merge(self, other: _Figures) -> None:
-        """What another part found, behind this one."""
+        """Add the findings of another part, which comes behind this one."""
         self._lags.merge(other._lags)
         for broker, last in other._last.items():
             self._raise(broker, last, other._most[broker])
 
     def max_lag_ms(self, brokers: Ints) -> Ints:
-        """Of each broker up to here."""
+        """Return the highest lag so far of each broker, in ms."""
         return np.array([self._most[each][1] for each in brokers.tolist()], np.int64)
 
     def late(self, brokers: Ints, lag_ms: Ints) -> None:
-        """What was not known at once."""
+        """Add lags that were not known at once."""
         for broker, ms in zip(brokers.tolist(), lag_ms.tolist(), strict=True):
             offsets, before = self._most[broker]
             self._most[broker] = offsets, max(before, ms)
 
     def told(self) -> list[BrokerWords]:
-        """By id."""
+        """Return the figures of each broker, by id."""
         medians = self._lags.percentiles(50)
         reports = self._lags.totals()
         return [

@@ -46,7 +46,7 @@ class Words:
 
 
 class Entries(NamedTuple):
-    """What samples say of brokers: one place an entry, in order.
+    """Applied offsets in samples: one place for each broker's entry, in order.
 
     ``high``: the sample's high watermark; ``known``, ``known_ms``: that of the sample before it,
     and its time. ``tells``: a word that begins with it is asked for.

@@ -54,7 +54,7 @@ class Found:
         self._cut()
 
     def merge(self, other: Found) -> None:
-        """Those of another worker."""
+        """Add the findings of another worker."""
         self.counts += other.counts
         self.first += other.first
         self._cut()
@@ -159,7 +159,7 @@ def judge(
     pool: Pool,
     of_partitions: Sequence[Found] | None = None,
 ) -> Found:
-    """What the rules find. ``of_partitions``: what PartitionWatchers have found already."""
+    """Return the findings of the rules. ``of_partitions``: findings of the PartitionWatchers."""
     found = Found(limit)
     parts = _parts(export, facts, rules, limit, pool.size)
     if of_partitions is not None:
@@ -215,7 +215,7 @@ class PartitionWatcher:
         """Nothing is judged there: the brokers that are left look for themselves."""
 
     def found(self) -> Found:
-        """Of all partitions watched."""
+        """Return the findings about all watched partitions."""
         self._found.add(self._kernel.end())
         return self._found
 

@@ -159,7 +159,7 @@ class _ChangeTask(NamedTuple):
 
 
 def _changes(task: _ChangeTask, groups: Groups, bucket: int | None) -> Iterator[Changed]:
-    """What the records of some groups changed, in order."""
+    """Yield the changes by the records of some groups, in order."""
     draft, asked = Noting(part_of_base(task.export, groups)), task.asked
     with _in_order(task.export):
         for table in rows_of(task.export, bucket, COLUMNS + AUTHOR_COLUMNS):
@@ -234,7 +234,7 @@ class Net(NamedTuple):
 
     @property
     def change(self) -> str:
-        """In a word."""
+        """Name of the change: created, changed or deleted."""
         if self.before is None:
             return "created"
         return "deleted" if self.after is None else "changed"

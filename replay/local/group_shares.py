@@ -25,9 +25,9 @@ class GroupShare(NamedTuple):
 
 
 def group_shares(export: Export, groups: Groups, size: int) -> list[GroupShare]:
-    """One for each of so many workers, as far as there is something for it.
+    """Return one share for each of ``size`` workers, as far as there is work.
 
-    Groups that are asked for by their ids are in few buckets: the others are not read.
+    Groups that a question names by id are in few buckets: the others are not read.
     """
     count = export.buckets
     if not count or groups.wanted is None:

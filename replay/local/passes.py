@@ -36,11 +36,11 @@ class ExportLog:
 
     @property
     def end_offset(self) -> int:
-        """Of the export, exclusive."""
+        """End offset of the export, exclusive."""
         return self.export.manifest.end_offset
 
     def run(self, work: Pass[Found]) -> list[Found]:
-        """What each part found."""
+        """Return the findings of each part."""
         if work.by == BY_PARTITION and work.types is not None:
             return self._by_topic(work)
         if work.by == ANYWHERE:
@@ -68,7 +68,7 @@ class ExportLog:
         *,
         types: Collection[RecordType] | None = None,
     ) -> list[Found]:
-        """What each worker's fold found."""
+        """Return the findings of each worker's fold."""
         size = tasks or self._pool.size
         folds = [_FoldTask(self.export, begin, share, types) for share in shares(self.export, size)]
         return [found for some in self._pool.map(_fold, folds) for found in some]

@@ -22,13 +22,13 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 ALONE_RECORDS = 300_000
-"""Up to so many records this process is done before others would have begun."""
+"""Number of records that this process handles before others would have begun."""
 
 _NEW_OBJECTS = 50_000
 
 
 def workers() -> int:
-    """As many as this process may use cores."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -19,7 +19,7 @@ from replay.shown import say_doubt, show
 from replay.topic_ids import by_id
 
 _CHECK_BY_THEMSELVES = ("audit", "summary", "verify", "report")
-"""Those that check the files while they read them."""
+"""Jobs that check the files while they read them."""
 
 
 def compute_local(request: JobRequest) -> Any:

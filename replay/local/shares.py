@@ -19,11 +19,12 @@ from replay.local.reading import slices
 from replay.opened import Export
 
 Hashes = Callable[[pa.Table, int], Ints]
-"""Which of so many buckets each row is in, where the export has none."""
+"""A function that returns the bucket of each row, of a number of buckets, for an export without
+buckets."""
 
 
 class Share(NamedTuple):
-    """Some of so many buckets. ``filed``: the export has a file of each, where it has."""
+    """Some of the buckets. ``filed``: the export has a file of each, where it has."""
 
     buckets: tuple[int, ...] = (0,)
     of: int = 1
@@ -31,7 +32,7 @@ class Share(NamedTuple):
 
 
 def shares(export: Export, size: int) -> list[Share]:
-    """One for each of so many workers."""
+    """Return one share for each of ``size`` workers."""
     count = export.buckets
     if size == 1 or not count:
         return [Share((bucket,), size) for bucket in range(size)]

@@ -34,7 +34,7 @@ _COLUMNS = (
 
 
 class Change(NamedTuple):
-    """From an offset on the key has this value; None: none."""
+    """Change of a key: its value from an offset on; None: deleted."""
 
     offset: int
     timestamp_ms: int
@@ -61,7 +61,7 @@ class MinIsr:
         )
 
     def most(self, topic: str | None) -> int:
-        """What was ever asked of a topic at the most."""
+        """Return the highest value that was ever in force for a topic."""
         own = self._of_topics.get(topic or "", ())
         return max([self._most_of_all, *(each.value for each in own if each.value is not None)])
 
@@ -112,7 +112,7 @@ class _Configs:
 
 
 def min_isr(log: Rows) -> MinIsr:
-    """As the configs of a log say."""
+    """Return ``min.insync.replicas`` as the configs of a log have it."""
     work = Pass(_Configs, _COLUMNS, (RecordType.CONFIG,))
     of_topics: dict[str, list[Change]] = defaultdict(list)
     of_all: list[Change] = []

@@ -34,7 +34,7 @@ class _Lost:
 
 @dataclass
 class Outages:
-    """What a part found. ``topics``: their ids, by their numbers in keys.
+    """Outages that a part found. ``topics``: their ids, by their numbers in keys.
 
     ``partitions`` and ``lived_ms``: of each topic, how many it had, and how long they were there;
     ``without``: key, begins_ms and ends_ms of times without a leader, clipped; ``life_ms``,
@@ -88,7 +88,7 @@ class OutageWatcher:
         self._look(intervals)
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Those that nothing follows."""
+        """Process the last steps of partitions, which nothing follows."""
         del steps
         self._look(intervals)
 
@@ -168,7 +168,7 @@ class OutageWatcher:
                 yield _Impaired(key, cut.begins_ms, cut.ends_ms, leaderless, under)
 
     def found(self) -> Outages:
-        """Of all partitions watched."""
+        """Return the outages of all watched partitions."""
         stretch, spells = self.stretch, [*self._spells, self._leaderless.end()]
         without = {
             name: np.concatenate([getattr(each, name) for each in spells])
@@ -229,7 +229,7 @@ def _add_outages(found: dict[int, _Lost], without: dict[str, Ints]) -> None:
 
 
 def outage_watcher(stretch: Stretch, asked: MinIsr) -> partial[OutageWatcher]:
-    """What makes one; to be pickled."""
+    """Return a factory of watchers that can be pickled."""
     return partial(OutageWatcher, stretch, asked)
 
 

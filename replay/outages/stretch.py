@@ -15,7 +15,7 @@ _HOURS_UP_TO_DAYS = 3
 
 
 class Stretch(NamedTuple):
-    """From ``since_ms`` on, up to ``until_ms``."""
+    """A stretch of time: ``since_ms`` to ``until_ms``."""
 
     since_ms: int
     until_ms: int
@@ -47,7 +47,7 @@ class Stretch(NamedTuple):
         return (begins_ms <= self.until_ms) & (ends_ms >= self.since_ms)
 
     def clip(self, begins_ms: Ints, ends_ms: Ints) -> tuple[Ints, Ints]:
-        """What of each interval that has something in it lies in it."""
+        """Return the part of each interval in the stretch, of those that overlap it."""
         return np.maximum(begins_ms, self.since_ms), np.minimum(ends_ms, self.until_ms)
 
     def clip_one(self, begins_ms: int, ends_ms: int | None) -> tuple[int, int] | None:

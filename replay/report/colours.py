@@ -10,7 +10,7 @@ BLUE, VERMILION, AMBER, TEAL, PURPLE, PINK, GREY, BROWN = (
     "#3b7fc4", "#d0521f", "#b3801a", "#1c8f80", "#8b6cc8", "#c4588f", "#7b8794", "#96704a",
 )  # fmt: skip
 SERIES = (BLUE, AMBER, TEAL, PURPLE, PINK, BROWN, VERMILION, GREY)
-"""In this order for things without a meaning of their own."""
+"""Colours, in this order, of series without a meaning of their own."""
 
 STATES = {
     "serving": BLUE,
@@ -37,7 +37,7 @@ THICKNESS = {
     "starting": 0.74,
     "holding": 0.2,
 }
-"""Of the bar, in lanes: what is as it should be is thin."""
+"""Thickness of a state's bar, in lanes: normal states are thin."""
 SEVERITIES = {CRITICAL: VERMILION, WARNING: AMBER, NOTICE: GREY, PLANNED: GREY}
 SEVERITY_NAMES = {CRITICAL: "critical", WARNING: "warning", NOTICE: "notice", PLANNED: "planned"}
 

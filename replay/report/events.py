@@ -1,4 +1,4 @@
-"""What happened, as events. What happened at one moment for one reason is one."""
+"""Events of the log. Changes at one moment for one reason are one event."""
 
 from __future__ import annotations
 

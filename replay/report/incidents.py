@@ -43,7 +43,7 @@ class Session:
 
     @property
     def gravity(self) -> tuple[int, int, int, int]:
-        """What sessions are ranked by: severity, extent, length."""
+        """Rank of the session: severity, extent, length."""
         return self.severity, self.leaderless, self.short, self.ends_ms - self.begins_ms
 
     def add(self, event: Event, axis: Axis) -> None:
@@ -77,8 +77,8 @@ def find_sessions(troubles: Iterable[Event], axis: Axis, rises: Rises) -> tuple[
 def incidents_of(
     sessions: list[Session], troubles: list[Event], notices: Near, on_purpose: list[Event]
 ) -> list[Incident]:
-    """What is told of each. ``notices``: lesser events of its time; ``on_purpose``: what was
-    changed.
+    """Return the incident of each session. ``notices``: lesser events of its time; ``on_purpose``:
+    planned changes.
     """
     planned = [*on_purpose, *(event for event in troubles if event.severity == PLANNED)]
     others = [event for event in troubles if event.severity != PLANNED]

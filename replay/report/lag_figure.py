@@ -17,7 +17,7 @@ _CURVES = (
 
 
 def waits_figure(timeline: Timeline) -> go.Figure:
-    """By the step of the axis in which a write was made."""
+    """Return the figure of waits, by the axis step in which a write was made."""
     waits, half_ms = timeline.waits, timeline.axis.bucket_ms // 2
     figure = go.Figure(layout=base_layout(260))
     for field, name, colour, dash in _CURVES:

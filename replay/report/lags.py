@@ -70,7 +70,7 @@ def _by_whom(up: LaoStall) -> str:
 
 
 def holding_spans(hold_ups: Iterable[LaoStall]) -> Iterator[tuple[int, BrokerSpan]]:
-    """Of each broker, for its lane."""
+    """Yield the spans in which each broker held LAO back, for its lane."""
     for up in hold_ups:
         span = BrokerSpan(
             HOLDING,

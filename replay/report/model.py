@@ -1,9 +1,9 @@
-"""What a report is made of: small, typed, bounded.
+"""Model of a report: small, typed, bounded.
 
 Times are milliseconds since 1970, UTC; offsets are of the log.
 
-Every list has a bound that does not grow with the history; where something was left out, a count
-beside it says how much.
+Every list has a bound that does not grow with the history; a count beside it tells how much was
+left out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ MAX_BUCKETS = 480
 MAX_LANES = 24
 """Brokers that get a lane of their own."""
 MAX_EXACT_SPANS = 1500
-"""Up to so many spans are drawn one by one; beyond, those that lie closer together than a step of
-the axis become one.
-"""
+"""Number of spans that are drawn one by one; beyond, spans that lie closer together than a step of
+the axis become one."""
 MAX_INCIDENTS = 12
 MAX_EVENTS = 8
 """Events shown of one incident."""

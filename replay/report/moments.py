@@ -17,9 +17,9 @@ from replay.kernels.steps import Partitions, Steps
 
 FLAP_GAP_MS = 300_000
 FLAPS = 4
-"""So many times out of the ISR, each within the gap of the last, are flapping."""
+"""Number of times out of the ISR, each within the gap of the last, that count as flapping."""
 _AT_ONCE = 1 << 14
-"""So many more rows are kept before they are put together."""
+"""Number of new rows that are kept before they are merged."""
 
 
 class Moments(NamedTuple):
@@ -189,7 +189,7 @@ def _no_flaps() -> Flaps:
 
 
 class Troubled(NamedTuple):
-    """What a part found of its partitions. ``topics``: their ids, by their numbers in keys."""
+    """Troubles of partitions that a part found. ``topics``: their ids, by their numbers in keys."""
 
     topics: list[str]
     leaderless: Moments
@@ -257,13 +257,13 @@ class TroubleWatcher:
         self._flapping.add(self._short.add(self._short.finder.take(intervals, intervals.short)))
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Those that nothing follows."""
+        """Process the last steps of partitions, which nothing follows."""
         del steps
         self._flapping.unpark()
         self._look(intervals)
 
     def found(self) -> Troubled:
-        """Of all partitions watched."""
+        """Return the troubles of all watched partitions."""
         self._leaderless.add(self._leaderless.finder.end())
         self._flapping.add(self._short.add(self._short.finder.end()))
         return Troubled(

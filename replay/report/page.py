@@ -101,7 +101,9 @@ def _refused(path: Path, error: OSError) -> ReplayError:
 
 
 def harmless(value: object) -> object:
-    """What a template shows: of the log, unless it is marked as ours."""
+    """Return a value as a template may show it: text without control characters, and marked-up text
+    as it is.
+    """
     return (
         printable(value, keep="\n")
         if isinstance(value, str) and not isinstance(value, Markup)
@@ -163,7 +165,7 @@ def _in_words(state: str, origin: str) -> str:
 
 
 def _figures(result: ReportResult) -> dict[str, go.Figure]:
-    """By the ids of their elements."""
+    """Return the figures by the ids of their elements."""
     timeline = result.timeline
     origin = result.header.origin
     waits = {} if origin else {"plot-waits": waits_figure(timeline)}

@@ -12,7 +12,7 @@ from replay.report.plots import base_layout, time_axis
 from replay.text import duration, percent, size
 
 _UNITS = ((7_200_000, 3_600_000, "h"), (120_000, 60_000, "min"), (0, 1000, "s"))
-"""From how long on, what is drawn in which unit."""
+"""Units of durations, each with the length from which it is used."""
 _LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 
 

@@ -1,4 +1,4 @@
-"""What all figures have in common.
+"""Common parts of all figures.
 
 Their colours of text and grid come from the page: see ``report.css``.
 """
@@ -19,9 +19,8 @@ _FONT = {
     "size": 12,
 }
 MARKED = 120
-"""Up to so many points are drawn as points: a line through few, far apart, would say more than they
-do.
-"""
+"""Number of points that are drawn as points: a line through few, far apart, would say more than
+they do."""
 _DURATIONS_MS = (
     1,
     10,

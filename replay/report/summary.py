@@ -1,4 +1,4 @@
-"""What to know first: the verdict, and a few figures."""
+"""Summary of a report: the verdict, and a few figures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def extent_of(incident: Incident) -> str:
 
 
 def tiles(result: ReportResult) -> list[Tile]:
-    """In the order of the sections."""
+    """Return the tiles in the order of the sections."""
     timeline = result.timeline
     return [
         _incidents(timeline),

@@ -31,7 +31,7 @@ def clock(at_ms: int) -> str:
 
 
 def period(begins_ms: int, ends_ms: int) -> str:
-    """From when to when; the date once if both have the same."""
+    """Return a period in words; the date once if both ends have the same."""
     if begins_ms // _DAY_MS == ends_ms // _DAY_MS:
         return f"{moment(begins_ms)} – {clock(ends_ms)}"
     return f"{moment(begins_ms)} – {moment(ends_ms)}"

@@ -60,8 +60,8 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> DiffResult:
 
 
 def _begin(rows: DataFrame, export: Export, request: JobRequest, end: Point) -> Point | None:
-    """The last whole batch at or before the first point; None: there is none, as nothing was asked
-    for or nothing was there yet.
+    """Return the last whole batch at or before the first point; None if the question has no first
+    point, or the log did not reach it.
     """
     require_order(request, end)
     until = begin_offset(export, request)

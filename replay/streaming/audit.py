@@ -15,7 +15,7 @@ from replay.streaming.open_spans import TOPICS_DDL, last_spans, open_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "audit"
-"""Of the job, in its directory."""
+"""Name of the job in its directory."""
 
 
 def judge(

@@ -27,9 +27,9 @@ class Done(msgspec.Struct, frozen=True):
 
 
 def read_done(directory: Path) -> Done | None:
-    """What a job's directory says; None: it has not begun.
+    """Read the position in a job's directory; None: the job has not begun.
 
-    Raises ReplayError if that is damaged, OSError.
+    Raises ReplayError if the file is damaged, OSError.
     """
     path = directory / DONE
     try:

@@ -25,7 +25,7 @@ from replay.streaming.open_spans import BROKERS_DDL, open_spans
 from replay.streaming.watch import Judge, Judged, Piece
 
 NAME = "lao"
-"""Of the job, in its directory."""
+"""Name of the job in its directory."""
 SAMPLES = "samples"
 """Of its other output: a row a progress record, the fields of LaoPoint."""
 ALERTS_DDL = (

@@ -86,7 +86,7 @@ class Ledger:
         return self.directory / _CHECKPOINT
 
     def remembered(self, spark: SparkSession, name: str) -> DataFrame | None:
-        """What the last micro-batch left under a name; None: nothing yet."""
+        """Return the table that the last micro-batch left under a name; None: none yet."""
         if self.done.batch < 0:
             return None
         return spark.read.parquet(str(self._state(self.done.batch) / name))

@@ -1,4 +1,4 @@
-"""What stands where a micro-batch ends, as tables to be remembered."""
+"""Spans open at the end of a micro-batch, as tables to be remembered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPICS_DDL = (
 
 
 def open_spans(spark: SparkSession, spans: Sequence[BrokerSpan | TopicLife], ddl: str) -> DataFrame:
-    """Those that have not ended."""
+    """Return the spans that have not ended, as a table."""
     return _as_table(spark, [span for span in spans if span.ends == NEVER], ddl)
 
 

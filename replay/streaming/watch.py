@@ -23,7 +23,7 @@ from replay.streaming.done import Done
 from replay.streaming.ledger import ALERTS, Ledger
 
 STARTS_MAX = 10
-"""Of one query, if Spark gives up its source."""
+"""Most starts of one query, if Spark gives up its source."""
 _LATE = "Python worker failed to connect back"
 
 

@@ -55,7 +55,7 @@ class Clients:
         self._executed = _Executed()
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Of a slice, COLUMNS."""
+        """Yield the findings in a slice with the columns COLUMNS."""
         numbered = (
             (ints(table["client_id"]) != 0)
             & (ints(table["sequence"]) != 0)

@@ -32,7 +32,7 @@ COLUMNS = (
     "config_name",
     "config_value",
 )
-"""What the kernel needs of records of TYPES."""
+"""Columns that the kernel needs of the records of TYPES."""
 TYPES = (RecordType.CONFIG,)
 
 
@@ -53,7 +53,7 @@ class Configs:
         self._ends = np.array([ends for _, _, ends in lives], np.int64)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Of a slice, COLUMNS."""
+        """Yield the findings in a slice with the columns COLUMNS."""
         rows = table.filter(pc.equal(table["resource_type"], int(ResourceType.TOPIC)))
         if not rows.num_rows:
             return

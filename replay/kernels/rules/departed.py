@@ -129,7 +129,7 @@ class Departed:
         return keys[ended], bits[ended], since[ended], since[ended + 1]
 
     def _changes(self, steps: Steps, *, last: bool) -> tuple[Ints, Ints, Ints, Ints]:
-        """Who came, and who went: row, bit, offset, and which of both."""
+        """Return the replicas that joined and left ISRs: row, bit, offset, and which of both."""
         lists = steps.lists
         members = _members(steps.isr, steps.leader, lists)
         follows = ~steps.first
@@ -186,7 +186,7 @@ class Departed:
 
 
 def _in_order(stays: Ints, moments: Ints) -> Ints:
-    """By stay, and then by moment."""
+    """Return the order by stay, and then by moment."""
     if not len(stays):
         return np.zeros(0, np.int64)
     span = int(moments.max()) + 1
@@ -202,7 +202,7 @@ def _members(isr: Ints, leader: Ints, lists: Lists) -> Ints:
 
 
 def _looks(spans: list[BrokerSpan]) -> Iterator[Look]:
-    """Of one broker."""
+    """Yield the moments at which one broker must be out of every ISR."""
     before: BrokerSpan | None = None
     for index, span in enumerate(spans):
         same = (

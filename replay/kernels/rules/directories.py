@@ -22,7 +22,7 @@ _RESERVED = 100
 
 
 class Directories:
-    """What brokers have registered, to hold partitions against."""
+    """Registered directories of the brokers, which assignments of partitions are compared with."""
 
     def __init__(self, facts: Facts) -> None:
         self._state_from = facts.state_from

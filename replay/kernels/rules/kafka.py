@@ -21,7 +21,7 @@ RULES = (
     rules.TRANSACTION_OUT_OF_PLACE,
 )
 BLOCK_IDS = 1000
-"""Kafka gives producer ids away in blocks of so many."""
+"""Number of producer ids in a block that Kafka hands out."""
 _STATES = ("NONE", "PRE_MIGRATION", "MIGRATION", "POST_MIGRATION")
 _BEGIN, _ENDS = "BeginTransactionRecord", ("EndTransactionRecord", "AbortTransactionRecord")
 

@@ -33,7 +33,7 @@ class Levels:
         """
 
     def check(self, table: pa.Table, offset: Ints, lao: Ints, mark: Ints) -> Iterator[Finding]:
-        """Of a slice of progress records."""
+        """Yield the findings in a slice of progress records."""
         for row in np.flatnonzero((lao >= 0) & (lao >= mark)).tolist():
             yield offence(
                 rules.LAO_NOT_BELOW_HIGH_WATERMARK,

@@ -56,7 +56,7 @@ class Members:
         """Registrations in force within the slice in question; a look costs little there."""
 
     def check(self, judged: Judged) -> Iterator[Finding]:
-        """Of one slice."""
+        """Yield the findings in one slice."""
         steps = judged.steps
         if not steps.real.any():
             return
@@ -122,7 +122,7 @@ class Members:
                 yield self._found(judged, asked, index, rules.INELIGIBLE_ISR_MEMBER, _ACTIVE)
 
     def _replicas(self, judged: Judged) -> Iterator[Finding]:
-        """Who became a replica: a broker that goes later stays one."""
+        """Yield the findings about new replicas: a broker that leaves later stays a replica."""
         steps, lists = judged.steps, judged.lists
         before = steps.before("replicas")
         moved = np.flatnonzero(steps.real & (steps.replicas != before))

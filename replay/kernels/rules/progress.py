@@ -40,7 +40,7 @@ COLUMNS = (
     "high_watermark",
     "applied",
 )
-"""What the kernel needs of PROGRESS records."""
+"""Columns that the kernel needs of PROGRESS records."""
 _Key = tuple[int, int, int]
 
 
@@ -59,7 +59,7 @@ class Progress:
         self._reported = np.full(64, MISSING, np.int64)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Of a slice, COLUMNS."""
+        """Yield the findings in a slice with the columns COLUMNS."""
         if not table.num_rows:
             return
         offset, lao, mark = (
@@ -169,7 +169,7 @@ class Progress:
         return number
 
     def _counting(self, offset: Ints, known: Ints) -> tuple[Ints, Ints]:
-        """Who is unfenced where a record stands whose LAO is known: span, and row."""
+        """Return the brokers that are unfenced at a record whose LAO is known: span, and row."""
         near = np.flatnonzero((self._ends > offset[0]) & (self._begins <= offset[-1]))
         first = np.searchsorted(offset[known], self._begins[near])
         last = np.searchsorted(offset[known], self._ends[near])

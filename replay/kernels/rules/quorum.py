@@ -23,11 +23,11 @@ RULES = (
     rules.VOTERS_REPLACED_WHOLESALE,
 )
 COLUMNS = ("epoch", "offset", "timestamp_ms")
-"""What :func:`epochs_of` needs of all records."""
+"""Columns that :func:`epochs_of` needs of all records."""
 
 
 class Epoch(NamedTuple):
-    """From where to where an epoch goes."""
+    """The range of one epoch."""
 
     epoch: int
     first: int

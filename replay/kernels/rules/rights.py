@@ -44,7 +44,7 @@ COLUMNS = (
     "lease_name",
     "proposer_epoch",
 )
-"""What the kernel needs of records of TYPES."""
+"""Columns that the kernel needs of the records of TYPES."""
 TYPES = (*NEEDS, *CONFIG_TYPES)
 
 
@@ -59,7 +59,7 @@ class Rights:
         self._asked_last: dict[Question, int] = {}
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Of a slice, COLUMNS, of records of TYPES."""
+        """Yield the findings in a slice with the columns COLUMNS, of records of TYPES."""
         for row in self._judged(table):
             question = needed(row, self._facts)
             if question is None:
