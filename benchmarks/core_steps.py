@@ -138,7 +138,8 @@ def _kind(event: ev.Event) -> str:
 
 def measure(writes: int) -> dict[str, Any]:
     """Make ``writes`` writes one after the other, and a confirmed read-index round after each
-    hundredth of them."""
+    hundredth of them.
+    """
     cores = Cores()
     leader = cores.elect()
     cores.taken.clear()

@@ -46,7 +46,8 @@ async def _serve() -> None:
 
 async def measure_pingpong(seconds: float) -> dict[str, Any]:
     """Exchange messages of 300 bytes for about ``seconds``; return the round trips a second, their
-    p50 and p99 in ms, and the state of the EventEngine."""
+    p50 and p99 in ms, and the state of the EventEngine.
+    """
     server = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.pingpong", "--serve"),
         cwd=Path(__file__).parents[1],

@@ -48,7 +48,8 @@ class Rights:
     @property
     def client(self) -> TlsConfig:
         """The certificate of a principal that may alter the configs of the cluster, and nothing
-        else."""
+        else.
+        """
         return self.authority.tls(SOMEBODY)
 
     def grant(self, controllers: list[str]) -> None:

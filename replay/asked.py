@@ -64,7 +64,8 @@ class Asked(NamedTuple):
     """Only topics that ever had this name; empty: whatever they are called."""
     topic_types: tuple[int, ...] = ()
     """Of the topics' records only these types, beside ``group``; empty: all of the topics', and
-    nothing else."""
+    nothing else.
+    """
 
     def has(self, kind: str, key: str) -> bool:
         """Whether an entity of the groups is one of them."""

@@ -41,7 +41,8 @@ VIEW_NAMES = (
 AUTO, SPARK, LOCAL = "auto", "spark", "local"
 ENGINES = (AUTO, SPARK, LOCAL)
 """What runs a job: spark-submit, or worker processes of this machine; auto: replay/engine_choice.py
-decides."""
+decides.
+"""
 LOCAL_JOBS = (
     "audit",
     "summary",

@@ -24,7 +24,8 @@ Result = TypeVar("Result")
 
 MOST_READERS = 16
 """Most reading tasks. Where the files are not bucketed each task reads all of them, for its share
-of the records: beyond this number one more task would bring nothing."""
+of the records: beyond this number one more task would bring nothing.
+"""
 _TASKS_PER_CORE = 4
 _FOUND = pa.schema([("id", pa.int64()), ("found", pa.binary())])
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 TOPIC, BROKER, GROUP = 2, 4, 32
 GROUP_KEY = "consumer.session.timeout.ms"
 NAMES = ("alice-0", "alice-1", "alice", "bob-0", "common")
-"""Of topics and of groups."""
+"""Names of topics and of groups."""
 UNDER_WAY_MAX = 6
 FORGED_P = 0.15
 NUMBERED_P, OPENS_P = 0.3, 0.25
@@ -60,7 +60,7 @@ class Callers:
         self.opened: dict[str, int] = {}
         """Host -> the id of its exactly-once client."""
         self.values = 0
-        """So many were written."""
+        """Number of values written."""
 
     def hosts(self) -> list[str]:
         """Names of their hosts."""
@@ -102,7 +102,7 @@ class Caller:
         )
         self._transport = transport
         self._leaders: dict[str, BrokerClient] = {}
-        """By endpoint."""
+        """Clients of leaders, by endpoint."""
         self._session = self._brokers.session(host)
         self._under_way = 0
         self._calls = (
@@ -164,7 +164,7 @@ class Caller:
         await self._read("cluster", body)
 
     async def _read_log(self) -> None:
-        """As an export does, that is no node."""
+        """Read the log as an export does, which is no node."""
         fetch = pb.MetadataFetchRequest(
             cluster_id=CLUSTER_ID,
             replica_id=-1,
@@ -180,7 +180,7 @@ class Caller:
         dialer.close()
 
     async def _read_records(self) -> None:
-        """Of a partition that is most likely empty: a fetch waits."""
+        """Fetch from a partition that is most likely empty: the fetch waits."""
         world, rng = self._world, self._rng
         service = world.active()
         if service is None or not len(service.image.partitions):
@@ -381,7 +381,7 @@ def _groups(names: list[str], value: str) -> pb.IncrementalAlterConfigsRequest:
 
 
 def _note(operations: list[Operation], response: pb.ControllerResponse) -> None:
-    """What the answer says of each; of topics each has its own result."""
+    """Note the response of each operation; a response about topics has a result for each."""
     for index, operation in enumerate(operations):
         operation.response = response
         if response.HasField("write"):

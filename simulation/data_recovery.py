@@ -68,7 +68,8 @@ async def _active(world: World, within_s: float) -> None:
 
 
 async def _read_all(world: World, within_s: float) -> None:
-    """What is committed of each partition that is led in the healed part is given to who reads it.
+    """Have the committed records of each partition that is led in the healed part read by the
+    clients.
 
     Raises CheckFailedError.
     """
@@ -103,7 +104,7 @@ async def _read_all(world: World, within_s: float) -> None:
 
 
 def _high_watermark(led: _Led) -> int:
-    """As its leader says; -1: it does not lead."""
+    """Return the leader's high watermark; -1: it does not lead."""
     data = led.leader.service.data if led.leader.service is not None else None
     replica = data.replicas.describe(led.key) if data is not None and data.recovered else None
     return replica.high_watermark if replica is not None else -1
@@ -122,7 +123,7 @@ def _enough(led: _Led) -> bool:
 
 
 def _led(world: World) -> list[_Led]:
-    """What is led by brokers of the healed part."""
+    """Return the partitions led by brokers of the healed part."""
     image = world.active_image()
     core = {host.id: host for host in world.healed.brokers()}
     found = []
@@ -143,7 +144,7 @@ def _led(world: World) -> list[_Led]:
 
 
 def _missing(world: World) -> str:
-    """What is not as it must be; empty if nothing."""
+    """Return the first unmet condition; empty if all are met."""
     if world.active() is None:
         return "no controller is active"
     image = world.active_image()

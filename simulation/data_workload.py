@@ -29,11 +29,11 @@ CONSUMERS = 2
 UNDER_WAY_MAX = 20
 CREATE_TRIES = 100
 OTHERS_SHARE = 0.1
-"""Of the records: to topics that come and go."""
+"""Share of the records that go to short-lived topics."""
 BURST = 8
-"""At most so many records are posted at once."""
+"""Most records posted at once."""
 LAST_READ = 3
-"""So many records at the end of each partition are read after the healing."""
+"""Number of records at the end of each partition that are read after the healing."""
 _GONE = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
 

@@ -67,7 +67,7 @@ def _two(world: World, rng: random.Random) -> tuple[str, str] | None:
 
 
 def duration_s(rng: random.Random) -> float:
-    """Of a cut."""
+    """Return the duration of a cut."""
     return rng.choice((rng.uniform(0.05, 0.5), rng.uniform(0.5, 5.0), rng.uniform(3.0, 15.0)))
 
 
@@ -219,7 +219,7 @@ QUORUM_LINKS = (
     Conversation.SNAPSHOT,
 )
 Spoken = tuple[str, str, Conversation]
-"""Who asks whom over what."""
+"""Source host, target host, and their conversation."""
 
 
 def _conversations(world: World, rng: random.Random) -> list[Spoken]:

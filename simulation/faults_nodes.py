@@ -249,10 +249,9 @@ async def lose_broker_disk(world: World, rng: random.Random) -> None:
 
 
 async def newcomer(world: World, rng: random.Random) -> None:
-    """A broker without an id on a host that nobody knows is given one, and leaves before it does
-    anything.
+    """Give an id to a broker without one on an unknown host, which leaves before it does anything.
 
-    Not where heartbeats are switched off: who is registered counts as active there, and stays so.
+    Not where heartbeats are switched off: a registered broker counts as active there, and stays so.
     """
     if "roll_heartbeats" in world.config.faults:
         return

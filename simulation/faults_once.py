@@ -43,10 +43,10 @@ async def all_disks_low(world: World, lasts_s: float) -> None:
 
 
 async def controllers_away(world: World, lasts_s: float) -> None:
-    """All controllers are killed, and stay away until the brokers have fenced themselves; to who
-    leads then these count as unfenced.
+    """Kill all controllers, and keep them down until the brokers have fenced themselves; for the
+    next leader these count as unfenced.
 
-    One of them reaches no controller for a moment longer: the others are heard at once.
+    One broker reaches no controller for a moment longer: the others are heard at once.
     """
     world.network.unblock_all()
     late = await one_in_service(world, world.rng("controllers_away"))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Fault = Callable[["World", random.Random], Awaitable[None]]
 
 PARTS_MAX = 12
-"""So many parts are let through at the most before it strikes."""
+"""Most parts that pass before the fault strikes."""
 SLOW_WITHIN_S = 2.0
 WAIT_S = 5.0
 """It gives up if nobody fetches for so long."""
@@ -116,7 +116,7 @@ async def _cut(world: World, rng: random.Random, giver: str, taker: str) -> None
 
 
 async def _late(world: World, rng: random.Random, giver: str, taker: str) -> None:
-    """What is asked for next comes late."""
+    """Delay the part that is requested next."""
     seconds = rng.uniform(0.1, 0.9) * world.config.fetch_timeout_ms / 1000
     if world.network.stall(taker, giver, seconds, Conversation.SNAPSHOT):
         world.note("network", f"{taker} asks {giver} for the next part {seconds:.3f} s late")

@@ -48,11 +48,11 @@ class Needless(Checker):
 
     def __init__(self) -> None:
         self.elections: list[str] = []
-        """Who was elected, in which epoch and when."""
+        """Elected leaders, each with epoch and time."""
         self.campaigns = 0
         """How often anybody asked for pre-votes: what must come to nothing."""
         self.seen: Counter[str] = Counter()
-        """What was done, by kind."""
+        """Number of actions by kind."""
         self.settled = False
         self.held = ""
         self._asking: set[str] = set()

@@ -26,7 +26,7 @@ class HealedPart:
         return name in self._names
 
     def heal(self) -> None:
-        """Choose who is healed, and heal it; what is outside stays as it is."""
+        """Choose the hosts to heal, and heal them; the others stay as they are."""
         world = self._world
         rng = world.rng("heal")
         world.lasting = True

@@ -1,4 +1,4 @@
-"""What a run's config says about the settings of its hosts."""
+"""Settings of the hosts, by a run's config."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> Q
 def settings_of_broker(
     config: SwarmConfig, broker_id: int, name: str, controllers: Sequence[str]
 ) -> BrokerSettings:
-    """What one broker is started with. ``name``: its host, if not as its id says.
+    """Return the settings of one broker. ``name``: its host, if not as its id says.
 
     ``controllers``: their endpoints.
     """

@@ -104,7 +104,7 @@ class ControllerHost:
         self.service: ControllerService | None = None
         self.incarnation = 0
         self.wall_offset_ms = 0
-        """By how much this host's wall clock is wrong."""
+        """Error of this host's wall clock, in ms."""
         self._watch = watch
         self._failed_hook = failed
         self._tap = watch.sender(self)
@@ -113,7 +113,7 @@ class ControllerHost:
         self.on_death: Callable[[ControllerHost], None] = lambda _: None
         """Told of a death in the middle of a write."""
         self.held_down = False
-        """Nobody may start it."""
+        """True while no fault may start the host."""
         self.ports = [9093]
         """Where its next process listens; the last one is the one that it says of itself."""
 
@@ -128,7 +128,7 @@ class ControllerHost:
         return self.quorum.max_metadata_version
 
     def be_of_build(self, highest_level: int) -> None:
-        """From its next start on."""
+        """Run as a build with this highest level, from the next start on."""
         self.quorum = replace(self.quorum, max_metadata_version=highest_level)
 
     @property
@@ -318,7 +318,7 @@ class BrokerHost:
         self.disk = disk
         self._security = security or Settings()
         self.wall_offset_ms = 0
-        """By how much this host's wall clock is wrong."""
+        """Error of this host's wall clock, in ms."""
         self.service: BrokerService | None = None
         self.incarnation = 0
         self._stored_id = settings.broker_id
@@ -342,7 +342,7 @@ class BrokerHost:
         )
 
     def be_of_build(self, highest_level: int) -> None:
-        """From its next start on."""
+        """Run as a build with this highest level, from the next start on."""
         others = [
             feature
             for feature in self._settings.features
@@ -380,7 +380,7 @@ class BrokerHost:
 
     @property
     def broker_id(self) -> int:
-        """What its directory says; NO_NODE_ID: nothing yet."""
+        """Broker id in the directory; NO_NODE_ID: none yet."""
         return self._stored_id
 
     def _start(self) -> None:

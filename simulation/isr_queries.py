@@ -1,6 +1,6 @@
-"""Who asks brokers for the ISRs of what they lead (KIP-24).
+"""Clients that ask brokers for the ISRs of the partitions they lead (KIP-24).
 
-What they answer is checked when it is sent: checks/told_partitions.py.
+The answers are checked when they are sent: checks/served_partitions.py.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 KEEPER, LOCKER = "keeper", "locker"
-"""Of the names of their hosts."""
+"""Names of the hosts of keepers and lockers."""
 KEYS = 2
 """That all compare and set, of each kind."""
 CONFIG_KEY = "metrics"
@@ -37,7 +37,7 @@ TROUBLES_PER_S = 0.3
 TIMEOUT_S = 2.0
 DELETE_SHARE = 0.2
 THINKS_SHARE = 0.5
-"""Of the changes: somebody else has the time to be faster."""
+"""Share of the changes before which the client waits, so that another one may be faster."""
 READS = ("latest", "repeatable", "strict")
 CONFIG_SHARE = 0.3
 REMEMBERED = 20
@@ -57,7 +57,7 @@ class Keepers:
         )
         self._tasks: list[asyncio.Task[Any]] = []
         self._holding: list[asyncio.Task[Any]] = []
-        """Those that go on when the disks of a majority are lost."""
+        """Tasks that go on when the disks of a majority are lost."""
 
     def hosts(self) -> list[str]:
         """Names of their hosts."""
@@ -87,7 +87,7 @@ class Keepers:
         return max(TTL_MS) / 1000 * BELIEVED_SHARE * slowest if self._lockers else 0.0
 
     def stop(self) -> None:
-        """No more; what is under way stays pending. Who holds something lives through the loss of
+        """Start no more operations; those under way stay pending. Holders live through the loss of
         a majority's disks.
         """
         for task in self._tasks:
@@ -96,7 +96,7 @@ class Keepers:
             self.let_go()
 
     def let_go(self) -> None:
-        """Nobody holds anything any more."""
+        """Stop the holders: nothing is held any more."""
         for task in self._holding:
             task.cancel()
 
@@ -110,7 +110,7 @@ class Keeper:
         """It keeps its leases alive at one controller."""
         self._count = 0
         self._past: deque[Any] = deque(maxlen=REMEMBERED)
-        """Of runs in which a majority's disks are lost: what it has held."""
+        """Former holdings, in runs in which a majority's disks are lost."""
 
     def _client(self, purpose: str, **options: Any) -> raftlog.AsyncClient:
         return raftlog.AsyncClient.over(
@@ -340,7 +340,7 @@ class Keeper:
 
 
 async def _begin_anew(client: raftlog.AsyncClient, error: ApiError) -> None:
-    """As a program does that is told that the log is another one."""
+    """Begin anew as a client does that is told of another generation of the log."""
     if error.code is ErrorCode.INCONSISTENT_GENERATION:
         await client.forget()
 

@@ -1,4 +1,4 @@
-"""What a simulated run was like, and its transcript."""
+"""Outcome of a simulated run, and its transcript."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRANSCRIPT_LINES = 400
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run was like."""
+    """Outcome of a run."""
 
     seed: int
     config: SwarmConfig
@@ -25,11 +25,11 @@ class Outcome:
     faults: dict[str, int] = field(default_factory=dict)
     """How often each fault really happened."""
     operations: dict[str, int] = field(default_factory=dict)
-    """By kind and outcome."""
+    """Number of operations by kind and outcome."""
     state_hash: str = ""
     virtual_s: float = 0.0
     steps: int = 0
-    """Of the loop."""
+    """Number of steps of the loop."""
     looked_at: dict[str, int] = field(default_factory=dict)
     """How much each checker has found to check: ``Checker.what``."""
     failure: BaseException | None = None

@@ -1,4 +1,4 @@
-"""What an unsafe recovery may lose, and what not.
+"""Unsafe recovery: what it may lose, and what not.
 
 The history that was committed ends where the directory that is recovered ends; what only the lost
 directories had is gone. From there on another history is committed, of the next generation, and
@@ -74,7 +74,7 @@ class _Present:
 
     @property
     def brokers(self) -> list[BrokerView]:
-        """Those of the generation after."""
+        """Brokers of the generation after the recovery."""
         return [host for host in self._world.brokers if generation_of(host) not in self._over]
 
     def __getattr__(self, name: str) -> Any:
@@ -106,7 +106,7 @@ class Recovered(Checker):
         """Whose records must stay, and need not; and those that were looked at in the end."""
 
     def listen(self) -> None:
-        """From here on what becomes committed is new."""
+        """Treat records that become committed from here on as new."""
         self._golden.listeners.append(self._committed)
         self._found = self._golden.image().partitions
 
@@ -249,7 +249,7 @@ def checkers_after(
 
 
 def _carry_over(old: CommittedData, new: CommittedData, floor_epoch: int) -> None:
-    """What leaders of before say counts no more."""
+    """Carry the checkers' state over; answers of earlier leaders count no more."""
     new.asked = old.asked
     new.voided = old.voided + 1
     for key, was in old.partitions.items():

@@ -1,4 +1,5 @@
-"""The disks of a majority of the voters are lost for good, and operators go on from what is left.
+"""Recovery after the disks of a majority of the voters are lost: operators go on from the remaining
+directories.
 
 As docs/operations.md says it ("A quorum lost for good"): all controllers are stopped; of the
 directories that are left the one that has the most is recovered, by the shipped code; it leads
@@ -140,7 +141,7 @@ def _in_most_isrs(world: World) -> BrokerHost | None:
 
 
 def _examined(world: World, host: ControllerHost) -> list[Survivor]:
-    """What a directory has; nothing if it does not start."""
+    """Return the usable state of a directory; none if it does not start."""
     faults_disks.mend_disk(world, host)
     host.disk.forget_failures()
     store = host.disk.open()
@@ -284,7 +285,8 @@ async def another_leads(world: World, service: ControllerService, within_s: floa
 
 
 async def _show_old_tokens(world: World, lost: Lost) -> None:
-    """Who has seen the history before is told that it is over, and not shown an older state.
+    """Require that a client with a token of the history before is told of its end, and not shown an
+    older state.
 
     Raises CheckFailedError.
     """

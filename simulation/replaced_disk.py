@@ -49,14 +49,14 @@ WITHIN_S = 20.0
 
 @dataclass(slots=True)
 class Race:
-    """What came of it."""
+    """Outcome of the race."""
 
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Value -> offset."""
     read: dict[int, str] = field(default_factory=dict)
     """Offset -> value, at the end."""
     answers: list[str] = field(default_factory=list)
-    """Of the controller, to ISR changes: error codes, or the ISR."""
+    """Answers of the controller to ISR changes: error codes, or the ISR."""
     isr_after: tuple[int, ...] = ()
     """When the late proposal has been answered."""
     leaders: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is said of a run, for people and for programs."""
+"""Reports of a run, for people and for programs."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 PROGRESS_MS = 400
 LIFE_S = 1.5
-"""Of a watch, on average."""
+"""Mean duration of a watch, in seconds."""
 INITIAL_SHARE = 0.2
-"""Of the watches that begin anew with what there is."""
+"""Share of the watches that begin with the present state."""
 
 
 class Watchers:

@@ -38,7 +38,7 @@ class Watch:
         }
         self._announced: dict[str, tuple[int, int]] = {}
         self.retired: list[Checker] = []
-        """Of a life that is over."""
+        """Checkers of a finished life."""
 
     def wants(self, hook: str) -> bool:
         """Whether any checker does."""
@@ -146,7 +146,7 @@ class ControllerTap:
 
 
 class BrokerTap:
-    """Looks on at one broker process: its view, who asks it, and its partition replicas."""
+    """Looks on at one broker process: its view, its callers, and its partition replicas."""
 
     def __init__(self, host: BrokerView, watch: Watch) -> None:
         self._host, self._watch = host, watch

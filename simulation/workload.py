@@ -50,7 +50,7 @@ def config_write(key: str, value: str) -> pb.IncrementalAlterConfigsRequest:
 
 
 def config_in(image: Any, key: str) -> str | None:
-    """What an image says of a key."""
+    """Return the value of a key in an image."""
     found: str | None = image.configs.get((CLIENT_METRICS, key), {}).get(CONFIG_KEY)
     return found
 

@@ -38,7 +38,9 @@ from simulation.workload import Workload
 
 
 class World:
-    """What hosts, faults and clients of one run share. Make it on a running VirtualLoop."""
+    """Shared state of the hosts, faults and clients of one run. Make it on a running
+    VirtualLoop.
+    """
 
     def __init__(
         self, seed: int, config: SwarmConfig, checkers: Sequence[Checker], outcome: Outcome
@@ -90,9 +92,9 @@ class World:
         return max(found, key=lambda service: service.node.controller_epoch, default=None)
 
     def active_image(self) -> Any:
-        """The committed image of the active controller.
+        """Committed image of the active controller.
 
-        Raises CheckFailedError if there is none.
+        Raises CheckFailedError if no controller is active.
         """
         service = self.active()
         if service is None:
@@ -167,9 +169,9 @@ class World:
     # --- life ------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """From birth, through the faults, to rest.
+        """Run the world from its start, through the faults, to rest.
 
-        Raises CheckFailedError, or what any part raised.
+        Raises CheckFailedError, or the error of any part.
         """
         work = self.loop.create_task(self._live(), name="life")
         await asyncio.wait({work, self.failed}, return_when=asyncio.FIRST_COMPLETED)

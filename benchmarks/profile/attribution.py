@@ -54,7 +54,8 @@ def thread_group(name: str) -> str:
 
 def attribute(recorded: Recorded, on_writes: int, off_writes: int) -> Profile:
     """Return the profile of one process that took part in ``on_writes`` writes in the slices with
-    measurement, and in ``off_writes`` in those without."""
+    measurement, and in ``off_writes`` in those without.
+    """
     on, off = recorded["on"]["threads"], recorded["off"]["threads"]
     on_each, off_each = 1000 * max(1, on_writes), 1000 * max(1, off_writes)
     unmeasured = _cpu(off) / off_each

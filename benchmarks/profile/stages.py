@@ -95,7 +95,8 @@ def missing(stages: Stages) -> list[str]:
 
 def find(name: str) -> tuple[type, str] | None:
     """Return the class and the method's name for ``module:Class.method``; None if it does not
-    exist."""
+    exist.
+    """
     module, _, path = name.partition(":")
     owner, _, method = path.partition(".")
     try:

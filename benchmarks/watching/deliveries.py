@@ -31,7 +31,8 @@ IDLE_S = 3.0
 """For what the servers take when nothing changes."""
 AFTER_S = 2.0
 """Seconds after the last change; a watcher that has not received it by then has missed it, and the
-run fails."""
+run fails.
+"""
 TOLD_MAX_BYTES = 16 << 20
 """Longest report of a process of watchers, in bytes."""
 VALUE_BYTES = 256
@@ -152,7 +153,8 @@ def each_case(
 
 async def deliveries(served: Served, case: Case, write: Write, *, seconds: float) -> dict[str, Any]:
     """Measure with the watchers of a case. Raises RuntimeError if one of them misses a change,
-    receives one twice or out of order, or ends."""
+    receives one twice or out of order, or ends.
+    """
     count, concerned = case.watchers, 1 if case.own_keys else case.watchers
     period_s = max(PERIOD_MIN_S, concerned / DELIVERIES_PER_S)
     writes = max(WRITES_MIN, round(seconds / period_s))

@@ -39,7 +39,8 @@ def mark(number: int) -> bytes:
 class Plan(msgspec.Struct):
     """``watchers``: number at each address, numbered from ``first`` on. ``request``: what each of
     them sends; NUMBER in it stands for its own. ``shared``: whose way to have many watchers on one
-    stream (a key of SHARED), which all at one address are then on; empty: each has a stream."""
+    stream (a key of SHARED), which all at one address are then on; empty: each has a stream.
+    """
 
     addresses: list[str]
     watchers: list[int]

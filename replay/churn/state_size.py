@@ -26,7 +26,8 @@ BY_COLUMNS = (*PARTITION_TYPES, RecordType.CONFIG, RecordType.PROGRESS, *CLIENT_
 _OTHERS = tuple(each for each in RecordType if each not in BY_COLUMNS)
 _FEW_RECORDS = 300_000
 """Largest number of records that all tasks read and one task folds: were each task to fold its
-share, each would read the bodies of all records."""
+share, each would read the bodies of all records.
+"""
 _TIMESTAMP = 5
 """Where a row has it."""
 _BATCH_OVERHEAD = 100

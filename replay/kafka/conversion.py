@@ -25,7 +25,8 @@ _VOTERS = {"LeaderChangeMessage", "VotersRecord"}
 _ENDS = {"EndTransactionRecord", "AbortTransactionRecord"}
 MAX_TRANSACTION_RECORDS = 1_000_000
 """Most records kept of a transaction that has not ended. Kafka bounds the records of a request by
-10,000."""
+10,000.
+"""
 
 
 class Counts:
@@ -40,7 +41,8 @@ class Counts:
         """Records of aborted transactions."""
         self.later_ms = 0
         """How far a leader's clock was behind the one before it, at most: its batches have the time
-        of the batch before."""
+        of the batch before.
+        """
         self.reordered = 0
         """Records of new partitions that stood in another order than that of their numbers."""
 

@@ -12,7 +12,8 @@ from replay.kernels.arrays import Bools, Ints
 
 EXACT_BITS = 10
 """Durations below 2 ** 10 ms have a bucket each; above, so do 2 ** 9 of each doubling: a bucket's
-highest is at most 0.2 % above what is in it."""
+highest is at most 0.2 % above what is in it.
+"""
 HOW_EXACT = "up to 0.2 % too high from 1 s on"
 """Precision of a percentile, in words."""
 COARSE_BITS = 7
@@ -108,7 +109,8 @@ class Histogram:
         self._newest, self._bits = newest, bits
         self._runs: list[_Run] = []
         """Each more than half as large as the one before it has been: so what is counted is moved
-        a few times, not once for each slice of the log."""
+        a few times, not once for each slice of the log.
+        """
         self._old = _nothing()
         """Durations of the groups without buckets of their own, as group 0."""
         self._old_groups: set[int] = set()

@@ -13,7 +13,8 @@ from replay.kernels.arrays import Ints
 
 _ENOUGH = 3
 """Least number of records from which the interval is known. One may have another's time, at the end
-of a transaction."""
+of a transaction.
+"""
 
 
 class Idle(NamedTuple):

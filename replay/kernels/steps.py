@@ -160,7 +160,8 @@ class Partitions:
         self.state = {name: np.zeros(0, np.int64) for name in _STATE}
         self._buried: list[dict[str, Ints]] = []
         """The state of partitions whose topics are gone: nothing is to come of them, so that it is
-        looked up no more with each slice."""
+        looked up no more with each slice.
+        """
         self._buried_topics: set[int] = set()
         if before is not None and before.num_rows:
             self._begin_with(before)

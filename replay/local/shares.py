@@ -20,7 +20,8 @@ from replay.opened import Export
 
 Hashes = Callable[[pa.Table, int], Ints]
 """A function that returns the bucket of each row, of a number of buckets, for an export without
-buckets."""
+buckets.
+"""
 
 
 class Share(NamedTuple):

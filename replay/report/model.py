@@ -21,7 +21,8 @@ MAX_LANES = 24
 """Brokers that get a lane of their own."""
 MAX_EXACT_SPANS = 1500
 """Number of spans that are drawn one by one; beyond, spans that lie closer together than a step of
-the axis become one."""
+the axis become one.
+"""
 MAX_INCIDENTS = 12
 MAX_EVENTS = 8
 """Events shown of one incident."""

@@ -20,7 +20,8 @@ _FONT = {
 }
 MARKED = 120
 """Number of points that are drawn as points: a line through few, far apart, would say more than
-they do."""
+they do.
+"""
 _DURATIONS_MS = (
     1,
     10,

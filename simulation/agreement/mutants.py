@@ -32,7 +32,7 @@ Lived = tuple[str, ExportedRun | None]
 
 @dataclass(slots=True)
 class Sight:
-    """What the replay saw of one mutant."""
+    """Findings of the replay about one mutant."""
 
     mutant: Mutant
     runs: int = 0
@@ -49,7 +49,7 @@ class Sight:
         return bool(self.seen) or self.mutant.name in WHY_UNSEEN
 
     def add(self, run: ExportedRun | None, rules: Sequence[str]) -> None:
-        """What was seen in one more run."""
+        """Add the findings of one more run."""
         self.runs += 1
         self.hung += run is None
         self.seen += bool(rules)

@@ -42,15 +42,15 @@ from simulation.swarm.identities import OPERATOR, ROOT
 
 TASKS = (1, 3, 7)
 LOCAL_POINTS = 8
-"""At so many offsets at which a node was seen the engine without Spark is asked, too."""
+"""Number of offsets at which a node was seen and the engine without Spark is asked, too."""
 FINDINGS_SHOWN = 1000
 SUPER_USERS = (OPERATOR, ROOT)
-"""Of all simulated clusters: the log does not name them."""
+"""Super users of all simulated clusters: the log does not name them."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the replay said of one run.
+    """Answer of the replay about one run.
 
     ``findings``: rule of the audit -> the offsets at which it found something.
     """
@@ -71,7 +71,7 @@ class Answer:
     disagreements: list[str] = field(default_factory=list)
     findings: dict[str, list[int]] = field(default_factory=dict)
     local_findings: dict[str, list[int]] = field(default_factory=dict)
-    """What the engine without Spark finds."""
+    """Findings of the engine without Spark."""
 
     @property
     def agrees(self) -> bool:
@@ -138,7 +138,7 @@ def _local_state(run: ExportedRun, offset: int) -> Sighting:
 
 
 def findings_of(spark: SparkSession, run: ExportedRun) -> dict[str, list[int]]:
-    """What the audit in Spark finds: rule -> offsets."""
+    """Return the findings of the audit in Spark: rule -> offsets."""
     return _offsets(compute(spark, _audit_of(run)).findings)
 
 

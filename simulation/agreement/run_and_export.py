@@ -24,7 +24,7 @@ from simulation.swarm.config import SwarmConfig
 from simulation.world import run_swarm
 
 INCREMENTS = 3
-"""An export is made in so many goes, or fewer if there are not so many batches."""
+"""Number of steps in which an export is made; fewer if there are fewer batches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Sighting(NamedTuple):
 
 
 class Who(NamedTuple):
-    """Who had a state. ``source``: as in an export's manifest, "image" or "snapshot"."""
+    """Node that had a state. ``source``: as in an export's manifest, "image" or "snapshot"."""
 
     name: str
     node_id: int

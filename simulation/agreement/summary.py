@@ -23,7 +23,7 @@ TOLD_EACH = 25
 
 @dataclass(slots=True)
 class Summary:
-    """What many runs came to."""
+    """Summary of many runs."""
 
     runs: int = 0
     empty: int = 0
@@ -41,7 +41,7 @@ class Summary:
     failed_runs: list[int] = field(default_factory=list)
     """Seeds whose runs ended by a check of the simulator: that is another defect."""
     disagreements: dict[int, list[str]] = field(default_factory=dict)
-    """By seed."""
+    """Disagreements by seed."""
     findings: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     """Seed -> rule of the audit -> offsets."""
 
@@ -69,7 +69,7 @@ class Summary:
         return not (self.failed_runs or self.disagreements or self.findings)
 
     def wrong(self, seed: int) -> list[str]:
-        """What was wrong with one."""
+        """Return the failures of one seed."""
         lines = list(self.disagreements.get(seed, ()))
         return lines + [
             f"the audit finds {rule} at {at[:10]}"
@@ -93,7 +93,7 @@ def compare(
 
 
 def _runs(seeds: Sequence[int], directory: Path, processes: int) -> Iterator[ExportedRun]:
-    """Live each seed, in processes of their own, a few ahead of who asks."""
+    """Run each seed, in processes of their own, a few ahead of the caller."""
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting: list[Future[ExportedRun]] = []
         for seed in seeds:

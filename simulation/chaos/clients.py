@@ -65,7 +65,7 @@ class RealWorld:
 
     @property
     def controllers(self) -> list[ChaosNode]:
-        """By id."""
+        """Controllers by id."""
         return self._cluster.controllers
 
     @property
@@ -178,7 +178,7 @@ class Clients:
         self.world.returned(operation)
 
     def failure(self) -> BaseException | None:
-        """What ended a client, None if nothing did."""
+        """Return the error that ended a client, None if all run."""
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         found = next((task.exception() for task in done if task.exception() is not None), None)
         self._tasks = [task for task in self._tasks if not task.done()]

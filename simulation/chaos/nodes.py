@@ -134,7 +134,7 @@ class ChaosNode:
         self.has_power = True
 
     def ready(self, timeout_s: float = 1.0) -> tuple[bool, str]:
-        """What /readyz says."""
+        """Return the answer of /readyz."""
         return ask_ready(f"http://{self.address(self.http_port)}", timeout_s)
 
     def log_tail(self, lines: int = 20) -> str:
@@ -188,12 +188,12 @@ class ChaosCluster:
 
     @property
     def controllers(self) -> list[ChaosNode]:
-        """By id."""
+        """Controllers by id."""
         return [node for node in self.nodes if node.role == "controller"]
 
     @property
     def brokers(self) -> list[ChaosNode]:
-        """By id."""
+        """Brokers by id."""
         return [node for node in self.nodes if node.role == "broker"]
 
     @property

@@ -40,7 +40,7 @@ AHEAD_MAX_S = 60.0
 
 @dataclass(slots=True)
 class Report:
-    """What a run of cycles saw. ``violations`` empty: every promise was kept."""
+    """Observations of a run of cycles. ``violations`` empty: every promise was kept."""
 
     seed: int
     cycles: int = 0
@@ -48,7 +48,7 @@ class Report:
     violations: list[str] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
     written_after_s: list[float] = field(default_factory=list)
-    """From each healing to the next write that is visible everywhere."""
+    """Seconds from each healing to the next write that is visible everywhere."""
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""

@@ -1,4 +1,4 @@
-"""What a fault may choose from."""
+"""The scene of a fault: the nodes and links from which it may choose."""
 
 from __future__ import annotations
 

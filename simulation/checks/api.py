@@ -89,7 +89,7 @@ class World(Protocol):
 
     @property
     def config(self) -> SwarmConfig:
-        """What the run is made of."""
+        """Config of the run."""
 
     @property
     def controllers(self) -> Sequence[ControllerView]:
@@ -115,13 +115,13 @@ class Operation:
     """
 
     number: int
-    """From 1, by order of invocation."""
+    """Number of the operation, from 1, by order of invocation."""
     client: str
     kind: OperationKind
     key: str
     """Config writes and reads: the resource's name. Topics: the topic's name."""
     value: str = ""
-    """What is written. A read: empty."""
+    """Written value; of a read: empty."""
     acks: int = 0
     """A write: ``Acks`` asked for."""
     timeout_s: float = 0.0
@@ -140,7 +140,7 @@ class Operation:
     outcome: OperationOutcome = "pending"
     error: str = ""
     broker: str = ""
-    """Who answered, if known."""
+    """Broker that answered, if known."""
     offset: int = -1
     """A write: of its last record. A read: of the image that answered."""
     record_offset: int = -1
@@ -151,7 +151,7 @@ class Operation:
     expected: str | int | None = None
     """``compare``: the value of a config, or the offset of a key, that it was to be done on."""
     found: str | tuple[str, ...] | None = None
-    """A read: the value; None: there is none.
+    """A read: the value; None: not set.
 
     ``read_topics``: names, sorted. ``ask_topic``: its name, or nothing.
     """
@@ -253,7 +253,7 @@ class Checker:
         """
 
     def broker_disk_lost(self, host: BrokerView, directory_id: str) -> None:
-        """A broker's disk is gone, or damaged for good: what it held counts no more."""
+        """Note that a broker's disk is lost, or damaged permanently: its records count no more."""
 
     def consumed(self, client: str, topic_id: bytes, record: Record) -> None:
         """A consumer was given a record."""

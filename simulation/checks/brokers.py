@@ -30,11 +30,11 @@ from simulation.checks.node_log import Logged
 
 @dataclass(slots=True)
 class _Seen:
-    """What one process has shown so far, of one generation."""
+    """Answers of one process so far, of one generation."""
 
     generation: int = NO_GENERATION
     generations: set[int] = field(default_factory=set)
-    """Those before that one."""
+    """Generations before this one."""
     applied: int = -1
     known_lao: int = -1
     controller_epoch: int = 0

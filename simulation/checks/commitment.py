@@ -1,4 +1,4 @@
-"""What a leader may call committed (I5, I8).
+"""Commitment: which records a leader may call committed (I5, I8).
 
 I5: at the moment the high watermark advances on a leader, everything below it is durable on a
 majority of the voter set in force in its log; the disks themselves are asked, not what anybody says
@@ -30,9 +30,9 @@ class Commitment(Checker):
         self.advances = 0
         """How often a leader's high watermark advanced: none means that nothing was checked."""
         self._disks: dict[tuple[int, str], SimDisk] = {}
-        """By node id and directory id.
+        """Disks by node id and directory id.
 
-        One that was lost stays: what it held when that was acknowledged counted.
+        A lost disk stays: its records counted when they were acknowledged.
         """
         ledger.on(ev.HighWatermarkAdvanced, self._advanced)
 

@@ -48,11 +48,11 @@ MIN_ISR = "min.insync.replicas"
 
 @dataclass(slots=True)
 class Committed:
-    """What is committed of one partition. ``era`` counts how often it was void."""
+    """Committed records of one partition. ``era`` counts how often they became void."""
 
     log: ReplicaLog = field(default_factory=ReplicaLog)
     floor_epoch: int = 0
-    """What leaders of lower epochs say counts no more."""
+    """Lowest leader epoch that counts; answers of leaders of lower ones are ignored."""
     era: int = 0
     isr: tuple[int, ...] = ()
     leaders: dict[int, int] = field(default_factory=dict)
@@ -299,7 +299,7 @@ class CommittedData(Checker):
         return len(request.partitions) > 1 and durable is not None and end <= durable.start
 
     def _check_copies(self, host: BrokerView, key: PartitionKey, end: int, epoch: int) -> None:
-        """As many disks as the topic asks for."""
+        """Require as many disks with the record as the topic's configs ask for."""
         # The broker goes by its own image: replicas that are being added since are none to it.
         assert host.service is not None
         partition = host.service.image.partitions.get(key)
@@ -485,7 +485,7 @@ def result_diverges(result: Any) -> bool:
 
 
 def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
-    """In which a broker leads a partition; -1: it does not."""
+    """Return the leader epoch in which a broker leads a partition; -1: it does not."""
     assert host.service is not None
     assert host.service.data is not None
     replica = host.service.data.replicas.describe(key)
@@ -501,8 +501,8 @@ def start_on(disk: SimPartitionDisk, key: PartitionKey) -> int:
 
 
 def epoch_on(disk: SimPartitionDisk, key: PartitionKey, end: int) -> int | None:
-    """The leader epoch of the batch that is durable on a disk and has the record before ``end``;
-    None: there is none.
+    """Return the leader epoch of the batch that is durable on a disk and has the record before
+    ``end``; None if no batch has it.
     """
     chunks = disk.durable.get(key)
     if chunks is None:

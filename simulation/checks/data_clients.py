@@ -43,7 +43,7 @@ class DataClients(Checker):
     def __init__(self, committed: CommittedData) -> None:
         self._committed = committed
         self.sent: dict[bytes, _Sent] = {}
-        """By value."""
+        """Sent records by value."""
         self.due: dict[tuple[str, PartitionKey], tuple[int, int]] = {}
         """(client, partition) -> era, and the offset that it must be given next."""
         self.read = self.acknowledged = 0

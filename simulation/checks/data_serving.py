@@ -1,4 +1,4 @@
-"""Who serves partitions, and whom (I25).
+"""Serving of partitions: which broker may serve which clients and followers (I25).
 
 * In one leader epoch of a partition one process answers producers and consumers, and it is of the
   broker that the controllers made leader.
@@ -42,7 +42,7 @@ class DataServing(Checker):
         self._golden, self._logs = ledger.golden, logs
         self._serving: dict[tuple[PartitionKey, int], Process] = {}
         self._beats = Asked[tuple[Process, float]]("broker_heartbeat", "register_broker")
-        """Who sent it, and when by its clock."""
+        """Process that sent the request, and the time by its clock."""
         self._heard: dict[Process, float] = {}
         """When the last heartbeat was sent, of those that were answered well."""
         self._fetched: dict[Process, dict[int, int]] = {}

@@ -1,5 +1,5 @@
-"""What a replica says it has, its disk has; and who has met an error of its disk says nothing more
-(I18).
+"""Durability: a replica's disk has all that the replica acknowledges; a node that has met an error
+of its disk sends nothing more (I18).
 
 A Fetch is an acknowledgement of everything below its offset (KIP-595): at the moment it leaves, the
 disk of its sender holds a batch of that epoch that ends there, durably. After a restart all that

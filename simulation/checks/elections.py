@@ -40,7 +40,7 @@ class Elections(Checker):
         self._votes: dict[tuple[Directory, int], int] = {}
         """(voter, epoch) -> who got it, of the votes that anybody was told."""
         self._epochs: dict[str, int] = {}
-        """Of the running processes."""
+        """Epochs of the running processes."""
         self._told: dict[Directory, int] = {}
         """The highest epoch that each has been heard in."""
         ledger.on(ev.BecameLeader, self._became_leader)

@@ -1,4 +1,4 @@
-"""What must be shown from when on."""
+"""Floors: the offset that a read must show, by time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bisect import bisect_right
 
 
 class Floors:
-    """From when on what offset must be shown: ascending in both."""
+    """Offsets that must be shown, with the times from which they must; both ascending."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
         self._offsets: list[int] = []
 
     def raise_to(self, offset: int, at: float) -> None:
-        """From ``at`` on at least ``offset``."""
+        """Require at least ``offset`` from ``at`` on."""
         if not self._offsets or offset > self._offsets[-1]:
             self._times.append(at)
             self._offsets.append(offset)

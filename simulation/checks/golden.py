@@ -34,7 +34,7 @@ class Standing(NamedTuple):
     broker_epoch: int
     fenced: bool
     controller_epoch: int
-    """Of the record that made it so."""
+    """Controller epoch of the record that set this state."""
     committed_at: float
 
 
@@ -53,9 +53,9 @@ class GoldenLog:
         self.hashes: dict[int, tuple[int, int]] = {-1: (0, 0)}
         """Offset of an image -> (epoch, state hash)."""
         self.log_hashes = LogHashes()
-        """Of the log up to each offset, made here from the bytes."""
+        """Hashes of the log up to each offset, computed here from the bytes."""
         self.images: dict[int, Image] = {-1: Image()}
-        """By offset, each a replay from 0. They share what they have in common."""
+        """Images by offset, each a replay from 0. They share their common parts."""
         self.voter_sets: list[VotersAt] = []
         self.generation = NO_GENERATION
         """The generation at the end; NO_GENERATION: its next leader chooses one."""
@@ -85,7 +85,7 @@ class GoldenLog:
 
     @property
     def chain(self) -> int:
-        """Of everything."""
+        """Chain of the whole log."""
         return self.batches[-1].chain if self.batches else 0
 
     def at(self, end_offset: int) -> tuple[int, int] | None:
@@ -152,7 +152,7 @@ class GoldenLog:
         return self.batches[bisect_right(self._ends, end_offset) :]
 
     def image(self) -> Image:
-        """Of all that is committed."""
+        """Image of all committed records."""
         return self.images[self.end - 1]
 
     def partition(self, key: tuple[bytes, int]) -> Partition | None:
@@ -166,7 +166,7 @@ class GoldenLog:
         return (self.voter_sets[index - 1].voters or None) if index else None
 
     def config(self, kind: int, resource: str, key: str, offset: int) -> str | None:
-        """What the key was in the image at ``offset``; None: not set."""
+        """Return the value of a key in the image at ``offset``; None: not set."""
         offsets, values = self._configs.get((kind, resource, key), ((), ()))
         index = bisect_right(offsets, offset)
         return values[index - 1] if index else None
@@ -184,7 +184,7 @@ class GoldenLog:
         return tuple(sorted(found))
 
     def topic_name(self, topic_id: bytes) -> str:
-        """Of a topic that is or was there."""
+        """Return the name of a topic that exists or existed."""
         return self._topic_names[topic_id]
 
     def existence(self, topic: str, first: int, last: int) -> set[bool]:

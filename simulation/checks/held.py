@@ -65,7 +65,7 @@ class Held(Checker):
         self._waiting: dict[str, int] = {}
         """Keys of those who wait at the double barrier, or have begun -> where they were made."""
         self._met: set[str] = set()
-        """Those that were of a group."""
+        """Keys that belonged to a group of the barrier."""
         self._last_met = -1
         self.met = 0
         """Groups of the double barrier."""
@@ -85,7 +85,7 @@ class Held(Checker):
         return self._holders, self._used
 
     def listen(self) -> None:
-        """From here on what becomes committed is new."""
+        """Treat records that become committed from here on as new."""
         self._listening = True
 
     # --- leases ----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from simulation.checks.pending_requests import Asked
 
 
 class Incarnations(Checker):
-    """Heartbeats of who is not registered any more."""
+    """Checks heartbeats of broker incarnations that are not registered any more."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

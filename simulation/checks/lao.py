@@ -25,7 +25,7 @@ from simulation.checks.node_log import Logged
 
 
 class Lao(Checker):
-    """What is announced, and to whom it must be true."""
+    """Announced LAO, and the brokers for which it must be true."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -38,9 +38,9 @@ class _Leading:
     epoch: int
     start_offset: int
     since: float
-    """By the world's clock."""
+    """Time of the world's clock, in seconds."""
     base: float
-    """By its own: nobody is held to have been silent before."""
+    """Time of the leader's own clock, in seconds: before it no voter counts as silent."""
     heard: dict[int, float] = field(default_factory=dict)
     """Node id -> when it fetched last, by the leader's clock."""
     begun: bool = False

@@ -40,14 +40,14 @@ class Node:
     configured: tuple[Voter, ...]
     directory_id: str
     base_voters: tuple[Voter, ...] | None = None
-    """Of the snapshot the log begins with."""
+    """Voters in the snapshot with which the log begins."""
     high_watermark: int = -1
     leads: int = -1
     """The epoch it leads, by its effects; -1: none."""
 
     @property
     def name(self) -> str:
-        """Of the host."""
+        """Name of the host."""
         return self.host.name
 
     @property
@@ -78,7 +78,7 @@ class Ledger(Checker):
         self.matching = LogMatching()
         self.golden = GoldenLog()
         self.nodes: dict[str, Node] = {}
-        """By host name: running controllers."""
+        """Running controllers by host name."""
         self.subscribers: dict[type, list[Subscriber]] = {}
         self._commits: list[tuple[int, int]] = []
         """(epoch, the end of what its leader has committed), ascending."""

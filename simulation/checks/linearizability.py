@@ -50,7 +50,7 @@ class Entry:
 
 
 class Model(Protocol):
-    """What one object does, one call at a time."""
+    """Sequential behaviour of one object: one call at a time."""
 
     initial: Hashable
 
@@ -61,7 +61,7 @@ class Model(Protocol):
 class Register:
     """One config key.
 
-    Calls: ("write", value) -> None; ("read",) -> the value, None if there is none.
+    Calls: ("write", value) -> None; ("read",) -> the value, None if not set.
     """
 
     initial: Hashable = None
@@ -90,8 +90,8 @@ class Existence:
 
 
 def _twins_before(history: Sequence[Entry]) -> list[int]:
-    """For each open call the bit of the one that did the same and was made before it; that of
-    ALWAYS if there is none.
+    """Return for each open call the bit of the same call made before it; that of ALWAYS without
+    one.
 
     Which of two such calls takes effect makes no difference, and the older one may do so whenever
     the younger one may: trying them in that order only is enough. So is leaving out those that

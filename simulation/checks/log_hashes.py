@@ -19,7 +19,7 @@ from simulation.checks.node_log import Logged
 
 
 class LogHashes:
-    """Of the whole committed log, which it sees from offset 0 on."""
+    """Hashes of the whole committed log, seen from offset 0 on."""
 
     def __init__(self) -> None:
         self._digest = self._seeded(0)

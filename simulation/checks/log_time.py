@@ -33,7 +33,7 @@ class _Clocks(NamedTuple):
 
     since: float
     off_ms: dict[int, int]
-    """By node."""
+    """Clock errors by node, in ms."""
 
 
 class LogTime(Checker):

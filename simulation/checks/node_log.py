@@ -91,7 +91,7 @@ class NodeLog:
         self._ends: list[int] = []
         self.batches: list[Logged] = []
         self.voter_sets: list[VotersAt] = []
-        """Those in the batches, ascending."""
+        """Voter sets in the batches, ascending."""
 
     @property
     def end(self) -> int:
@@ -100,7 +100,7 @@ class NodeLog:
 
     @property
     def last_epoch(self) -> int:
-        """Of the last record, or of the one below the start."""
+        """Return the epoch of the last record, or of the one below the start."""
         return self.batches[-1].header.epoch if self.batches else self._base[0]
 
     def append(self, base_offset: int, chunk: bytes) -> None:

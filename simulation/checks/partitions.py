@@ -217,9 +217,9 @@ class Partitions(Checker):
     def _proposed(
         self, key: Key, before: State, message: Any, offset: int, gone: frozenset[int]
     ) -> None:
-        """What was accepted, against what was in force just below it.
+        """Compare an accepted proposal with the state just below it.
 
-        ``gone``: by a reassignment that it completes.
+        ``gone``: replicas removed by a reassignment that it completes.
         """
         self.proposals += 1
         what = f"I21: the ISR of {_name(key)} at {offset}, proposed by broker {message.proposer_id}"
@@ -247,7 +247,7 @@ class Partitions(Checker):
                 )
 
     def _decided(self, key: Key, before: State, after: State, offset: int) -> None:
-        """What the controller did by itself."""
+        """Check a change that the controller decided by itself."""
         what = f"I21: {_name(key)} is changed at {offset} from {before} to {after}"
         if after.recovery == before.recovery and set(after.isr) <= set(before.isr):
             return

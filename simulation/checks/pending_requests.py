@@ -26,7 +26,7 @@ class Asked(Generic[What]):
         self._open: dict[tuple[str, str, int], What] = {}
 
     def kind_of(self, message: Any) -> str:
-        """Of a request that is to be noted; empty for everything else."""
+        """Return the kind of a request that is to be noted; empty for everything else."""
         kind = message.WhichOneof("body") if type(message) is pb.ControllerRequest else None
         return kind if kind is not None and kind in self._kinds else ""
 

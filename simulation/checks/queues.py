@@ -23,7 +23,7 @@ class Queues(Checker):
 
     def __init__(self) -> None:
         self.longest: dict[str, int] = {}
-        """By queue: what was the most."""
+        """Greatest length of each queue."""
 
     @override
     def looked_at(self) -> dict[str, int]:

@@ -44,7 +44,7 @@ def check_register(history: Sequence[Entry]) -> bool:
 
 
 def _no_two_before_each_other(clusters: list[tuple[float, float]]) -> bool:
-    """Of (f, s): no i and j with f_i < s_j and f_j < s_i."""
+    """Return whether the clusters (f, s) have no pair i, j with f_i < s_j and f_j < s_i."""
     # Clusters with f < s span [f, s] and must not overlap; one with s <= f must not lie within such
     # a span. Others never collide.
     spans = sorted((f, s) for f, s in clusters if f < s)

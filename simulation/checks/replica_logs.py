@@ -47,7 +47,7 @@ class ReplicaLog:
 
     @property
     def end(self) -> int:
-        """Of everything."""
+        """End offset of the log, exclusive."""
         return self.ends[-1] if self.ends else self.begin
 
     def append(self, base: int, end: int, epoch: int, data: bytes, chain: int | None = None) -> int:
@@ -69,17 +69,19 @@ class ReplicaLog:
             del column[kept:]
 
     def index_at(self, end: int) -> int:
-        """Of the batch that ends there; -1 if there is none. Offset 0 ends nothing."""
+        """Return the index of the batch that ends there; -1 if none does. Offset 0 ends no
+        batch.
+        """
         index = bisect_left(self.ends, end)
         return index if index < len(self.ends) and self.ends[index] == end else -1
 
     def index_of(self, offset: int) -> int:
-        """Of the batch with this offset; -1 if there is none."""
+        """Return the index of the batch with this offset; -1 if none has it."""
         index = bisect_left(self.ends, offset + 1)
         return index if index < len(self.ends) and self.bases[index] <= offset else -1
 
     def chain_at(self, end: int) -> int | None:
-        """Of all below ``end``; None if no batch ends there."""
+        """Return the chain of all records below ``end``; None if no batch ends there."""
         if end == 0:
             return 0
         if end == self.begin:
@@ -98,7 +100,7 @@ class ReplicaLogs(Checker):
 
     def __init__(self) -> None:
         self.logs: dict[str, dict[PartitionKey, ReplicaLog]] = {}
-        """Of each broker's host that is up: what is readable there now."""
+        """Readable logs of each broker's host that is up."""
         self._chains: dict[tuple[PartitionKey, int, int], tuple[int, int]] = {}
         """(partition, base offset, leader epoch) -> chain, and what stands for the batch alone."""
         self._before: dict[tuple[str, PartitionKey, int], int] = {}
@@ -106,11 +108,11 @@ class ReplicaLogs(Checker):
         self.appends = self.truncations = self.deletions = self.starts = self.resets = 0
 
     def log(self, host: BrokerView, key: PartitionKey) -> ReplicaLog:
-        """One replica's; empty if there is none."""
+        """Return the log of one replica; empty if it has none."""
         return self.logs.get(host.name, {}).get(key) or ReplicaLog()
 
     def epoch_at(self, host: BrokerView, key: PartitionKey, offset: int) -> int:
-        """The leader epoch of a record there; -1: there is none."""
+        """Return the leader epoch of a record there; -1 if the log does not have it."""
         log = self.log(host, key)
         index = log.index_of(offset)
         return log.epochs[index] if index >= 0 else -1

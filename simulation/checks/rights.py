@@ -58,7 +58,7 @@ OF_NODES = frozenset(
         RecordType.VOTERS,
     }
 )
-"""What nodes may bring about in their own names."""
+"""Record types that nodes may cause in their own names."""
 
 
 def right_of_config(message: Any, alone: int) -> Right:
@@ -77,19 +77,19 @@ class Rights(Checker):
         self._golden, self._history = ledger.golden, history
         self._topics: dict[bytes, str] = {}
         self._owners: dict[int, str] = {}
-        """Id of a client -> who has opened it."""
+        """Client id -> principal that opened the client."""
         self._addresses: dict[str, list[str]] = {}
         for site in CALLERS.values():
             self._addresses.setdefault(site.principal, []).append(site.address)
         self._written: dict[int, tuple[str, int, list[Right]]] = {}
         """Offset of a record -> its batch's principal and base offset; what it needed any of."""
         self._leases: dict[int, str] = {}
-        """Lease id -> who has it."""
+        """Lease id -> principal that owns the lease."""
         self._values: dict[str, Operation] = {}
         self.batches = 0
-        """Of the callers."""
+        """Number of the callers' batches."""
         self.from_one_place = 0
-        """Of these, whose call is known."""
+        """Number of these whose call is known."""
         self.kept_out = 0
         """Tries to use another's client."""
         self._rights_of: dict[int, Callable[[Any, int], list[Right]]] = {

@@ -82,7 +82,7 @@ class Shown(Checker):
         self.listed = 0
         """Things that controllers have listed for them."""
         self.log_reads = 0
-        """Answers to who reads the log."""
+        """Number of answers that list the readers of the log."""
         self.posed = 0
         """Answers to who poses as a node."""
 
@@ -167,7 +167,7 @@ class Shown(Checker):
                 self._check_since(operation, right, began, "since it asked")
 
     def _judged(self, response: broker_pb2.BrokerResponse) -> Iterator[tuple[Right, bool]]:
-        """What an answer shows, and what it refuses."""
+        """Yield the rights of a response, each with whether its entity is shown or refused."""
         kind = response.WhichOneof("body")
         if kind == "metadata":
             for topic in response.metadata.topics:
@@ -209,7 +209,7 @@ class Shown(Checker):
 
 
 def _listed(response: pb.ControllerResponse) -> Iterable[Right]:
-    """What a controller's listing shows."""
+    """Return the rights for the entities that a controller's listing shows."""
     kind = response.WhichOneof("body")
     if kind in OF_CLUSTER_LISTS:
         return [DESCRIBE_CLUSTER]

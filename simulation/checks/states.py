@@ -33,11 +33,11 @@ from simulation.checks.ledger import Ledger
 
 SNAPSHOT_BYTES = 1 << 20
 SAMPLES = 4
-"""At one sample of so many the contents of one host's image are compared, at each the hashes of
-all.
+"""Number of samples per comparison of the contents of one host's image; each sample compares the
+hashes of all.
 """
 LOADED = 4
-"""One snapshot of so many is loaded when it is frozen or stored."""
+"""Number of frozen or stored snapshots of which one is loaded."""
 
 
 class States(Checker):

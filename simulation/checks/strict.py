@@ -45,7 +45,7 @@ class StrictReads(Checker):
         self.reads = 0
         """Strict reads answered."""
         self.held_to = 0
-        """Those that had to show something."""
+        """Number of reads that had to show a write."""
 
     # --- reads -----------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ def _is_strict(operation: Operation) -> bool:
 
 
 def _entry(operation: Operation) -> Entry | None:
-    """As a call on a register; None if nothing follows from it."""
+    """Return the operation as a call on a register; None if nothing follows from it."""
     if operation.kind == "read_config":
         if operation.outcome != "ok":
             return None

@@ -1,4 +1,4 @@
-"""What readers at brokers may see, and when they must see a write.
+"""Visibility: what reads at brokers may show, and when they must show a write.
 
 * Never two answers for one offset: a read's reply names the image that answered, and its value is
   what the committed log says for there.

@@ -66,15 +66,15 @@ class _True(NamedTuple):
 
 
 class _Stream:
-    """What one watcher has been told."""
+    """Changes that one watcher has received."""
 
     def __init__(self, generation: int | None = None) -> None:
         self.generation = generation
-        """Of the log; None: it was told nothing yet."""
+        """Generation of the log; None: the watcher has received nothing yet."""
         self.position: Position | None = None
         """Up to here nothing is missing; None: it is still to be told where it begins."""
         self.next = 0
-        """Of the true changes: the first that may come."""
+        """Index of the first true change that may come next."""
         self.listed: dict[str, object] = {}
 
 
@@ -238,7 +238,7 @@ class Watches(Checker):
     # --- rights ----------------------------------------------------------------------------------
 
     def _require_allowed(self, host: str, path: str, offset: int) -> None:
-        """What is shown was allowed at some time since it was so."""
+        """Require that the shown entity was allowed at some time since the change."""
         site = CALLERS.get(host.partition(".")[0])
         if site is None:
             return
@@ -253,7 +253,7 @@ class Watches(Checker):
             )
 
     def _require_hidden(self, host: str, path: str, offset: int) -> None:
-        """What is left out was not allowed at some time since it was so."""
+        """Require that the omitted entity was not allowed at some time since the change."""
         site = CALLERS.get(host.partition(".")[0])
         last = self._golden.end - 1
         if site is None or self._rights.always_allows(
@@ -284,7 +284,7 @@ class Watches(Checker):
 
 
 def _right_of(path: str) -> Right:
-    """What a watcher needs to be shown the entity of a path."""
+    """Return the right that a watcher needs to see the entity of a path."""
     kind, _, rest = path.partition("/")
     if kind in ("topics", "partitions"):
         return DESCRIBE, TOPIC, rest.partition("/")[0]

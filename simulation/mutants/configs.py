@@ -211,7 +211,7 @@ SILENCED = SwarmConfig(
 """Single conversations of brokers that carry nothing any more, while all their others go on."""
 
 SILENCED_QUORUM = replace(SILENCED, brokers=0, clients=0, direct_clients=2)
-"""As ``SILENCED``, of controllers alone."""
+"""The config ``SILENCED`` with controllers alone."""
 
 DYING = SwarmConfig(
     brokers=4, clients=2, writes_per_s=5.0, reads_per_s=20.0, strict_share=0.7, safety_s=30.0, election_timeout_ms=200,
@@ -348,7 +348,7 @@ RECOVERED = SwarmConfig(
     fetch_timeout_ms=200, session_timeout_ms=1500, replica_lag_ms=500, snapshot_bytes=5000, retention_bytes=5000, recovery=True,
     faults={"kill_broker": 2.0, "kill_controller": 3.0, "brokers_cut": 2.0},
 )  # fmt: skip
-"""The disks of a majority are lost for good, and what is left is led on."""
+"""Run in which the disks of a majority are lost permanently, and the remaining log is led on."""
 
 HOLDERS = replace(
     RECOVERED, data_per_s=0.0, topics_share=0.0, writes_per_s=1.0, reads_per_s=0.0, keepers=3, lockers=3, drift=0.05,
@@ -369,8 +369,8 @@ BUILDS = SwarmConfig(
     session_timeout_ms=1500, old_build=1, release_version=1,
     faults={"change_build": 0.7, "raise_features": 0.5, "kill_broker": 4.0, "kill_controller": 6.0},
 )  # fmt: skip
-"""Nodes of two builds, one restarted as the other, and an operator who wants the newer one's level
-as soon as may be.
+"""Nodes of two builds, one restarted as the other, and an operator that requests the newer build's
+level as soon as possible.
 """
 
 RIGHTS = SwarmConfig(

@@ -26,7 +26,7 @@ _PACKAGES = ("raftlog", "controller", "broker", "replay", "simulation")
 
 
 class StaleMutantError(Exception):
-    """What an edit was made for is not in the code any more."""
+    """The code that an edit was made for is not in the program any more."""
 
 
 class Edit(NamedTuple):

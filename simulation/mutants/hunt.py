@@ -58,7 +58,7 @@ class Row:
 
     @property
     def killed(self) -> bool:
-        """From every starting point."""
+        """True if the mutant was killed from every starting point."""
         return all(isinstance(hunt, Killed) for hunt in self.hunts)
 
     @property
@@ -68,7 +68,7 @@ class Row:
 
     @property
     def checks(self) -> list[str]:
-        """Who noticed, the most frequent first."""
+        """Return the checks that killed it, the most frequent first."""
         found = [hunt.check for hunt in self.hunts if isinstance(hunt, Killed)]
         return sorted(set(found), key=lambda check: (-found.count(check), check))
 
@@ -78,7 +78,7 @@ def _dropped(_logger: object, _name: str, _event: object) -> NoReturn:
 
 
 def quiet() -> None:
-    """What simulated nodes log is nobody's business here."""
+    """Drop the logs of simulated nodes."""
     structlog.configure(
         processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
     )

@@ -1,6 +1,4 @@
-"""Mutants of brokers' partitions: who is in sync, what is committed, what is acknowledged, who may
-serve, who is followed.
-"""
+"""Mutants of brokers' partitions: ISRs, commitment, acknowledgement, serving, following."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of strict reads: who may read, since when, until when, and what."""
+"""Mutants of strict reads: the rights to read, their begin and end, and the state that is read."""
 
 from __future__ import annotations
 

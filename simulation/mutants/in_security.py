@@ -1,4 +1,4 @@
-"""Mutants of rights: who may do what, who is who, and what is shown to whom."""
+"""Mutants of rights: permissions, identities, and the visibility of entities."""
 
 from __future__ import annotations
 

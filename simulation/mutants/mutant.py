@@ -27,14 +27,14 @@ class Mutant:
 
     name: str
     rule: str
-    """What is broken, as a sentence about the mutant."""
+    """The broken rule, as a sentence about the mutant."""
     edits: tuple[Edit, ...]
     config: SwarmConfig
     """Where it shows soonest."""
     faults: str = ""
     """Which faults bring it to light; the numbers are in ``config``."""
     seeds: int = 50
-    """Within so many seeds, wherever they begin, it must be killed."""
+    """Number of seeds, wherever they begin, within which the mutant must be killed."""
     known: int = 0
     """A seed that kills it."""
 
@@ -53,7 +53,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Survived:
-    """Not noticed in so many runs."""
+    """A mutant that no run of a number of runs noticed."""
 
     runs: int
 

@@ -47,11 +47,11 @@ left out for it.
 NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns")
 """Faults that do not go with a recovery."""
 AUTHORIZER_SHARES = {False: 0.7, True: 0.2}
-"""By whether the run would have had a newcomer."""
+"""Shares of runs with an authorizer, by whether the run would have had a newcomer."""
 NOT_WITH_AUTHORIZER = ("newcomer", "lose_broker_disk")
 """A broker that does not know its id has no certificate."""
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
-"""Of no effect without the setting that goes with them."""
+"""Faults without effect unless the setting that goes with them is drawn."""
 DRAWN_BESIDE = {"removed_campaigns": ("change_voters", "lose_disk")}
 """Where one of these faults is on, in half of the runs: voters come and go there anyway."""
 DRAWN_BY_PROFILES = (
@@ -61,7 +61,7 @@ DRAWN_BY_PROFILES = (
     "controllers_away",
     "all_disks_low",
 )
-"""By nothing else."""
+"""Faults that profiles alone draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,15 @@ class SwarmConfig:
     direct_clients: int = 0
     """Clients that write to the controllers themselves, deposed ones included."""
     writes_per_s: float = 5.0
-    """Of all clients together."""
+    """Writes a second of all clients together."""
     reads_per_s: float = 5.0
     topics_share: float = 0.1
-    """Of the writes: topics created and deleted."""
+    """Share of the writes that create and delete topics."""
     asks_share: float = 0.0
     """With brokers, of the calls of direct clients: questions whether a topic is there, which
     change nothing. If there are any, each of these clients' calls goes to one controller, and to no
-    other, whoever leads."""
+    other, whoever leads.
+    """
     isr_changes_per_s: float = 0.0
     """AlterPartition of all leaders of partitions together."""
     admin_per_s: float = 0.0
@@ -101,40 +102,40 @@ class SwarmConfig:
     numbered_share: float = 0.5
     """Of the writes: exactly once, retried under their numbers; the others are sent once."""
     timeout_s: float = 3.0
-    """Of the clients' calls."""
+    """Timeout of the clients' calls, in seconds."""
     safety_s: float = 15.0
     """How long there are faults."""
     liveness_s: float = 60.0
     """Within this everything must have recovered when a majority is healed."""
     delay_min_ms: float = 0.05
     delay_mean_ms: float = 0.15
-    """Of a message, on top of the minimum; exponentially distributed."""
+    """Mean delay of a message on top of the minimum, in ms; exponentially distributed."""
     disk_min_ms: float = 0.1
     disk_max_ms: float = 2.0
-    """Of a sync."""
+    """Longest duration of a sync, in ms."""
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 1000
     session_timeout_ms: int = 9000
-    """Of brokers."""
+    """Session timeout of brokers, in ms."""
     queue_messages: int = 65536
-    """What may wait unsent on a link before it is closed."""
+    """Most unsent messages on a link before it is closed."""
     drift: float = 0.0
     """Each host's clock runs up to this much too fast or too slow."""
     snapshot_bytes: int = 0
-    """A snapshot is taken after so many bytes of records; 0: as by default."""
+    """Size of the records after which a snapshot is taken, in bytes; 0: the default."""
     retention_bytes: int = 20000
     """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
     held_bytes: int = 0
-    """What is kept for exports, and for those that fetch a snapshot, up to so many bytes of log and
-    snapshots; 0: as by default.
+    """Size of the log and snapshots kept for exports and for fetchers of a snapshot, in bytes; 0:
+    the default.
     """
     snapshot_part_bytes: int = 0
     """What a part of a snapshot has at the most that a controller or a broker fetches; 0: as by
     default, and all of it fits in one.
     """
     recovery: bool = False
-    """When the time of faults is over the disks of a majority of the voters are lost for good, and
-    the log is led on from what is left.
+    """At the end of the time of faults the disks of a majority of the voters are lost permanently,
+    and the remaining log is led on.
     """
     release_version: int = 0
     """The level of metadata.version that the cluster begins with; 0: the latest."""
@@ -157,7 +158,7 @@ class SwarmConfig:
     max_clients: int = 0
     """Exactly-once clients open at a time; 0: as by default."""
     strict_share: float = 0.0
-    """Of the reads."""
+    """Share of the reads that are strict."""
     round_robin: bool = False
     """Clients go from broker to broker; else each keeps to one as long as that answers."""
     lag_max_ms: int = 0
@@ -186,9 +187,10 @@ class SwarmConfig:
     """With an authorizer: calls of all clients together whose rights these are."""
     work_us: float = 0.0
     """What each callback of a controller or broker takes, and each request that is decided, on
-    average; exponentially distributed. 0: nothing takes time."""
+    average; exponentially distributed. 0: nothing takes time.
+    """
     faults: dict[str, float] = field(default_factory=dict)
-    """By name: see ``FAULTS``. Seconds between two on average, or a probability."""
+    """Rates of the faults by name, see ``FAULTS``: mean seconds between two, or a probability."""
 
     def to_json(self) -> str:
         """One line; what is as by default is left out."""
@@ -313,7 +315,7 @@ def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def draw_freely(seed: int) -> SwarmConfig:
-    """What a seed draws each for itself, without its profiles."""
+    """Draw the settings that each seed draws by itself, without its profiles."""
     rng = random.Random(f"{seed} swarm")
     voters = rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7))
     timeout_ms = rng.choice((200, 500, 1000, 1000))

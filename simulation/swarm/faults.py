@@ -125,4 +125,4 @@ FAULTS: dict[str, FaultRange] = {
 }
 
 DATA_FAULTS = tuple(name for name, fault in FAULTS.items() if fault.needs_data)
-"""Those that only brokers with partitions know."""
+"""Faults that only brokers with partitions have."""

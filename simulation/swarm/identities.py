@@ -1,9 +1,9 @@
-"""Who is who in a run with an authorizer: what each host's certificate says, and from which address
-its connections come.
+"""Identities in a run with an authorizer: each host's certificate, and the source address of its
+connections.
 
 Nodes have certificates with their names. ``CALLERS`` are the clients whose rights change all the
-time: a principal may have several hosts, and two principals may share one address. Every other
-host is the operator's, a super user.
+time: a principal may have several hosts, and two principals may share one address. Every other host
+is the operator's, a super user.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CALLERS: dict[str, Site] = {
 }
 """Host -> who it is."""
 WARDEN, FORGER = "warden", "forger"
-"""The hosts of who changes rights, and of a client that poses as a node."""
+"""Hosts of the client that changes rights, and of a client that poses as a node."""
 
 
 def principal_of(host: str, config: SwarmConfig) -> str:
@@ -49,12 +49,12 @@ def principal_of(host: str, config: SwarmConfig) -> str:
 
 
 def certificate_of_node(node_id: int) -> PeerIdentity:
-    """What a node proves."""
+    """Return the identity in a node's certificate."""
     return _certificate(f"node-{node_id}")
 
 
 def certificate_of_client(principal: str) -> PeerIdentity:
-    """What a client proves."""
+    """Return the identity in a client's certificate."""
     return _certificate(principal.removeprefix("User:"))
 
 
@@ -76,5 +76,5 @@ def security_settings(config: SwarmConfig) -> dict[str, str | bool]:
 
 
 def security_of_brokers(config: SwarmConfig) -> Settings:
-    """As a broker has it in its configuration."""
+    """Return the security settings as a broker's configuration has them."""
     return Settings(**security_settings(config))  # type: ignore[arg-type]

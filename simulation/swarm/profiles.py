@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from simulation.swarm.config import SwarmConfig
 
 PLAIN_SHARE = 0.08
-"""Of the seeds: no profile, all is as it was drawn."""
+"""Share of the seeds without a profile: everything is as it was drawn."""
 KEPT_SHARE = 0.5
 """Of the faults that such a seed drew freely: among all of them no scene comes to its end."""
 SHORTER = 0.2
 """What is left of the time beyond ``SHORTEST_S``: scenes need less of it than chance does."""
 SHORTEST_S = 5.0
 VOTERS_MAX, BROKERS_MAX, CALLS_MAX = 5, 4, 5.0
-"""Of such a seed; calls: writes a second, and reads. More only make a run longer."""
+"""Limits of a seed with profiles; calls: writes a second, and reads. More only make a run
+longer.
+"""
 STAY_WITHOUT_BROKERS = 0.25
 """Of the seeds that drew no brokers: they draw only from the profiles that need none."""
 
@@ -38,7 +40,7 @@ class Profile:
 
     change: Callable[[SwarmConfig, random.Random], SwarmConfig]
     share: float
-    """Of the seeds that draw profiles at all, and may draw this one."""
+    """Share of the seeds with profiles that may draw this one."""
     brokers: int = 0
     """How many it takes at least."""
 

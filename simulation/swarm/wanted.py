@@ -1,4 +1,4 @@
-"""What the clients that watch the metadata ask for."""
+"""Subscriptions of the clients that watch the metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFIX = "watcher"
 
 
 class Wanted(NamedTuple):
-    """What a watcher asks for."""
+    """Subscription of a watcher."""
 
     selectors: tuple[str, ...]
     tip: bool
@@ -23,7 +23,7 @@ WANTED = (
     Wanted(("brokers", "topics", "leader"), False),
     Wanted(("partitions", "configs/topic/", "progress", "clients", "client_results"), True),
 )
-"""By the number of the watcher, over and over."""
+"""Subscriptions by the number of the watcher, repeated."""
 
 
 WANTED_BY_CALLERS = (
@@ -32,7 +32,7 @@ WANTED_BY_CALLERS = (
     Wanted(("topics", "partitions"), False),
     Wanted((), True),
 )
-"""Nothing that is refused to who may not see it: what they may not see is left out."""
+"""Subscriptions that are refused to no caller: entities that a caller may not see are left out."""
 
 
 def is_watcher(host: str) -> bool:
@@ -48,7 +48,7 @@ def watchers_on(host: str) -> list[str]:
 
 
 def wanted_by(watcher: str) -> Wanted:
-    """What the watchers on a host ask for, by its name or theirs."""
+    """Return the subscription of the watchers on a host, by its name or theirs."""
     wanted = WANTED_BY_CALLERS if watcher.partition(".")[0] in CALLERS else WANTED
     return wanted[_number(watcher) % len(wanted)]
 

@@ -86,7 +86,7 @@ class SimDisk(DiskHardware):
         self.snapshots: dict[SnapshotId, bytes] = {}
         """Complete and durable."""
         self.parts: dict[SnapshotId, bytearray] = {}
-        """In the making: lost by a crash."""
+        """Parts of unfinished snapshots: lost by a crash."""
         self.freezing: list[tuple[SnapshotId, bytes]] = []
         """Whole, and not durable yet: a crash may keep one or lose it."""
 
@@ -195,7 +195,7 @@ class SimDisk(DiskHardware):
         return True
 
     def sound_snapshots(self) -> dict[SnapshotId, bytes]:
-        """Those that no flipped bit has damaged."""
+        """Snapshots without a flipped bit."""
         return {
             one: content
             for one, content in self.snapshots.items()
@@ -238,7 +238,7 @@ class SimLogStore(SimStore):
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this disk belongs to."""
+        """Identity of the node that owns this disk."""
         return self._disk.identity
 
     def bind_generation(self, generation: int) -> None:
@@ -452,7 +452,7 @@ class SimLogStore(SimStore):
         return len(self._disk.snapshots[snapshot_id])
 
     def snapshot_header(self, snapshot_id: SnapshotId) -> SnapshotHeader:
-        """What it says of itself. Raises LookupError, CorruptLogError."""
+        """Return the header of a snapshot. Raises LookupError, CorruptLogError."""
         self._check()
         try:
             return snapshot_file.read_header(self._disk.snapshots[snapshot_id])

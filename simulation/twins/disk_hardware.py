@@ -35,7 +35,7 @@ class Chunks:
         self.chunks = chunks
 
     def copy(self) -> Chunks:
-        """Of its own from here on."""
+        """Return an independent copy."""
         return Chunks(self.bases.copy(), self.chunks.copy())
 
     def carry_out(self, write: Write) -> None:
@@ -70,11 +70,11 @@ class Chunks:
         self.chunks.clear()
 
     def size(self) -> int:
-        """In bytes."""
+        """Size of the chunks in bytes."""
         return sum(map(len, self.chunks))
 
     def scan(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """From the chunk that contains ``offset`` on."""
+        """Yield the chunks from the one that contains ``offset`` on."""
         for i in range(max(bisect_right(self.bases, offset) - 1, 0), len(self.bases)):
             yield self.bases[i], self.chunks[i]
 
@@ -100,7 +100,7 @@ class DiskHardware:
         self.unflushed: list[Any] = []
         """Writes that a crash may lose, oldest first."""
         self.faults: dict[str, int] = {}
-        """What really happened to this disk, by name."""
+        """Faults that really happened to this disk, by name."""
         self._injected: list[FatalError] = []
         """The errors that faults have raised since the disk was opened, and that have excused no
         stop yet.
@@ -135,9 +135,9 @@ class DiskHardware:
 
         Each excuses one stop.
 
-        The error itself is compared, or of damage its words, as a store hands them on. What a
-        snapshot holds is checked by who reads it, not by the store: for that the damage itself is
-        the excuse, as long as it is there.
+        The error itself is compared, or of damage its words, as a store hands them on. The contents
+        of a snapshot are checked by its reader, not by the store: for that the damage itself is the
+        excuse, as long as it lasts.
         """
         for given in self._injected:
             if given is error or (isinstance(given, CorruptLogError) and str(given) == str(error)):
@@ -163,7 +163,7 @@ class DiskHardware:
         self.happened("disk_hang")
 
     def resume(self) -> None:
-        """What has hung completes now, in order."""
+        """Complete the hanging operations, in order."""
         self.hung = False
         held, self._held = self._held, []
         for call in held:
@@ -177,7 +177,7 @@ class DiskHardware:
             call()
 
     def forget_held(self) -> None:
-        """Who waited for what hangs is gone."""
+        """Forget the hanging operations: the process that waited for them is gone."""
         self._held = []
 
     def latency_s(self) -> float:
@@ -193,7 +193,7 @@ class DiskHardware:
         raise NotImplementedError
 
     def free_bytes(self) -> int:
-        """What is left of the capacity."""
+        """Free capacity in bytes."""
         return (
             AMPLE_BYTES
             if self.capacity_bytes is None
@@ -245,7 +245,7 @@ class SimStore:
 
     @property
     def last_sync_s(self) -> float:
-        """What the sync that was done last took."""
+        """Duration of the last completed sync, in seconds."""
         return self._last_sync_s
 
     def _start_sync(self, inline: bool) -> None:

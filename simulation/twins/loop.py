@@ -36,7 +36,7 @@ Ts = TypeVarTuple("Ts")
 _HOST: ContextVar[str] = ContextVar("simulated_host", default="")
 
 _NOBODY = copy_context()
-"""Of no host."""
+"""Context of no host."""
 
 _REBUILD_ABOVE = 64
 """Cancelled timers are swept out of the heap once they are more than this, and more than half of
@@ -44,7 +44,7 @@ it.
 """
 
 _LAST_TURNS = 20
-"""Of the loop, in which cancelled tasks come to their end."""
+"""Number of last turns of the loop, in which cancelled tasks end."""
 
 
 class _Timer(asyncio.TimerHandle):
@@ -106,14 +106,14 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._queues: dict[str, deque[Any]] = {}
         """Callbacks of hosts that work, in order, while they wait for the one before."""
         self._free_at: dict[str, float] = {}
-        """By host: when its last callback is done."""
+        """Time at which a host's last callback ends, by host."""
         self._waking: set[str] = set()
         """Hosts that are in a callback, or have a timer for its end: only those do for which
         something waits.
         """
         self._spent_s = 0.0
         self.longest_s: dict[str, float] = {}
-        """By host: what its longest callback took."""
+        """Duration of the longest callback, by host, in seconds."""
         self.ending = False
         """The run is over: tasks are being cancelled, and must be allowed to come to their end,
         whoever dies meanwhile.
@@ -151,7 +151,7 @@ class VirtualLoop(base_events.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """As asyncio's, without its checks."""
+        """Schedule a callback as asyncio does, without its checks."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
@@ -163,7 +163,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As asyncio's."""
+        """Schedule a callback as asyncio does."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
@@ -190,7 +190,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As ``call_later``, by no host's clock."""
+        """Schedule a callback like ``call_later``, by no host's clock."""
         return self.call_at_true(self._now + delay, callback, *args, context=context)
 
     def call_at_true(
@@ -200,7 +200,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As ``call_at``, by no host's clock."""
+        """Schedule a callback like ``call_at``, by no host's clock."""
         handle = _Timer(when, callback, args, self, context)
         handle._scheduled = True
         self._timer_order += 1

@@ -61,7 +61,7 @@ class SimNetwork:
         self._hushed: dict[tuple[str, str, Conversation], None] = {}
         self._next_port: dict[tuple[str, str], int] = {}
         self.faults: LinkFaults | None = None
-        """What goes wrong on open links; None: nothing."""
+        """Faults of open links; None: none."""
         self.held: dict[tuple[str, str], int] = {}
         """How often something could not get from one host to another because the way was
         blocked.
@@ -69,9 +69,9 @@ class SimNetwork:
         self.far_s: dict[tuple[str, str], float] = {}
         """What a message takes from one host to another on top of what is drawn."""
         self.identities: dict[str, PeerIdentity] = {}
-        """By host: what its certificate says."""
+        """Identity in the certificate of each host."""
         self.other_identity = ANONYMOUS
-        """Of all other hosts."""
+        """Identity of all other hosts."""
         self.addresses: dict[str, str] = {}
         """By host: the address that its connections come from; that of others is their name."""
         self.taps: dict[str, Callable[[str, Any], None]] = {}
@@ -202,8 +202,8 @@ class SimNetwork:
         return count
 
     def mute(self, source: str, target: str, conversation: Conversation) -> int:
-        """Let no message through from one host to another on the present links of a conversation,
-        for good. How many links.
+        """Drop all messages from one host to another on the present links of a conversation,
+        permanently. Return the number of links.
 
         All else of the two goes on, so no keepalive notices; new links work.
         """
@@ -228,7 +228,7 @@ class SimNetwork:
         self._hushed.pop((source, target, conversation), None)
 
     def cut_pairs(self) -> list[tuple[str, str]]:
-        """What is blocked, in the order it was."""
+        """Return the blocked pairs in the order in which they were blocked."""
         return list(self._blocked)
 
     def is_paused(self, host: str) -> bool:
@@ -299,11 +299,11 @@ class SimNetwork:
                 return address
 
     def client_address(self, host: str) -> str:
-        """What a server sees as its peer."""
+        """Return the client's address as a server sees it."""
         return self._next_address(self.addresses.get(host, host), "client", 40000)
 
     def identity_of(self, host: str) -> PeerIdentity:
-        """What a server learns of a client's certificate."""
+        """Return the identity in a client's certificate as a server sees it."""
         return self.identities.get(host, self.other_identity)
 
     def bind(self, listener: SimListener) -> None:

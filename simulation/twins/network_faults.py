@@ -49,7 +49,7 @@ class LinkFaults:
 
     happened: Callable[[str], None]
     break_p: float = 0.0
-    """Of an envelope: its link breaks instead."""
+    """Probability that the link breaks instead of sending an envelope."""
     duplicate_p: float = 0.0
     """Of an envelope of repeatable requests: it is delivered twice, the second time a little
     later.
@@ -60,7 +60,7 @@ class LinkFaults:
     """
     stall_mean_s: float = 1.0
     refuse_p: float = 0.0
-    """Of a connect."""
+    """Probability that a connection attempt is refused."""
     late_change_p: float = 0.0
     """Of an envelope with an AlterPartition: it takes ``late_change_mean_s`` more, as above.
 

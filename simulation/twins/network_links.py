@@ -89,7 +89,7 @@ class SimLink(BaseLink):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of what is on its way or held."""
+        """Size of the messages under way or held, in bytes."""
         return self.flow.backlog_bytes + sum(message.ByteSize() for message in self._pending)
 
     @property

@@ -155,7 +155,7 @@ class SimTransport:
 
     @property
     def host(self) -> str:
-        """Whose it is."""
+        """Host of this transport."""
         return self._host
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> SimDialer:
