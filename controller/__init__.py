@@ -1,1 +1,1 @@
-"""Decides: requests and an image in, records and a reply out."""
+"""The active controller: it decides requests by an image, and answers with records and replies."""

@@ -1,10 +1,9 @@
-"""Decides for the active controller of one epoch: requests and reports in, decisions out.
+"""The decider of the active controller in one epoch: requests and reports in, decisions out.
 
 No I/O, no clock, no randomness. ``due_work`` decides what is due without a request.
 
-The shell adds what is decided to the epoch's log at once, so each decision sees the one before it,
-and requests pipeline. Nothing here outlives the epoch: a controller that loses its leadership is
-dropped whole.
+The shell adds each decision to the epoch's log at once, so the next decision sees it, and requests
+pipeline. Nothing here outlives the epoch: when the leadership is lost, everything here is dropped.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ _QUIET = (LeaseGranted, LeaseKeptAlive)
 
 
 class Decider:
-    """Decides for one epoch, by ``state``, and changes nothing but the soft state in it.
+    """The decisions of one epoch, made from ``state``; only the soft state in it is changed.
 
     The shell adds every decision's records to ``state.log``, and then calls ``proposed``, before it
     asks for the next decision. ``quorum`` shows the replicas' progress; without it the voter set
@@ -91,7 +90,7 @@ class Decider:
         node_id: int,
         quorum: Look | None = None,
     ) -> None:
-        """``report_lao``: what a broker reports moves LAO at once."""
+        """``report_lao``: passes the offset that a broker reports to LAO at once."""
         self.state = state
         self._report_lao = report_lao
         if quorum is not None:
@@ -99,10 +98,10 @@ class Decider:
         ask_for_the_silent(state)
         members = Membership(state, node_id, quorum)
         self.due = DueWork(state, members)
-        """What is due without a request."""
+        """Work that becomes due without a request."""
         self._checked_principal = ""
         self._asker = Asker(Caller("", ""))
-        """Whose request is being decided; with an authorizer only."""
+        """The client whose request is being decided; used with an authorizer only."""
         self._handlers = self._all_handlers(members, node_id, quorum)
 
     def _all_handlers(
@@ -169,11 +168,11 @@ class Decider:
         kind: str = "",
         first: int = 0,
     ) -> Decision:
-        """Decide one request, or of a group as many as succeed as they are, from ``first`` on: then
-        the records of the Write are that part of the group. What is wrong with a request is in the
-        decision; nothing is raised.
+        """Decide one request; of a group, the requests from ``first`` on that succeed unchanged:
+        the Write's ``group`` is then that part. An error of the request is in the decision; nothing
+        is raised.
 
-        Nothing is changed but what the request reports: a heartbeat counts whatever the decision
+        Only facts that the request reports are changed: a heartbeat counts whatever the decision
         is.
 
         ``kind``: the name of its body, if it is known already.
@@ -240,8 +239,8 @@ class Decider:
             return Refusal(error)
 
     def _accepted(self, writes: ConfigWrites, first: int) -> ConfigWrites | None:
-        """Return the requests of a group from ``first`` on that succeed as they are; None: the
-        first one needs a closer look.
+        """Return the requests of a group from ``first`` on that succeed unchanged; None: the first
+        one needs a full decision.
         """
         state = self.state
         if (
@@ -296,9 +295,10 @@ class Decider:
         request: rpc.ControllerRequest,
         now: float,
     ) -> Decision:
-        """Decide what the client may ask for. Raises ApiError.
+        """Decide a request after checking the client's permissions. Raises ApiError.
 
-        By the pending image: what follows a change in the log is decided by it, committed or not.
+        The pending image is used: requests that follow a change of permissions in the log are
+        decided by it, committed or not.
         """
         row, body, view = REQUESTS[kind].right, getattr(request, kind), self.state.log.pending
         client, asker = request.client, self._asker
@@ -353,7 +353,7 @@ class Decider:
         return revoke_lease(self.state, request, owner)
 
     def _owner(self) -> str | None:
-        """Whose leases the request may use; None: anybody's."""
+        """Return the principal whose leases the request may use; None: those of all principals."""
         return None if self.state.authorization is None else self._asker.caller.principal
 
     def _heartbeat(self, request: rpc.BrokerHeartbeatRequest, now: float) -> Decision:
@@ -377,12 +377,12 @@ class Decider:
     # --- reports ---------------------------------------------------------------------------------
 
     def heard(self, broker_id: int, broker_epoch: int, now: float) -> bool:
-        """A broker's heartbeat has arrived; it is decided when its turn comes.
+        """Record that a broker's heartbeat has arrived; it is decided when its turn comes.
 
         A long queue must not end sessions.
 
-        Nothing happens, and False is returned, for another epoch than the registered one, and for a
-        broker that took its leave.
+        Return False, and change nothing, for another epoch than the registered one, and for a
+        broker that has completed its controlled shutdown.
         """
         if self._registration(broker_id, broker_epoch) is None:
             return False
@@ -393,15 +393,15 @@ class Decider:
         return True
 
     def was_away(self, gap_s: float, now: float) -> None:
-        """The shell was paused: heartbeats that were sent meanwhile still wait in sockets. Nothing
-        ends before they are read.
+        """Extend sessions after a pause of the shell: heartbeats that were sent meanwhile still
+        wait in sockets, and no session ends before they are read.
         """
         self.state.sessions.extend_all(gap_s, now)
         self.state.absent_ids.extend_all(gap_s)
         self.state.leases.extend_all(gap_s)
 
     def found_gone(self, broker_id: int, broker_epoch: int, now: float) -> None:
-        """There is evidence that the process of a registration has ended: see
+        """Record evidence that the process of a registration has ended: see
         :mod:`controller.state.liveness`.
         """
         self.due.look()
@@ -419,13 +419,13 @@ class Decider:
         known_lao: int,
         now: float,
     ) -> None:
-        """What a broker says on every heartbeat and metadata fetch: how far it has applied and been
-        told.
+        """Process a broker's report, part of every heartbeat and metadata fetch: the applied offset
+        and the known LAO.
 
         A fetch renews no session where heartbeats are in force: the broker fences itself by its
-        heartbeats alone, and the controller must not go by anything else [fetches pass, heartbeats
-        do not: the broker serves nothing, and stays leader]. It is a sign of life all the same: an
-        id whose broker fetches is not given away.
+        heartbeats alone, and the controller must use no other evidence [fetches pass, heartbeats do
+        not: the broker serves nothing, and stays leader]. It is a sign of life all the same: the id
+        of a broker that fetches is not assigned to another.
         """
         if heartbeats_off(self.state):
             self.heard(broker_id, broker_epoch, now)
@@ -440,14 +440,14 @@ class Decider:
             self.state.to_look_at[broker_id] = None
 
     def _count_as_active(self, broker_id: int, broker_epoch: int) -> None:
-        """Without heartbeats in force it need not ask: whoever is there is unfenced."""
+        """Mark a fenced broker to be unfenced: without heartbeats in force, it need not ask."""
         broker = self._registration(broker_id, broker_epoch)
         if broker is not None and broker.fenced:
             self.state.ask_unfence(broker_id)
 
     def _registration(self, broker_id: int, broker_epoch: int) -> Broker | None:
-        """The registration of this epoch, unless it is not the present one or has taken its
-        leave.
+        """Return the registration of this epoch; None if it is not the present one or the broker
+        has completed its controlled shutdown.
         """
         broker = self.state.log.pending.brokers.get(broker_id)
         return (
@@ -457,7 +457,7 @@ class Decider:
         )
 
     def proposed(self, decision: Decision, now: float) -> None:
-        """Apply the effects of a decision: its records, if any, are in the pending image."""
+        """Apply the effects of a decision whose records, if any, are in the pending image."""
         if isinstance(decision, _WITH_EFFECTS) and decision.effects:
             for effect in decision.effects:
                 apply(self.state, effect, now)

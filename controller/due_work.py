@@ -1,5 +1,5 @@
-"""What the active controller of one epoch does by itself, without a request: what time, a report or
-the log itself makes due.
+"""Work of the active controller that no request asks for: it is due by time, by a report, or by the
+log itself.
 
 No I/O, no clock, no randomness.
 """
@@ -30,13 +30,15 @@ from raftlog.metadata.records import record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 LOOK_AT_ALL_S = 0.1
-"""How often all brokers that wait to be unfenced are looked at, for what no report of theirs tells:
-a probation that ends.
+"""Interval in seconds at which all brokers that wait to be unfenced are examined, for changes that
+no report shows: a probation that ends.
 """
 
 
 class DueWork:
-    """Decides what is due, by ``state``; the shell adds the records and says so to the decider."""
+    """The decisions on due work, made from ``state``; the shell adds the records and notifies the
+    decider.
+    """
 
     def __init__(self, state: ControllerState, membership: Membership) -> None:
         self._state = state
@@ -44,8 +46,8 @@ class DueWork:
         self._look_at_all = now = state.began_at
         self._unparked = state.log.lao.unparked
         self._next_due = -math.inf
-        """Time before which nothing becomes due: kept, so that a write asks nobody. Only ``look``,
-        ``at`` and LAO bring it forward.
+        """Time before which nothing becomes due: kept, so that a write need not query each kind of
+        work. Only ``look``, ``at`` and LAO bring it forward.
         """
         self._lao = state.log.lao.lao
         self._expiry = ClientExpiry(state.settings, now)
@@ -76,7 +78,7 @@ class DueWork:
         )
 
     def _wants_a_look(self) -> bool:
-        """Whether a broker that waits to be unfenced, or LAO, has said something new."""
+        """Return whether LAO, or a broker that waits to be unfenced, has new information."""
         state = self._state
         return bool(state.to_look_at) or state.log.lao.unparked != self._unparked
 
@@ -84,7 +86,7 @@ class DueWork:
         """Return the next work, always with records; None: nothing is due. The caller proposes it
         and calls again.
 
-        ``fencing_only``: the disks are full; only what the truth needs, which is bounded.
+        ``fencing_only``: the disks are full; only fencing, which is bounded.
         """
         if self._is_quiet(now):
             return None
@@ -165,9 +167,9 @@ class DueWork:
         )
 
     def bootstrap(self) -> Write | None:
-        """The feature levels that a new cluster starts with.
+        """Return the feature levels that a new cluster starts with.
 
-        Asked of the log itself: a flag would outlive a lost epoch.
+        The log itself decides whether they are missing: a flag would outlive a lost epoch.
         """
         if not self._needs_bootstrap():
             return None
@@ -186,13 +188,13 @@ class DueWork:
         return Write(records)
 
     def begin_generation(self) -> Write | None:
-        """In a log that was taken back: all brokers fenced, and leader epochs above whatever was
-        led before, batch by batch.
+        """Return the next batch for a log that was taken back: all brokers are fenced, and leader
+        epochs raised above all earlier ones.
         """
         return self._state.epoch_floor.due(self._state)
 
     def unfence_ready(self, now: float) -> Write | None:
-        """Unfence a broker that asked for it and has become ready."""
+        """Unfence a broker that has asked for it and has become ready."""
         if self._state.wants_unfence and now >= self._look_at_all:
             self._look_at_all = now + LOOK_AT_ALL_S
             self._state.to_look_at.update(dict.fromkeys(sorted(self._state.wants_unfence)))
@@ -206,8 +208,8 @@ class DueWork:
         return versions.METADATA_VERSION not in self._state.log.pending.features
 
     def _next_admitted(self) -> Broker | None:
-        """A fenced broker that asked to be unfenced and has applied enough, among those that have
-        said something new.
+        """Return a fenced broker that has asked to be unfenced and has applied enough, among the
+        brokers with new reports.
         """
         state = self._state
         to_look_at = state.to_look_at

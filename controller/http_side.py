@@ -1,6 +1,6 @@
 """A controller's metrics and health by HTTP.
 
-Imported once the node runs: what serves HTTP takes a good part of a start to import.
+Imported once the node runs: the HTTP server takes a good part of a start to import.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def metrics_registry(
     build: Mapping[str, str],
     loop_lag: LoopLag,
 ) -> MetricsRegistry:
-    """What a controller shows at /metrics."""
+    """Return the registry of a controller's metrics, served at /metrics."""
     registry = MetricsRegistry()
     add_node_metrics(
         registry, "controller", config.node_id, config.cluster_id, build, loop_lag.latency
@@ -92,7 +92,7 @@ def http_server(
     rules: HttpRules,
     build: Mapping[str, str],
 ) -> HttpServer:
-    """What serves on a socket that listens; to be started."""
+    """Return an HTTP server for a listening socket; the caller starts it."""
     loop_lag = LoopLag()
     loop_lag.start()
     host, port = bound.getsockname()[:2]

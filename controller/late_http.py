@@ -1,7 +1,7 @@
-"""A controller's HTTP side, which listens at once and serves a little later.
+"""The HTTP side of a controller, which listens at once and serves a little later.
 
-What serves HTTP takes a good part of a node's start to import. Elections and claims come first:
-they use the time, and who asks for health meanwhile waits for the answer.
+The HTTP server takes a good part of a node's start to import. Elections and claims come first; a
+client that asks for health meanwhile waits for the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 MaySee = Callable[[Caller], None] | None
 """See :class:`raftlog.node.observability.http_rules.HttpRules`."""
 WAIT_MAX_S = 1.0
-"""A node that is not ready by then has a reason, which somebody may want to read."""
+"""Longest delay in seconds before a node that is not ready serves anyway: its health page shows the
+reason.
+"""
 POLL_S = 0.02
 
 
@@ -47,7 +49,7 @@ class LateHttp:
 
     @property
     def address(self) -> str:
-        """host:port; empty: there is no HTTP."""
+        """host:port; empty if HTTP is not configured."""
         return "" if self._bound is None else address_of(self._bound)
 
     def serve(
@@ -58,7 +60,7 @@ class LateHttp:
         may_see: MaySee,
         failed: Callable[[FatalError], None],
     ) -> None:
-        """Serve once the node is ready, or has had its time."""
+        """Serve once the node is ready, or after WAIT_MAX_S."""
         if self._bound is not None:
             self._serving = asyncio.create_task(
                 self._serve(service, transport, auditor, may_see, failed), name="http begins"
@@ -97,11 +99,11 @@ class LateHttp:
             self._server = server
 
     async def metrics(self) -> bytes:
-        """As Prometheus reads them; empty until HTTP is served."""
+        """Return the metrics in Prometheus's text format; empty until HTTP is served."""
         return b"" if self._server is None else await self._server.metrics()
 
     async def stop(self) -> None:
-        """Stop serving, or waiting to, and close the socket."""
+        """Stop serving, or waiting to serve, and close the socket."""
         if self._serving is not None and not self._serving.done():
             self._serving.cancel()
         if self._server is not None:

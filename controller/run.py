@@ -1,4 +1,4 @@
-"""A controller as a process: its directory, its ports, its signals."""
+"""The process of a controller: its directory, its ports, its signals."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 log = structlog.get_logger(__name__)
 
 TRANSFER_S = 1.0
-"""How long a stopping leader waits for another to take over before it leaves."""
+"""Longest time in seconds that a stopping leader waits for its successor before it leaves."""
 
 
 def settings_of(config: NodeConfig, bootstrap: Bootstrap = NO_BOOTSTRAP) -> ControllerSettings:
-    """The configuration's keys, with what formatting has decided, and what is to stay free of the
-    disk.
+    """Return the configuration's keys, with the choices made at formatting and the free-space
+    reserve.
     """
     reserve_bytes = config.settings.metadata_log_free_space_reserve_bytes
     return ControllerSettings(
@@ -71,7 +71,7 @@ def settings_of(config: NodeConfig, bootstrap: Bootstrap = NO_BOOTSTRAP) -> Cont
 
 
 async def run_controller(config: NodeConfig) -> int:
-    """Run until a signal or a fatal error; the exit code.
+    """Run until a signal or a fatal error; return the exit code.
 
     Raises ConfigError, StorageError, CorruptLogError at the start.
     """
@@ -160,7 +160,7 @@ async def run_controller(config: NodeConfig) -> int:
 
 
 async def _end(service: ControllerService, failure: list[FatalError], own: NodeSelf) -> None:
-    """In order, if nothing has failed."""
+    """Stop in order, if nothing has failed."""
     if not failure:
         await _transfer_leadership(service)
         await service.drain()
@@ -176,7 +176,7 @@ def _service_of(
     own: NodeSelf,
     failed: Callable[[FatalError], None],
 ) -> ControllerService:
-    """The service over real time and randomness."""
+    """Return the service over real time and randomness."""
     service = ControllerService(
         settings_of(config, bootstrap),
         config.quorum_config(store.identity.directory_id, bootstrap.voters),
@@ -195,7 +195,7 @@ def _service_of(
 
 
 async def _transfer_leadership(service: ControllerService) -> None:
-    """Hand over, and stay until somebody else leads: so that nobody has to find out by a
+    """Transfer the leadership, and wait until another node leads, so that no client waits for a
     timeout.
     """
     if service.node.leadership is None:
@@ -214,7 +214,7 @@ async def _listen(
     duties: Duties,
     own: NodeSelf,
 ) -> str:
-    """Serve on all listeners; where they are. Raises ConfigError."""
+    """Serve on all listeners; return their endpoints. Raises ConfigError."""
     bound: list[str] = []
     accesses = accesses_of(config)
     for one in config.listeners:

@@ -1,4 +1,4 @@
-"""What the active controller can be told."""
+"""The settings of the active controller."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from raftlog.node.config.settings import Settings
 
 @dataclass(frozen=True)
 class ControllerSettings(Settings):
-    """The keys of a configuration, and what formatting and the disk say."""
+    """The keys of a configuration, and the values set by formatting and by the disk."""
 
     bootstrap_metadata_version: int = 0
     """The level of metadata.version that a new cluster starts with (``storage format
     --release-version``); 0: the latest.
     """
     bootstrap_super_users: tuple[str, ...] = ()
-    """Principals that a new cluster begins with entries for (``storage format --super-user``)."""
+    """Principals that a new cluster starts with access control entries for (``storage format
+    --super-user``).
+    """
     free_space_reserve_bytes: int = 0
-    """metadata.log.free.space.reserve.bytes, as it is effective on this disk; 0: not watched."""
+    """The effective value of metadata.log.free.space.reserve.bytes on this disk; 0: not watched."""

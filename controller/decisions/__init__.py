@@ -1,1 +1,1 @@
-"""Requests and timers in, records and replies out. No I/O: time and state are arguments."""
+"""Decisions: requests and timers in, records and replies out. No I/O, no clock, no state."""

@@ -34,17 +34,21 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_ENTRIES = 20_000
-"""Each is in the image of every node. Kafka has no bound; its clusters have some ten thousand."""
+"""Most entries of a cluster: each is in the image of every node. Kafka has no bound; its clusters
+have some ten thousand.
+"""
 MAX_OF_ONE_PRINCIPAL = 200
-"""Of one principal on one resource pattern: a change looks at all of them."""
+"""Most entries of one principal on one resource pattern: a change examines all of them."""
 MAX_PREFIX_CHARS = 200_000
-"""Of all prefixes together: each letter is a node of the index, a quarter of a kilobyte."""
+"""Most characters in all prefixes together: each letter is a node of the index, a quarter of a
+kilobyte.
+"""
 ID_BYTES = 16
 _PRINCIPAL = "User:"
 
 
 def describe_acls(state: ControllerState, request: rpc.DescribeAclsRequest) -> Reply:
-    """The entries that a filter chooses, sorted. Raises INVALID_REQUEST."""
+    """Return the entries that a filter matches, sorted. Raises INVALID_REQUEST."""
     check_filter(request.filter, "filter")
     image = state.log.committed
     response = rpc.DescribeAclsResponse(
@@ -62,7 +66,7 @@ def describe_acls(state: ControllerState, request: rpc.DescribeAclsRequest) -> R
 def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write | Reply:
     """Add entries.
 
-    Raises POLICY_VIOLATION; what is wrong with one entry is in its result.
+    Raises POLICY_VIOLATION; an error of one entry is in its result.
     """
     view = state.log.pending
     check_item_count(len(request.creations), state.settings.max_records_per_request, "creations")
@@ -84,7 +88,7 @@ def create_acls(state: ControllerState, request: rpc.CreateAclsRequest) -> Write
 
 
 class _Bounds:
-    """How many entries there are, by what costs."""
+    """Counts of the entries, by each bounded resource."""
 
     def __init__(self, there: Iterable[Binding]) -> None:
         self._count = self._prefix_chars = 0
@@ -93,13 +97,13 @@ class _Bounds:
             self.add(binding)
 
     def add(self, binding: Binding) -> None:
-        """Count an entry that is there, or about to be."""
+        """Count an entry that exists or is about to be added."""
         self._count += 1
         self._prefix_chars += _prefix_chars(binding)
         self._of_one[_pattern(binding)] += 1
 
     def check(self, binding: Binding, field: str) -> None:
-        """Raise POLICY_VIOLATION if there is no room for it."""
+        """Raise POLICY_VIOLATION if adding an entry would exceed a bound."""
         for full, what in (
             (self._count >= MAX_ENTRIES, f"there are {MAX_ENTRIES} entries already"),
             (
@@ -116,7 +120,7 @@ class _Bounds:
 
 
 def _pattern(binding: Binding) -> Binding:
-    """The same for all entries of a principal on one resource pattern."""
+    """Return the part that all entries of a principal on one resource pattern share."""
     return binding._replace(host="", operation=0, permission_type=0)
 
 
@@ -125,9 +129,9 @@ def _prefix_chars(binding: Binding) -> int:
 
 
 def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write | Reply:
-    """Remove what the filters choose.
+    """Remove the entries that the filters match.
 
-    Raises POLICY_VIOLATION; what is wrong with one filter is in its result.
+    Raises POLICY_VIOLATION; an error of one filter is in its result.
     """
     view = state.log.pending
     limit = state.settings.max_records_per_request
@@ -147,7 +151,7 @@ def delete_acls(state: ControllerState, request: rpc.DeleteAclsRequest) -> Write
 
 
 def may_do_everything(principal: str, rng: random.Random) -> list[Record]:
-    """The entries of a principal that may do everything, until somebody removes them."""
+    """Return entries that allow a principal everything, for as long as they are not removed."""
     return [
         _entry(
             Binding(
@@ -173,12 +177,12 @@ def _entry(binding: Binding, rng: random.Random) -> Record:
 def chosen(
     entries: Iterable[AccessControlEntry], wanted: rpc.AccessControlEntryFilter
 ) -> list[AccessControlEntry]:
-    """The entries that a filter chooses, sorted by what they say."""
+    """Return the entries that a filter matches, sorted by binding."""
     return sorted((one for one in entries if _matches(one, wanted)), key=lambda one: one.binding)
 
 
 def check_filter(wanted: rpc.AccessControlEntryFilter, field: str) -> None:
-    """Raise INVALID_REQUEST for a number that names nothing."""
+    """Raise INVALID_REQUEST for a number that is no member of its enumeration."""
     _known(AclResourceType, wanted.resource_type, f"{field}.resource_type")
     _known(PatternType, wanted.pattern_type, f"{field}.pattern_type")
     _known(AclOperation, wanted.operation, f"{field}.operation")
@@ -210,14 +214,14 @@ def _matches_pattern(entry: AccessControlEntry, wanted: rpc.AccessControlEntryFi
 
 
 def _checked(wanted: rpc.AccessControlEntry, field: str) -> Binding:
-    """What an entry says, if it can be said. Raises INVALID_REQUEST."""
+    """Return the binding of a valid entry. Raises INVALID_REQUEST."""
     for wrong, name in _mistakes(wanted, field):
         raise refuse(ErrorCode.INVALID_REQUEST, wrong, f"{field}.{name}")
     return Binding.of(wanted)
 
 
 def _mistakes(wanted: rpc.AccessControlEntry, field: str) -> Iterator[tuple[str, str]]:
-    """What is wrong, and the field it is in."""
+    """Yield each error of an entry, with the name of the field."""
     _known(AclResourceType, wanted.resource_type, f"{field}.resource_type")
     _known(PatternType, wanted.pattern_type, f"{field}.pattern_type")
     _known(AclOperation, wanted.operation, f"{field}.operation")

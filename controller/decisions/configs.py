@@ -1,8 +1,8 @@
-"""IncrementalAlterConfigs: each resource succeeds or fails by itself, the records of those that
-succeed are one batch.
+"""IncrementalAlterConfigs: each resource succeeds or fails by itself, the records of the successful
+ones are one batch.
 
 This is the hot path of writes: no copies, no objects beyond the records and the answer, and no
-result list when all is well.
+result list if all succeed.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def accepted_writes(
     view: ImageView, settings: ControllerSettings, writes: ConfigWrites, begin: int
 ) -> int:
     """Return how many requests of a group, from ``begin`` on, ``alter_configs`` would accept whole.
-    The count may end before a request that needs a closer look.
+    The count may end before a request that needs a full decision.
 
-    No config write changes what another one is decided by, so all are decided before any is folded.
+    No config write affects the decision on another, so all are decided before any is folded.
     """
     counts, changes = writes.counts, writes.changes
     most = settings.max_records_per_request
@@ -99,7 +99,7 @@ def accepted_writes(
 
 
 def _names_one_twice(changes: Sequence[Change]) -> bool:
-    """Whether a resource is named twice."""
+    """Return whether a resource is named twice."""
     count = len(changes)
     # Names that are all different are enough, and nearly always are.
     return len({change[1] for change in changes}) < count > len({change[:2] for change in changes})
@@ -113,9 +113,10 @@ def _plain(
     *,
     printable: bool,
 ) -> int:
-    """The index of the first change, from ``begin`` on, that may not set its key to its value.
+    """Return the index of the first change, from ``begin`` on, that may not set its key to its
+    value.
 
-    ``printable``: that needs no look.
+    ``printable``: all texts are known to be printable.
     """
     most_chars = settings.config_value_max_bytes // _UTF8_MAX_BYTES
     key, key_of = None, (-1, "")
@@ -151,7 +152,7 @@ def _plain(
 
 
 def _is_broker(view: ImageView, name: str) -> bool:
-    """Whether it names a registered broker, or all brokers."""
+    """Return whether a resource name is a registered broker's, or stands for all brokers."""
     # The empty name is the default of all brokers. One spelling of each id, or "07" would be a
     # resource of its own. Not longer than an id: making a number of a long text takes long, and
     # Python refuses to from 4,300 digits on.
@@ -160,7 +161,7 @@ def _is_broker(view: ImageView, name: str) -> bool:
 
 
 def config_record(resource_type: int, resource_name: str, name: str, value: str | None) -> Record:
-    """One key's new value; None deletes it."""
+    """Return the record of a key's new value; None deletes it."""
     return record(
         pb.ConfigRecord(
             resource_type=resource_type, resource_name=resource_name, name=name, value=value
@@ -169,7 +170,7 @@ def config_record(resource_type: int, resource_name: str, name: str, value: str 
 
 
 def check_config(settings: ControllerSettings, key: ConfigKey, value: str, field: str) -> None:
-    """Raise INVALID_CONFIG for a value that its key can't have."""
+    """Raise INVALID_CONFIG for a value that the key cannot have."""
     limit = settings.config_value_max_bytes
     if len(value) * _UTF8_MAX_BYTES > limit and len(value.encode()) > limit:
         raise refuse(
@@ -294,7 +295,7 @@ def _list_value(
     config: rpc.AlterableConfig,
     field: str,
 ) -> str:
-    """The list that results from adding or taking out items; what is not set begins with the value
+    """Return the list after adding or removing items; a key that is not set begins with the value
     in force.
     """
     if key.type != "LIST":

@@ -1,17 +1,17 @@
-"""Which of a node's snapshots goes next, with the log below the one after it, and for whose sake
-none does.
+"""Retention: the choice of the snapshot that a node deletes next, with the log below the following
+one, and the readers that prevent it.
 
-Each node drops its log by itself: by size and by age. It does not drop what an export has yet to
-read: its log start stays at or below every export cursor that is not below it already, in the image
-that is committed here. A cursor that nobody moves any more must not fill the disk: above
-``metadata.export.cursor.max.bytes`` the log start passes it all the same, and says so. A cursor
-that was passed holds nothing back: what its export needs next is gone here.
+Each node drops its log by itself: by size and by age. It does not drop records that an export has
+yet to read: its log start stays at or below every export cursor that is not below it already, in
+the image that is committed here. A cursor that has stopped moving must not fill the disk: above
+``metadata.export.cursor.max.bytes`` the log start passes it all the same, and that is logged. A
+cursor that was passed holds nothing back: the next records of its export are gone here.
 
-A snapshot that somebody fetches stays for as long as pieces of it are asked for, and the log above
-it: a broker or a node that begins with it needs both. Counter-example to dropping it: a snapshot
-that takes longer to fetch than the next one takes to come is never fetched to its end, and a node
-that needs one never begins. The same bound in bytes holds for that, and nothing is kept for it on a
-disk below its reserve.
+A snapshot stays while pieces of it are fetched, with the log above it: the broker or node that
+begins with it needs both. Counter-example to dropping it: a snapshot that takes longer to fetch
+than the interval between snapshots is never fetched to its end, and a node that needs one never
+begins. The same bound in bytes applies, and nothing is kept for fetches on a disk below its
+reserve.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -39,12 +39,12 @@ class Held(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What retention says.
+    """The decision of retention.
 
-    ``start``: the snapshot at whose end the log is to begin; None: nothing goes.
+    ``start``: the snapshot at whose end the log is to begin; None: nothing is deleted.
 
-    ``held_by``: the export cursors because of which nothing goes, though it is time. ``passed``:
-    those that ``start`` lies above.
+    ``held_by``: the export cursors that prevent a deletion which is due. ``passed``: the cursors
+    below ``start``.
     """
 
     start: SnapshotId | None
@@ -62,11 +62,11 @@ def next_start(
     now_ms: int,
     settings: ControllerSettings,
 ) -> SnapshotId | None:
-    """The snapshot at whose end the log is to begin, so that the oldest one and the log below it
-    go; None: nothing goes.
+    """Return the snapshot at whose end the log is to begin, so that the oldest one and the log
+    below it are deleted; None: nothing is deleted.
 
-    By size and age alone. ``held``: ascending. ``now_ms``: quorum time, not the clock of this node
-    alone [it is years ahead, and all history goes]. The newest snapshot always stays.
+    Size and age alone decide. ``held``: ascending. ``now_ms``: quorum time, not the clock of this
+    node alone [it is years ahead, and all history is deleted]. The newest snapshot always stays.
     """
     if len(held) < 2:
         return None
@@ -91,8 +91,8 @@ def judge(
     used_bytes: Callable[[], int],
     settings: ControllerSettings,
 ) -> Verdict:
-    """Whether the log may begin at the end of ``start``, as ``next_start`` would have it, for the
-    exports under way.
+    """Decide whether the log may begin at the end of ``start``, as ``next_start`` proposes, in view
+    of the exports under way.
     """
     needy = tuple(
         one.name for one in cursors if log_start_offset <= one.end_offset < start.end_offset
@@ -103,15 +103,15 @@ def judge(
 
 
 def cursors_of(image: Image) -> list[ExportCursor]:
-    """The export cursors, by name."""
+    """Return the export cursors, by name."""
     return [image.export_cursors[name] for name in sorted(image.export_cursors)]
 
 
 def highest_start(
     starts: Sequence[SnapshotId], log_start_offset: int, fetched: Iterable[SnapshotId]
 ) -> SnapshotId | None:
-    """The highest of these, ascending, below which nothing is that those need who fetch a snapshot;
-    None: none of them.
+    """Return the highest of these starts, which ascend, below which no snapshot fetch needs
+    anything; None: none of them.
     """
     needed = min(
         (one.end_offset for one in fetched if one.end_offset >= log_start_offset), default=None
@@ -121,19 +121,19 @@ def highest_start(
 
 
 class Retention:
-    """The policies one after the other, and what they have come to here: for the log, and for
+    """The retention of one node: the policies in their order, and their results for the log and for
     metrics.
     """
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
         self.held_by: tuple[str, ...] = ()
-        """The export cursors for whose sake this node keeps more than it would."""
+        """The export cursors that prevent a deletion at this node."""
         self.passed = 0
-        """How often this process has dropped what an export cursor asked to keep."""
+        """Number of times that the log start has passed an export cursor in this process."""
         self._enough = 0
-        """How many snapshots there were when the oldest was first kept for who fetches it; 0: none
-        is kept so."""
+        """Number of snapshots when the oldest was first kept for a fetch; 0: none is kept for one.
+        """
 
     def decide(
         self,
@@ -144,8 +144,8 @@ class Retention:
         cursors: Callable[[], Sequence[ExportCursor]],
         fetched: Callable[[], Iterable[SnapshotId]] = tuple,
     ) -> Verdict:
-        """What goes now. ``cursors``, and ``fetched``, the snapshots that somebody fetches, are
-        asked only if something would.
+        """Return the decision for now. ``cursors``, and ``fetched``, the snapshots being fetched,
+        are called only if a deletion is due.
         """
         start = next_start(held, log_start_offset, used_bytes, now_ms, self._settings)
         used = used_bytes() if start is not None else 0
@@ -181,9 +181,9 @@ class Retention:
         *,
         all_kept: bool,
     ) -> SnapshotId | None:
-        """Where the log may begin for the sake of those who fetch.
+        """Return where the log may begin without harm to snapshot fetches.
 
-        ``all_kept``: what was kept for others before goes with it.
+        ``all_kept``: snapshots that were kept for earlier fetches may be deleted as well.
         """
         ids = [one.snapshot_id for one in held]
         first = ids.index(start)
@@ -196,7 +196,7 @@ class Retention:
         return found
 
     def advanced(self, verdict: Verdict) -> None:
-        """The log begins at the verdict's start now."""
+        """Record that the log begins at the verdict's start now."""
         if verdict.passed:
             assert verdict.start is not None
             self.passed += len(verdict.passed)

@@ -1,8 +1,8 @@
-"""When a node takes a snapshot of what it has committed, which of the old ones it keeps, and how it
-begins with one (KIP-630).
+"""Snapshots of a node (KIP-630): when it takes one of its committed image, which old ones it keeps,
+and how it starts from one.
 
-Each node does so by itself, leader or not, from a reference to its committed image, in slices off
-the hot path. The policies are pure; ``SnapshotGenerator`` carries them out.
+Each node takes its own, leader or not, from a reference to its committed image, in slices off the
+hot path. The policies are pure; ``SnapshotGenerator`` carries them out.
 
 Why: docs/decisions/007-snapshots.md
 """
@@ -28,28 +28,29 @@ from raftlog.node.storage.api import SnapshotId
 log = structlog.get_logger(__name__)
 
 ASK_AGAIN_S = 1.0
-"""After a snapshot that was due could not be taken."""
+"""Delay in seconds after a snapshot that was due could not be taken."""
 SMALL_BYTES = 4 << 20
 SNAPSHOT_GROWTH = 4
-"""A state above SMALL_BYTES is written down only after so many times its size of the log: a busy
-cluster with a large state would else spend a good part of its time doing so. And a snapshot that is
-hardly smaller than its log saves nobody much: loading the one takes half of what replaying the
-other does."""
+"""Log bytes between two snapshots of a state above SMALL_BYTES, as a multiple of the state's size.
+With less, a busy cluster with a large state would spend a good part of its time on snapshots. And a
+snapshot that is hardly smaller than its log saves little: loading it takes half as long as
+replaying the log.
+"""
 RETENTION_EVERY_S = 10.0
-"""How often it is asked whether the oldest snapshot may go: at most one does each time, as its
-space comes back late.
+"""Interval in seconds at which retention is checked: one check deletes one snapshot at most, as the
+space is freed late.
 """
 
 
 @dataclass(slots=True)
 class Trigger:
-    """Counts what was applied since the last snapshot. ``since``: seconds of the loop's clock."""
+    """The amount of log applied since the last snapshot. ``since``: seconds of the loop's clock."""
 
     since: float
     applied_bytes: int = 0
 
     def due(self, now: float, state_bytes: int, settings: ControllerSettings) -> bool:
-        """Whether it is time for another one, of a state of this size."""
+        """Return whether it is time for another snapshot of a state of this size."""
         least_bytes = settings.metadata_log_max_record_bytes_between_snapshots
         if state_bytes > SMALL_BYTES:
             least_bytes = max(least_bytes, SNAPSHOT_GROWTH * state_bytes)
@@ -62,7 +63,7 @@ class Trigger:
 
 
 class SnapshotLoad:
-    """Reads one complete snapshot of this node's into an image, a slice a call."""
+    """The load of one complete snapshot of this node into an image, a slice a call."""
 
     def __init__(self, snapshots: ReplicaSnapshots, snapshot_id: SnapshotId) -> None:
         self.snapshot_id = snapshot_id
@@ -71,11 +72,11 @@ class SnapshotLoad:
         self._position = 0
 
     def log_hash(self) -> LogHash:
-        """Of the log below the snapshot's end, once all of it is loaded."""
+        """Hash of the log below the snapshot's end, once all of it is loaded."""
         return self._loader.log_hash()
 
     def step(self) -> Image | None:
-        """Load a slice: the image, when that was the last one.
+        """Load a slice. Returns the image after the last one.
 
         Raises CorruptLogError, UnknownRecordError, StorageError.
         """
@@ -104,7 +105,9 @@ class SnapshotLoad:
 
 
 class SnapshotGenerator:
-    """A node's snapshots: when one is due it is taken, and the oldest goes when it is too much."""
+    """The snapshots of one node: they are taken when due, and the oldest is deleted when retention
+    says so.
+    """
 
     def __init__(
         self,
@@ -122,16 +125,16 @@ class SnapshotGenerator:
         self._timestamps: dict[SnapshotId, int] = {}
         self._writing: Image | None = None
         self.generated = 0
-        """Taken here since the start."""
+        """Number of snapshots taken here since the start."""
         self.generated_bytes = 0
         """Size of the last one taken here; 0: none since the start."""
         self.generated_at = now
-        """When that was, seconds of the loop's clock; the start, if none was."""
+        """Time of the last one, in seconds of the loop's clock; the start, if none was taken."""
         self.loaded = 0
-        """How often this node began with a snapshot, or had one installed."""
+        """Number of times that this node started from a snapshot, or had one installed."""
 
     def figures(self, now: float) -> SnapshotFigures:
-        """For metrics."""
+        """Return the figures for metrics."""
         return SnapshotFigures(
             count=len(self._replica.snapshots.ids),
             newest_bytes=self._newest_bytes(),
@@ -147,12 +150,12 @@ class SnapshotGenerator:
         return self._replica.snapshots.size(newest) if newest else 0
 
     def applied(self, count_bytes: int) -> None:
-        """So many bytes of the log were applied."""
+        """Count bytes of the log that were applied."""
         self._trigger.applied_bytes += count_bytes
 
     def installed(self, now: float) -> None:
-        """The image begins with a snapshot: one being taken of an older image is given up by the
-        replica.
+        """Record that the image begins with a snapshot: the replica abandons a snapshot of an older
+        image that is being taken.
         """
         self.loaded += 1
         self._writing = None
@@ -167,10 +170,11 @@ class SnapshotGenerator:
         *,
         low_on_space: bool = False,
     ) -> None:
-        """Take a snapshot if one is due, and let an old one go.
+        """Take a snapshot if one is due, and delete an old one.
 
-        ``image``: the committed one, and ``state_bytes`` its size; making it may cost something.
-        ``log_hash``: of the log that it is of. ``low_on_space``: the disk is below its reserve.
+        ``image``: the committed one, and ``state_bytes`` its size; making it may be expensive.
+        ``log_hash``: hash of the log up to that image. ``low_on_space``: the disk is below its
+        reserve.
         """
         due = (
             self._writing is None
@@ -184,9 +188,7 @@ class SnapshotGenerator:
             self._keep_retention(image, low_on_space=low_on_space)
 
     def take(self, now: float, image: Image, log_hash: LogHash) -> bool:
-        """Begin to take a snapshot of this committed image; whether there was reason and leave
-        to.
-        """
+        """Begin a snapshot of this committed image; return whether one was needed and possible."""
         newest = self._replica.snapshots.newest
         newest_end = newest.end_offset if newest else 0
         if self._writing is not None or image.offset + 1 <= newest_end:

@@ -1,9 +1,9 @@
 """The free-space reserve: a disk that fills up stops writes while there is still room for elections
 and for repair.
 
-A node without its reserve says so to the leader in every Fetch. Who leads without it hands over to
-somebody who has it. While those that have it are no majority, writes are refused: what they would
-add could not be stored by enough voters for long.
+A node without its reserve reports that to the leader in every Fetch. A leader without it transfers
+the leadership to a voter that has it. While the voters that have it are no majority, writes are
+refused: soon too few voters could store them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from raftlog.quorum.core import QuorumDescription
 
 CHECK_EVERY_S = 1.0
 ENOUGH_FACTOR = 1.25
-"""Of the reserve: how much must be free again, so that it does not flutter."""
+"""Multiple of the reserve that must be free again, so that the state does not flutter."""
 TRANSFER_EVERY_S = 10.0
-"""A hand-over that fails costs its timeout: it is not tried again sooner."""
+"""Interval between two transfers, in seconds: one that fails costs its timeout."""
 MAX_SHARE_OF_DISK = 0.05
 
 
 def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
-    """The reserve on a disk of this size: never more than a twentieth of it."""
+    """Return the reserve on a disk of this size: never more than a twentieth of it."""
     return min(configured_bytes, int(disk_bytes * MAX_SHARE_OF_DISK))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a leader has to do about space.
+    """A leader's measures against a lack of space.
 
-    ``refusal`` not empty: why writes are refused. ``transfer_to`` -1: nobody.
+    ``refusal``: why writes are refused; empty: they are accepted. ``transfer_to``: the successor;
+    -1: no transfer.
     """
 
     refusal: str = ""
@@ -41,9 +42,10 @@ FINE = Verdict()
 
 
 class SpaceWatch:
-    """One node's disk, looked at once a second, and what its being full means for a leader.
+    """The free space of one node's disk, measured once a second, and a leader's measures when it is
+    low.
 
-    0 as reserve: never looked at.
+    Reserve 0: never measured.
     """
 
     def __init__(self, reserve_bytes: int) -> None:
@@ -51,28 +53,28 @@ class SpaceWatch:
         self._next_check = 0.0
         self._next_transfer_at = 0.0
         self.free_bytes = -1
-        """As last measured; -1: not yet."""
+        """Free bytes as last measured; -1: not yet."""
         self.low = False
-        """Whether less than the reserve is free here."""
+        """True while less than the reserve is free here."""
         self.verdict = FINE
-        """As last judged."""
+        """Result of the last ``judge``."""
 
     def due(self, now: float) -> bool:
-        """Whether to look at the disk now."""
+        """Return whether to measure now."""
         if not self._reserve_bytes or now < self._next_check:
             return False
         self._next_check = now + CHECK_EVERY_S
         return True
 
     def measured(self, free_bytes: int) -> bool:
-        """So much is free; True if ``low`` has changed."""
+        """Record the free bytes; return whether ``low`` has changed."""
         self.free_bytes = free_bytes
         limit = self._reserve_bytes * (ENOUGH_FACTOR if self.low else 1)
         was, self.low = self.low, free_bytes < limit
         return was != self.low
 
     def judge(self, seen: QuorumDescription, node_id: int, now: float) -> Verdict:
-        """What this node has to do, leading."""
+        """Decide the measures of this node, which leads."""
         low = sorted(
             replica.node_id
             for replica in seen.voters

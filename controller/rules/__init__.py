@@ -1,5 +1,5 @@
-"""What a change of one broker or one partition means for the others: rules over an image, without a
-controller around them.
+"""Rules over an image, without a controller: the effect of a change of one broker or partition on
+the others.
 
-The controller decides by them, and the replay's generator of histories does.
+The controller decides by them, and so does the replay's generator of histories.
 """

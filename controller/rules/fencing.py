@@ -1,5 +1,5 @@
-"""Fencing and unfencing one broker: the registration change, and what it means for the partitions
-of that broker alone.
+"""Fencing and unfencing one broker: the registration change, and its effect on the partitions of
+that broker alone.
 
 One broker a decision, so that each decision sees the effect of the one before it.
 """
@@ -44,22 +44,22 @@ def registration_change(broker: Broker, cause: Cause, **standing: bool) -> Recor
 
 
 def fence(view: ImageView, broker: Broker, cause: Cause) -> list[Record]:
-    """Fence a broker, and take it out of every ISR and leadership; ``isr_removals`` goes on where
-    that is more than MAX_REMOVALS.
+    """Fence a broker, and remove it from every ISR and leadership; ``isr_removals`` continues
+    beyond MAX_REMOVALS partitions.
     """
     change = registration_change(broker, cause, fenced=True, in_controlled_shutdown=False)
     return [change, *removals(view, broker.id, limit=MAX_REMOVALS)]
 
 
 def unfence(view: ImageView, broker: Broker, cause: Cause = Cause.CAUGHT_UP) -> list[Record]:
-    """Unfence a broker, and give it the leaderless partitions that waited for it."""
+    """Unfence a broker, and make it leader of the leaderless partitions that waited for it."""
     change = registration_change(broker, cause, fenced=False)
     return [change, *elections_on_join(view, broker.id)]
 
 
 def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
-    """Move everything off a broker that goes on serving reads until the others know the new
-    leaders; MAX_REMOVALS partitions at a time.
+    """Move all leaderships and ISR memberships off a broker that serves reads until the others know
+    the new leaders; MAX_REMOVALS partitions at a time.
     """
     moved = removals(view, broker.id, on_purpose=True, limit=MAX_REMOVALS)
     if broker.in_controlled_shutdown:
@@ -70,7 +70,7 @@ def begin_shutdown(view: ImageView, broker: Broker) -> list[Record]:
 
 
 def take_leave(view: ImageView, broker: Broker) -> list[Record]:
-    """The last record of a broker that leaves gracefully: see
+    """Return the last record of a broker that completes its controlled shutdown: see
     :func:`raftlog.metadata.entities.has_left`.
     """
     change = registration_change(

@@ -1,4 +1,4 @@
-"""Which part in the cluster a node has."""
+"""The role of a node in the cluster."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from raftlog.metadata.image import Image
 
 
 def is_broker_alone(image: Image, configured: Iterable[int], node_id: int) -> bool:
-    """Whether a node is registered as a broker, and is no voter.
+    """Return whether a node is registered as a broker, and is no voter.
 
-    ``configured``: the voters, if the log names none. An id may be both: such clusters are older
-    than the rule that it is not.
+    ``configured``: the voters, if the log names none. An id may be both in clusters older than the
+    rule against it.
     """
     if node_id not in image.brokers:
         return False

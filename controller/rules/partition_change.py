@@ -1,5 +1,5 @@
-"""A partition's next state: who leads it, who is in its ISR, and whether its reassignment is
-complete. Every change is made here.
+"""The next state of a partition: its leader, its ISR, and whether its reassignment is complete.
+Every change is made here.
 
 The rules (kept together because each bends the others):
 
@@ -13,8 +13,7 @@ The rules (kept together because each bends the others):
   are in the ISR, and, where the replicas become fewer, when all that stay are in it. Completing it
   is part of the change that makes it so.
 
-What the coming and going of one broker means for the partitions that it holds, and for no
-others.
+Removals and elections change the partitions that one broker holds, when it joins or leaves.
 
 Why: docs/decisions/015-one-function-changes-partitions.md
 """
@@ -36,18 +35,18 @@ RECOVERED, RECOVERING = 0, 1
 
 
 class Election(Enum):
-    """Who may become the leader."""
+    """Eligibility for the leadership in an election."""
 
     ONLINE = 0
-    """Somebody of the ISR, if the present leader cannot go on."""
+    """A member of the ISR, if the present leader cannot stay."""
     PREFERRED = 1
     """The first replica, if it can; else as ONLINE."""
     UNCLEAN = 2
-    """As ONLINE; where that finds nobody, any live replica."""
+    """A member as for ONLINE; if there is none, any live replica."""
 
 
 class Assignment(NamedTuple):
-    """Where a partition's replicas are and are to be."""
+    """The replicas of a partition, present and intended."""
 
     replicas: tuple[int, ...]
     removing: tuple[int, ...]
@@ -55,18 +54,18 @@ class Assignment(NamedTuple):
 
     @property
     def target(self) -> tuple[int, ...]:
-        """The replicas to have in the end."""
+        """The replicas at the end of the reassignment."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     @property
     def original(self) -> tuple[int, ...]:
-        """The replicas there were before."""
+        """The replicas before the reassignment."""
         return tuple(replica for replica in self.replicas if replica not in self.adding)
 
 
 class Brokers:
-    """Who may lead, seen from the middle of a decision: ``joining`` is about to be unfenced,
-    ``leaving`` about to go.
+    """The brokers that may lead, as a decision sees them: ``joining`` is about to be unfenced,
+    ``leaving`` about to leave.
     """
 
     __slots__ = ("_brokers", "_joining", "_leaving")
@@ -76,7 +75,7 @@ class Brokers:
         self._joining, self._leaving = joining, leaving
 
     def active(self, broker_id: int) -> bool:
-        """Whether a broker is registered, unfenced and not shutting down."""
+        """Return whether a broker is registered, unfenced and not shutting down."""
         if broker_id == self._leaving:
             return False
         if broker_id == self._joining:
@@ -86,7 +85,7 @@ class Brokers:
 
 
 def assignment_of(partition: Partition) -> Assignment:
-    """A partition's assignment as it is."""
+    """Return a partition's present assignment."""
     return Assignment(partition.replicas, partition.removing_replicas, partition.adding_replicas)
 
 
@@ -97,7 +96,7 @@ def choose_leader(
     isr: Collection[int],
     election: Election,
 ) -> int:
-    """The leader among the members of the ISR, or NO_LEADER."""
+    """Return the leader among the members of the ISR, or NO_LEADER."""
     active = brokers.active
     if election is Election.PREFERRED and replicas[0] in isr and active(replicas[0]):
         return replicas[0]
@@ -115,9 +114,9 @@ def next_state(
     recovery_state: int | None = None,
     election: Election = Election.ONLINE,
 ) -> pb.PartitionChangeRecord | None:
-    """The record that makes a change true; None if nothing changes.
+    """Return the record of a change; None if nothing changes.
 
-    ``isr`` empty: its last member is gone, and stays in it.
+    ``isr`` empty: its last member is fenced, and stays in it.
 
     ``isr`` must be part of the replicas of ``assignment``.
     """
@@ -137,8 +136,8 @@ def next_state(
 
 
 def is_overdue(partition: Partition) -> bool:
-    """Whether a reassignment could be complete and is not: a controller of an earlier build has
-    taken the last replica in.
+    """Return whether a reassignment could be complete and is not: a controller of an earlier build
+    has added the last replica.
     """
     if not partition.adding_replicas and not partition.removing_replicas:
         return False
@@ -147,7 +146,7 @@ def is_overdue(partition: Partition) -> bool:
 
 
 def _completed(wanted: Assignment, members: tuple[int, ...]) -> tuple[Assignment, tuple[int, ...]]:
-    """The assignment and ISR after completion, if it is time; else as they are."""
+    """Return the assignment and ISR after completion, if it is possible; else both unchanged."""
     staying = tuple(member for member in members if member not in wanted.removing)
     if not staying or not set(wanted.adding) <= set(members):
         return wanted, members
@@ -164,7 +163,7 @@ def _record(
     leader: int,
     recovery_state: int | None,
 ) -> pb.PartitionChangeRecord | None:
-    """Only what differs is in the record: naming a leader, even the same one, begins a leader
+    """Return a record of the differences only: naming a leader, even the same one, begins a leader
     epoch.
     """
     change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
@@ -187,15 +186,15 @@ def _record(
 
 
 MAX_REMOVALS = 5_000
-"""Partitions that one batch takes a broker out of, where it need not be one batch: well below a
-fetch timeout.
+"""Most partitions that one batch removes a broker from, where several batches are allowed: it takes
+well below a fetch timeout.
 """
 
 
 def partitions_of(view: ImageView, broker_id: int) -> Iterable[Partition]:
-    """The partitions with a replica on a broker, in a fixed order.
+    """Yield the partitions with a replica on a broker, in a fixed order.
 
-    Costs what the broker holds, not what the cluster does.
+    The cost grows with the partitions of the broker, not of the cluster.
     """
     held: Iterable[PartitionKey] = view.replicas_of.get(broker_id) or ()
     partitions = view.partitions
@@ -203,14 +202,14 @@ def partitions_of(view: ImageView, broker_id: int) -> Iterable[Partition]:
 
 
 def leads_any(view: ImageView, broker_id: int) -> bool:
-    """Whether a broker leads a partition."""
+    """Return whether a broker leads a partition."""
     partitions = view.partitions
     return any(partitions[key].leader == broker_id for key in view.replicas_of.get(broker_id) or ())
 
 
 def waits_for_members(partition: Partition) -> bool:
-    """Whether nobody leads and several are in sync: so in a log that was taken back, until one of
-    them is there. See ``epoch_floor``.
+    """Return whether there is no leader and the ISR has several members: a log that was taken back
+    has such partitions until a member returns. See ``epoch_floor``.
     """
     return partition.leader == NO_LEADER and len(partition.isr) > 1
 
@@ -223,13 +222,13 @@ def removals(
     same_disk: bool = False,
     limit: int | None = None,
 ) -> list[Record]:
-    """Take a broker out of every ISR and leadership: one record for each partition that changes,
-    ``limit`` at the most.
+    """Remove a broker from every ISR and leadership: one record for each partition that changes, at
+    most ``limit``.
 
-    A topic that allows it gets an unclean leader where nobody else is left, but not for a broker
-    that goes ``on_purpose``: whoever stops the last member of an ISR may be about to start it
-    again. A broker that registers with the ``same_disk`` stays in the ISRs that wait for any of
-    their members.
+    A topic that allows it gets an unclean leader where no member is left, except for a broker that
+    leaves ``on_purpose``: an operator who stops the last member of an ISR may be about to restart
+    it. A broker that registers with the ``same_disk`` stays in the ISRs that wait for any of their
+    members.
     """
     records: list[Record] = []
     for partition in partitions_of(view, broker_id):
@@ -243,8 +242,8 @@ def removals(
 def removal(
     view: ImageView, partition: Partition, broker_id: int, *, on_purpose: bool
 ) -> list[Record]:
-    """The record that takes a broker out of one ISR that it is in; none if it is the last member,
-    and leads no more.
+    """Return the record that removes a broker from one ISR; none if it is the last member, and no
+    longer leads.
     """
     isr = tuple(member for member in partition.isr if member != broker_id)
     unclean = not isr and not on_purpose and unclean_election_enabled(view, partition.topic_id)
@@ -254,10 +253,11 @@ def removal(
 
 
 def elections_on_join(view: ImageView, broker_id: int) -> list[Record]:
-    """Give leaders to the leaderless partitions that a broker, about to be unfenced, can lead.
+    """Elect leaders for the leaderless partitions that a broker, about to be unfenced, can lead.
 
-    That is where it is in the ISR, and in topics that allow unclean leaders. Where several members
-    were waited for, those that are not there leave the ISR, and nobody is elected from outside yet.
+    These are the partitions with it in the ISR, and those of topics that allow unclean leaders.
+    Where several members were awaited, absent ones leave the ISR, and no replica outside it is
+    elected yet.
     """
     brokers = Brokers(view, joining=broker_id)
     records: list[Record] = []

@@ -1,13 +1,12 @@
-"""Where the replicas of new partitions go: round robin over the live brokers, from a random start,
-and over their racks if they have any.
+"""The placement of new partitions' replicas: round robin over the live brokers, from a random
+start, and over their racks if they have any.
 
 The first replicas take turns, so that leaderships spread; the distance to the others grows each
 time around, so that the partitions of one broker have their followers on different brokers, and its
 load spreads when it fails. With racks, a partition has no two replicas in one rack while another
 rack has none. Brokers without a rack count as one rack of their own.
 
-Assignments of replicas to brokers: what is wrong with one that was asked for, and what a new
-partition begins with.
+Requested assignments are validated here, and new partitions get their first state.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from raftlog.metadata.records import Record, record
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_REPLICAS = 1_000_000
-"""Placed in one go."""
+"""Most replicas placed by one call."""
 
 
 def active_brokers(view: ImageView) -> list[int]:
-    """The brokers that may be given partitions, by id: unfenced, and not shutting down."""
+    """Return the brokers that may be assigned partitions, by id: unfenced and not stopping."""
     return sorted(
         broker_id for broker_id, broker in view.snapshot().brokers.items() if broker.active
     )
@@ -40,7 +39,7 @@ def spread(
     replication_factor: int,
     rng: random.Random,
 ) -> list[tuple[int, ...]]:
-    """Replicas for new partitions, over the racks of the live brokers.
+    """Return replicas for new partitions, over the racks of the live brokers.
 
     Raises POLICY_VIOLATION for more than MAX_REPLICAS.
     """
@@ -55,7 +54,7 @@ def spread(
 
 
 def wrong_replicas(view: ImageView, broker_ids: Sequence[int]) -> str:
-    """What makes a set of replicas none, empty if nothing does."""
+    """Return the error of a set of replicas; empty if it is valid."""
     if not broker_ids or len(set(broker_ids)) < len(broker_ids):
         return f"{list(broker_ids)} is empty or names a broker twice"
     for broker_id in broker_ids:
@@ -67,8 +66,8 @@ def wrong_replicas(view: ImageView, broker_ids: Sequence[int]) -> str:
 def wrong_new_replicas(
     view: ImageView, broker_ids: Sequence[int], live: Collection[int], width: int
 ) -> str:
-    """What is wrong with the replicas of a new partition: besides, they are as many as those of the
-    others, and one lives.
+    """Return the error of a new partition's replicas, which must also be as many as the others' and
+    include a live one; empty if valid.
     """
     wrong = wrong_replicas(view, broker_ids)
     if not wrong and len(broker_ids) != width:
@@ -85,7 +84,7 @@ def new_partition(
     live: Collection[int],
     leader_epoch: int = 0,
 ) -> Record:
-    """A new partition: all live replicas are in sync, and the first of them leads.
+    """Return a new partition: all live replicas are in sync, and the first of them leads.
 
     ``leader_epoch``: the first of the log's generation.
     """
@@ -112,7 +111,7 @@ def place(
     rng: random.Random,
     racks: Mapping[int, str] = _NO_RACKS,
 ) -> list[tuple[int, ...]]:
-    """Replicas for each partition, the preferred leader first.
+    """Return the replicas of each partition, the preferred leader first.
 
     ``brokers``: sorted, at least ``replication_factor`` of them. ``racks``: broker id -> its rack,
     empty for none.
@@ -149,7 +148,7 @@ def _replicas(
 
 
 def _groups(brokers: Sequence[int], racks: Mapping[int, str]) -> list[list[int]]:
-    """The brokers of each rack, racks by name."""
+    """Return the brokers of each rack, racks by name."""
     by_rack: dict[str, list[int]] = {}
     for broker_id in brokers:
         by_rack.setdefault(racks.get(broker_id, ""), []).append(broker_id)
@@ -159,8 +158,8 @@ def _groups(brokers: Sequence[int], racks: Mapping[int, str]) -> list[list[int]]
 class _Racks:
     """Brokers by rack.
 
-    Who follows whom is computed, not counted: leader and turn say it, and over some turns everybody
-    meets everybody.
+    Followers are computed from the leader and the turn, not counted: over some turns each broker
+    follows each other one.
     """
 
     def __init__(self, groups: list[list[int]], rng: random.Random) -> None:
@@ -177,7 +176,7 @@ class _Racks:
         self._shift = rng.randrange(len(self._leaders))
 
     def place(self, num_partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
-        """As the function of that name."""
+        """Return the replicas of each partition: see the function ``place``."""
         number = len(self._leaders)
         return [
             self._replicas(
@@ -189,8 +188,8 @@ class _Racks:
     def _replicas(
         self, rack: int, place: int, turn: int, replication_factor: int
     ) -> tuple[int, ...]:
-        """The other racks from another one on each turn, and then from another place in them; the
-        leader's own comes last.
+        """Return one partition's replicas: the other racks from another one on each turn, and from
+        another place in them; the leader's own rack last.
         """
         groups, others = self._groups, len(self._groups) - 1
         order = [

@@ -1,1 +1,3 @@
-"""The shell of a controller: requests in, decisions proposed, replies out when they are true."""
+"""The shell of a controller: it receives requests, proposes decisions, and sends replies once they
+are true.
+"""

@@ -1,5 +1,5 @@
-"""What follows from a commit, and from a report of a broker: parked replies are released at once,
-observers after the other work of the same turn of the event loop.
+"""Effects of a commit, and of a broker's report: parked replies are released at once, observers
+after the other work of the same turn of the event loop.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from controller.service.turns import Leadership
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 HOLD_MAX_S = 0.025
-"""LAO waits no longer for records that may not come."""
+"""Longest time in seconds that LAO is held for records to be sent with it."""
 REMEMBERED = 64
-"""Commits that LAO does not cover yet, and that are still measured."""
+"""Most commits above LAO whose time is measured."""
 _NEW_SHARE = 0.25
 _PAUSE_S = 1.0
-"""A longer time between two commits is no rhythm."""
+"""Longest interval between commits that still counts as a steady rate, in seconds."""
 
 
 class Telling:
-    """The rhythm of commits, and how long brokers take to have one."""
+    """The rate of commits, and the time that brokers take to apply one."""
 
     def __init__(self) -> None:
         self._commits: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
-        """(end offset, when) of those that LAO does not cover."""
+        """(end offset, time) of the commits above LAO."""
         self._last = 0.0
         self._interval_s = _PAUSE_S
 
     def committed(self, high_watermark: int, now: float) -> None:
-        """The high watermark (exclusive) has moved."""
+        """Record that the high watermark (exclusive) has moved."""
         interval_s = min(max(now - self._last, 0.0), _PAUSE_S)
         self._last = now
         self._interval_s += _NEW_SHARE * (interval_s - self._interval_s)
         self._commits.append((high_watermark, now))
 
     def hold_s(self, lao: int, now: float) -> float:
-        """LAO (inclusive) has moved: for how long that may wait for a commit to go with; 0: tell it
-        at once.
+        """Return for how long the new LAO (inclusive) may wait for a commit to be sent with; 0:
+        send it at once.
         """
         commits, since = self._commits, None
         while commits and commits[0][0] <= lao + 1:
@@ -55,7 +55,7 @@ class Telling:
 
 
 class _Everybody:
-    """Contains every id: a writer waits for all brokers."""
+    """A container of every id: a writer waits for all brokers."""
 
     def __contains__(self, broker_id: object) -> bool:
         return True
@@ -125,7 +125,7 @@ class Announcements:
             self._wake()
 
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
-        """Take from a broker's fetch what the broker has applied."""
+        """Process a broker's report, in a fetch, of what it has applied."""
         leadership = self._node.leadership
         if leadership is None or leadership.decider is None:
             return
@@ -171,14 +171,14 @@ class Announcements:
                 self.observers.release()
 
     def ask_reports(self) -> None:
-        """Have brokers report the LAO that they were told, if somebody waits for that."""
+        """Have brokers report the LAO that they were told, if a reply waits for that."""
         leadership = self._node.leadership
         if leadership is not None and self._waits_for_known_lao(leadership):
             self.observers.ask_reports()
 
     def _must_report(self) -> Container[int]:
-        """The brokers of which somebody waits for what they were told: a writer, who waits for all
-        of them, or the broker itself, which is to be unfenced.
+        """Return the brokers whose report is awaited: all, if a writer waits; and the brokers that
+        are to be unfenced.
         """
         leadership = self._node.leadership
         if leadership is None or leadership.decider is None:

@@ -1,5 +1,5 @@
-"""Brings a node to where it can decide, one slice in each turn: it loads a snapshot, folds what is
-committed, and claims.
+"""Catch-up: the steps that make a node ready to decide, one slice in each turn: it loads a
+snapshot, folds committed records, and claims.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from raftlog.node.storage.api import SnapshotId
 log = structlog.get_logger(__name__)
 
 CLAIM_MAX_S = 1.0
-"""A leader that claims for longer finds the standbys folding beside it."""
+"""Longest time in seconds that standbys wait for a claim to end."""
 FAR_BEHIND_RECORDS = 10_000
 """Fewest records behind for which a standby waits: fewer are folded in about ten milliseconds."""
 
 
 class ClaimWatch:
-    """Lets the new leader fold before a standby that is far behind. ``now``: seconds of the loop's
-    clock.
+    """The priority of a new leader's fold over a standby that is far behind. ``now``: seconds of
+    the loop's clock.
 
     After a restart of all nodes each has the whole log to fold: the leader before it decides
     anything, the others only for the next failover. Where they share cores or a disk, the leader
@@ -42,8 +42,8 @@ class ClaimWatch:
         self._first_end = -1
 
     def leader_changed(self, *, elected: bool, now: float) -> None:
-        """Another leader is known, or none. ``elected``: of an epoch that the log has no record of
-        yet; else it has decided before.
+        """Record that another leader is known, or none. ``elected``: of an epoch that the log has
+        no record of yet; otherwise it has decided before.
         """
         self._until, self._first_end = now + CLAIM_MAX_S if elected else 0.0, -1
 
@@ -65,10 +65,10 @@ STANDBY_FOLD_S = 0.02
 
 
 class CatchUp:
-    """The slices of one node.
+    """The catch-up of one node.
 
-    ``send``: of the leaderships that begin; ``claimed``: this node is the active controller now;
-    ``wake``: run a turn soon.
+    ``send``: of the leaderships that begin; ``claimed``: called when this node becomes the active
+    controller; ``wake``: run a turn soon.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class CatchUp:
         self._wake()
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Another leader is known, or none (-1)."""
+        """Record that another leader is known, or none (-1)."""
         elected = leader_id >= 0 and self._node.replica.last_epoch < epoch
         self._claim_watch.leader_changed(elected=elected, now=self._node.now())
 
     def fold_soon(self) -> None:
-        """Fold what is committed now. No answer depends on a standby's image: fold it once the
-        acknowledgement is on its way, for several commits at once.
+        """Fold committed records soon. No answer depends on a standby's image: the fold starts when
+        the acknowledgement is on its way, for several commits at once.
         """
         self._claim_watch.committed(self._node.committed_end)
         if self._fold_timer is None and not self._node.closed:
@@ -126,7 +126,7 @@ class CatchUp:
         self._wake()
 
     def step(self) -> bool:
-        """Do one slice of what has to be done before this node decides; False: nothing has.
+        """Do one slice of the work that precedes decisions; return False if there is none.
 
         Raises FatalError.
         """

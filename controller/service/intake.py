@@ -155,21 +155,21 @@ class Intake:
     """The queue in front of the controller."""
 
     def __init__(self, default_timeout_ms: int, max_timeout_ms: int = 2**31 - 1) -> None:
-        """``default_timeout_ms``: of a request that names none; ``max_timeout_ms``: of one that
-        names a longer one.
+        """``default_timeout_ms``: timeout of a request that names none; ``max_timeout_ms``: upper
+        bound of the timeouts that requests name.
         """
         self._default_timeout_ms = default_timeout_ms
         self._max_timeout_ms = max_timeout_ms
         self._lines: tuple[FairQueue[PendingRequest], ...] = tuple(FairQueue() for _ in range(3))
         self._heartbeats, self._queue, self._reads = self._lines
         self._deferred: list[tuple[float, int, PendingRequest]] = []
-        """A heap: (when to queue it again, a number, the request)."""
+        """A heap of (time to queue it again, a number, the request)."""
         self._deferred_count = 0
         self._deadlines: Deadlines[PendingRequest] = Deadlines()
         self._dead = [0, 0, 0]
-        """In each line, but done."""
+        """Number of done requests in each line."""
         self._more = 0
-        """Requests that wait in groups, without the first of each."""
+        """Number of requests that wait in groups, without the first of each."""
         self._shares = Shares(limits.CONTROLLER_MAX_WAITING_BYTES)
         self.waiting_bytes = 0
         """Total size of the queued requests, in bytes."""
@@ -200,8 +200,8 @@ class Intake:
         Raises MESSAGE_TOO_LARGE, INVALID_REQUEST for a negative timeout, and
         THROTTLING_QUOTA_EXCEEDED if too many wait: nothing was done.
 
-        ``link`` None: this node's own, which shares with nobody. ``kind``: the name of its body, if
-        it is known. ``begun``: when it came, by the stopwatch.
+        ``link`` None: this node's own, which has no peer and no share. ``kind``: the name of its
+        body, if it is known. ``begun``: time of its arrival, by the stopwatch.
         """
         size = message.ByteSize()
         count = len(message.counts) if type(message) is ConfigWrites else 1

@@ -1,4 +1,6 @@
-"""What one controller node knows: its committed image, its leadership, and the quorum."""
+"""The state of one controller node: its committed image, its leadership, and the quorum as it knows
+it.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +47,22 @@ class Directory:
         self.successor_id = -1
         """Successor of a transfer that is complete, while no leader is known; -1: none."""
         self.outage = ""
-        """Why nobody leads, as of the last tick; empty: somebody does, as far as this node knows.
+        """Why there is no leader, as of the last tick; empty: there is one, as far as this node
+        knows.
         """
 
     def endpoint_of(self, leader_id: int, listener: str) -> str:
-        """host:port of a voter on a listener; empty if it is unknown, or has no such listener."""
+        """Return host:port of a voter on a listener; empty if it is unknown, or has no such
+        listener.
+        """
         known = (voter.endpoint for voter in self.voters if voter.node_id == leader_id)
         return endpoint_on(next(known, ""), listener)
 
     def not_controller(self) -> ApiError:
-        """The error of a node that does not lead.
+        """Return the error of a node that does not lead.
 
-        It names the active controller, if this node knows it; else it says what keeps the quorum
-        from having one.
+        It names the active controller, if this node knows it; else it states why the quorum has
+        none.
         """
         leader_id = self.successor_id if self.leader_id == -1 else self.leader_id
         elsewhere = leader_id not in (-1, self.node_id)
@@ -69,8 +74,8 @@ class Directory:
         )
 
     def failure(self, correlation_id: int, error: ApiError, listener: str) -> pb.ControllerResponse:
-        """The response with an error, and with the endpoint of the leader that the error names, for
-        somebody who has come to this listener.
+        """Return a response with an error, and with the endpoint, on this listener, of the leader
+        that the error names.
         """
         endpoint = self.endpoint_of(error.leader_id, listener)
         return failure(
@@ -80,10 +85,10 @@ class Directory:
     def successor(
         self, node_id: int, listener: str, *, takes_requests: bool
     ) -> pb.ControllerResponse:
-        """The notice that this controller is about to lead: a client connects to it meanwhile, for
-        somebody who has come to this listener.
+        """Return the notice that this controller is about to lead, with its endpoint on this
+        listener: a client connects to it meanwhile.
 
-        ``takes_requests``: and asks there from now on.
+        ``takes_requests``: and sends its requests there from now on.
         """
         return pb.ControllerResponse(
             leader_id=node_id,
@@ -95,9 +100,7 @@ class Directory:
 
 RECENT_HASHES = 256
 SLICE_BYTES = 64 << 10
-"""About a millisecond of folding: what it may take of the loop at a time, from fetches and
-votes.
-"""
+"""Log bytes folded in one step: about a millisecond, for which fetches and votes wait."""
 
 
 class CommittedImage:
@@ -111,7 +114,7 @@ class CommittedImage:
         self._applied = applied
         self._image = Image(configs=flat_map.empty())
         self._builder: ImageBuilder | None = None
-        """Builder that has folded beyond the image; None: nothing is."""
+        """Builder that has folded beyond the image; None: the image is up to date."""
         self.log_hash = EMPTY
         """Hash of the log up to ``offset``."""
         self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_HASHES)
@@ -123,8 +126,8 @@ class CommittedImage:
 
     @property
     def image(self) -> Image:
-        """The image, made when somebody asks: between two of them the fold writes in place, and
-        copies no nodes of its maps.
+        """The image, built on demand: between two demands the fold writes in place, and copies no
+        nodes of its maps.
         """
         builder = self._builder
         if builder is not None and builder.offset != self._image.offset:
@@ -160,7 +163,7 @@ class CommittedImage:
         return self._image if self._builder is None else self._builder
 
     def replace(self, image: Image, log_hash: LogHash) -> None:
-        """Take over an image: that of a snapshot, or one that a leader had folded when it proposed
+        """Replace the image: by that of a snapshot, or by one that a leader folded when it proposed
         and that is committed now.
 
         ``log_hash``: of the log up to its offset.
@@ -170,7 +173,7 @@ class CommittedImage:
         self._recent.append((image.offset, self.state_hash))
 
     def advance(self, replica: Replica, high_watermark: int) -> bool:
-        """Fold one slice towards the high watermark. True when the image is there."""
+        """Fold one slice towards the high watermark. Returns True when the image has reached it."""
         builder = self._builder
         if builder is None:
             builder = self._builder = ImageBuilder(self._image)
@@ -189,7 +192,7 @@ class ControllerDescription:
     """One controller at one moment, leader or not.
 
     The state is that of the committed image, which need not have been made: behind the high
-    watermark by what is not folded yet.
+    watermark by the records that are not folded yet.
     """
 
     applied_offset: int
@@ -267,8 +270,9 @@ class ControllerNode:
         return self.replica.read(offset, until, max_bytes)
 
     def divergence(self, end_offset: int, applied: pb.AppliedBatch) -> tuple[int, int] | None:
-        """Where this log and one that has applied this batch, up to ``end_offset``, part; None: the
-        log has the batch, or begins behind it. ``end_offset`` itself: the states part.
+        """Return where this log and an observer's, whose last applied batch this is, diverge below
+        ``end_offset``; None: this log has the batch, or begins above it. ``end_offset`` itself: the
+        states diverge.
         """
         if end_offset < self.log_start_offset:
             return None
@@ -295,17 +299,17 @@ class ControllerNode:
 
     @property
     def generation(self) -> int:
-        """The generation at the log's end: of what a leader proposes."""
+        """Generation at the log's end: of a leader's proposals."""
         return self.replica.lineage.current
 
     @property
     def committed_generation(self) -> int:
-        """The generation of what is committed; 0: nothing is known to be."""
+        """Generation of the committed log; 0: no committed record is known."""
         return self.replica.generation
 
     @property
     def previous_generations(self) -> tuple[int, ...]:
-        """The generations that what is committed descends from, oldest first."""
+        """The generations that the committed log descends from, oldest first."""
         return self.replica.lineage.below(self.replica.high_watermark)[:-1]
 
     @property

@@ -1,5 +1,5 @@
-"""Serves the committed log to brokers and other observers, and receives how far they have applied
-it.
+"""The service of the committed log to brokers and other observers, which report the offset that
+they have applied.
 
 An observer keeps one fetch outstanding. The fetch is answered at once if there is something that
 the observer does not know (records, a higher high watermark, another LAO); otherwise it is parked
@@ -45,24 +45,24 @@ from raftlog.wire.quorum.v1 import quorum_pb2
 log = get_logger(__name__)
 
 SHORT_S = 0.0005
-"""A burst that took no more needs no pause: a few brokers are answered whenever there is news."""
+"""Longest burst, in seconds, that needs no pause: with few brokers, news is answered at once."""
 LONG_S = 0.005
-"""A burst that took more ends, though some are left: on a busy machine others ask while some are
-answered, so some always are.
+"""Length in seconds after which a burst ends, even if answers are left: on a busy machine new
+fetches arrive during a burst, so some answers are always left.
 """
 PAUSES = 2
-"""So many times what a burst took of the CPU. [Once only: a hundred brokers on a busy machine, and
-a write waits half as long again.]
+"""Length of a pause, as a multiple of the CPU time of the burst. [With a factor of 1, a hundred
+brokers on a busy machine make a write wait half as long again.]
 """
 REST_MAX_S = 0.005
-"""So much of a rest counts: no more of the loop's time is taken at once without a pause."""
+"""Longest rest in seconds that counts: a burst without a pause takes no more of the loop's time."""
 
 
 class Bursts:
-    """Says when brokers wait.
+    """The bursts of answers to brokers, and the pauses between them.
 
-    ``soon``: call back in another turn of the loop, after so many seconds; ``now``: seconds of the
-    clock; ``cpu_clock``: seconds of the CPU that the loop's thread has used; ``more``: whether
+    ``soon``: call back in another turn of the loop, after a number of seconds; ``now``: seconds of
+    the clock; ``cpu_clock``: seconds of the CPU that the loop's thread has used; ``more``: whether
     others are still to be answered in this burst; ``over``: called after a pause.
     """
 
@@ -78,19 +78,19 @@ class Bursts:
         self._more, self._over = more, over
         self._begun: float | None = None
         self._looks = False
-        """A look is due."""
+        """True while a look is due."""
         self._ended = now()
         self._rested_s = 0.0
-        """In which nobody was answered, and that no burst has used up."""
+        """Time in seconds without an answer that no burst has used up."""
         self._again = False
-        """Brokers were answered since the last look was asked for."""
+        """True if brokers were answered since the last look was scheduled."""
         self.pausing = False
-        """Brokers wait until the pause is over."""
+        """True while brokers wait for the end of a pause."""
 
     def begin(self) -> None:
-        """Brokers are answered now; if that does not go on already, a burst begins.
+        """Begin a burst, unless one is in progress: brokers are answered now.
 
-        What is sent leaves in the next turn of the loop, before what is asked for here.
+        The answers leave in the next turn of the loop, before the callback that is scheduled here.
         """
         if self._begun is None:
             self._begun = self._cpu_clock()
@@ -98,7 +98,7 @@ class Bursts:
         self.go_on()
 
     def go_on(self) -> None:
-        """Who is due was looked at: if a burst goes on, it may be over."""
+        """Schedule a check whether the burst is over, after all due fetches were examined."""
         if self._looks:
             self._again = True
         elif self._begun is not None:
@@ -134,33 +134,35 @@ class Bursts:
 MAX_WAIT_MS = 5_000
 SAY_DIVERGENCE_EVERY_S = 10.0
 ANSWER_BYTES = 256
-"""What an answer without records counts for: many small ones are work, too."""
+"""Bytes charged for an answer without records: many small ones are work, too."""
 SHARED_MAX_BYTES = 256 << 10
-"""Of answers that are kept for those who come later and are as far; or one, if it is larger."""
+"""Total size in bytes of the answers kept for further observers at the same offset; one larger
+answer is also kept.
+"""
 TURN_ANSWERS = 32
-"""To registered brokers, in a turn of the loop: sending one takes longer than deciding what, and is
-in no stopwatch here. In between, the loop hears followers and clients.
+"""Answers to registered brokers in a turn of the loop: sending one takes longer than deciding it,
+and no stopwatch here measures that. In between, the loop serves followers and clients.
 """
 
 
 class LogSource(Protocol):
-    """What observers are served from. The controller's node implements it."""
+    """The source of the log that observers are served from. The controller's node implements it."""
 
     @property
     def cluster_id(self) -> str:
-        """Of this cluster."""
+        """Id of this cluster."""
 
     @property
     def committed_generation(self) -> int:
-        """The generation of what is committed; 0: nothing is known to be."""
+        """Generation of the committed log; 0: no committed record is known."""
 
     @property
     def previous_generations(self) -> tuple[int, ...]:
-        """The generations that what is committed descends from, oldest first."""
+        """The generations that the committed log descends from, oldest first."""
 
     @property
     def controller_epoch(self) -> int:
-        """Of the leadership that serves."""
+        """Epoch of the leadership that serves."""
 
     @property
     def committed_end(self) -> int:
@@ -168,44 +170,44 @@ class LogSource(Protocol):
 
     @property
     def leader_id(self) -> int:
-        """Of the active controller, -1 if unknown."""
+        """Id of the active controller, -1 if unknown."""
 
     @property
     def lowest_acknowledged_offset(self) -> int:
-        """Inclusive; -1 unknown."""
+        """LAO, inclusive; -1 unknown."""
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset there is."""
+        """The first offset in the log."""
 
     @property
     def newest_snapshot(self) -> SnapshotId | None:
-        """Which snapshot to begin with; there is one if the log begins above 0."""
+        """The snapshot to begin with; there is one if the log begins above 0."""
 
     @property
     def now(self) -> Callable[[], float]:
-        """Seconds of the monotonic clock."""
+        """A clock: seconds of the monotonic clock."""
 
     def not_controller(self) -> ApiError | None:
-        """Why observers are not served here; None if they are."""
+        """Return why observers are not served here; None if they are."""
 
     def leader_endpoint(self, leader_id: int, listener: str) -> str:
-        """host:port of a node on a listener."""
+        """Return host:port of a node on a listener."""
 
     def read(self, offset: int, until: int, max_bytes: int) -> bytes:
-        """Whole batches of the log."""
+        """Return whole batches of the log."""
 
     def divergence(self, end_offset: int, applied: pb.AppliedBatch) -> tuple[int, int] | None:
-        """None if the log has this very batch before ``end_offset``, or does not reach back so far;
-        else the epoch and the offset (exclusive) up to which it may be the same.
+        """Return None if the log has this very batch before ``end_offset``, or begins above it;
+        else the epoch and the offset (exclusive) up to which the logs may be equal.
         """
 
     def is_broker(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether there is such a registration."""
+        """Return whether there is such a registration."""
 
 
 class _Known(NamedTuple):
-    """What there is to tell, for all who are looked at in one go."""
+    """The news for all observers that are examined together."""
 
     end: int
     """The high watermark, exclusive; -1 unknown."""
@@ -216,21 +218,21 @@ class _Known(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class MetadataStream:
-    """One observer's link: its parked fetch, and what it was told last."""
+    """The link of one observer: its parked fetch, and the last values that were sent to it."""
 
     link: Link
     fetch: pb.MetadataFetchRequest | None = None
     offset: int = 0
-    """From where it fetches,"""
+    """Offset from which it fetches."""
     high_watermark: int = -1
-    """and which it knows: of ``fetch``, which is looked at more than once."""
+    """High watermark that it knows, from ``fetch``, which is examined more than once."""
     deadline: float = 0.0
     sent_lao: int = -2
     sent_epoch: int = -1
     stranger: bool = True
-    """Whether it has a place among those of strangers."""
+    """True if it occupies one of the strangers' places."""
     lines_up: int = 0
-    """In which of the two lines of strangers it is, a bit each."""
+    """The two lines of strangers that it is in, a bit each."""
 
 
 class Observers:
@@ -245,10 +247,10 @@ class Observers:
         stopwatch: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        """``report`` hears how far an observer is that is a broker; ``must_report``: the brokers
-        that are to report at once which LAO they were told; ``soon`` calls back in another
-        turn of the loop, after so many seconds; ``stopwatch``: seconds that go on within a turn;
-        ``cpu_clock``: of the CPU, used by the loop's thread.
+        """``report``: called with a broker's applied offset; ``must_report``: returns the brokers
+        that are to report their known LAO at once; ``soon``: calls back in another turn of the
+        loop, after a number of seconds; ``stopwatch``: a clock in seconds that advances within a
+        turn; ``cpu_clock``: seconds of the CPU that the loop's thread has used.
         """
         self._source = source
         self._report, self._must_report = report, must_report
@@ -258,43 +260,48 @@ class Observers:
         self._streams: dict[int, MetadataStream] = {}
         self._strangers = Shares(OBSERVERS_MAX_STRANGERS)
         self._brokers: dict[int, MetadataStream] = {}
-        """By broker id: the stream that has shown the id and its epoch last.
+        """Broker id -> the stream that presented the id and its epoch last.
 
         Strangers never take its place.
         """
         self._due: dict[MetadataStream, None] = {}
-        """Brokers to look at, in order."""
+        """Streams of brokers to examine, in order."""
         self._lines: tuple[FairQueue[MetadataStream], FairQueue[MetadataStream]] = (
             FairQueue(),
             FairQueue(),
         )
-        """Of strangers: one to look at, and one of those that were looked at and wait for news."""
+        """Streams of strangers: one line to examine, and one of examined streams that wait for
+        news.
+        """
         self._front = 0
-        """Which of the two is to look at."""
+        """Index of the line to examine."""
         self._news = False
-        """Something has happened since: who waits is to be looked at again, when the front line is
-        through.
+        """True if there was news since: the waiting streams are examined again after the front
+        line.
         """
         self._spent_bytes, self._spent_s = 0, 0.0
         self._turn_begun = False
         self._shared: dict[Any, pb.MetadataFetchResponse] = {}
-        """Answers, by what they answer,"""
+        """Answers by key: offset, size, kind."""
         self._shared_known: _Known | None = None
-        """as long as this is all there is to tell."""
+        """The news that these answers are valid for."""
         self._shared_bytes = 0
         self._turn_cpu_at = 0.0
-        """Of the CPU's clock, when this turn of the loop began here."""
+        """CPU clock at the begin of this turn of the loop."""
         self._bursts = Bursts(soon, source.now, cpu_clock, lambda: bool(self._due), self._serve)
         self.lao_is_held = False
-        """Another LAO alone is no news: it goes with what comes next."""
+        """True while a move of LAO alone is no news: it is sent with the next answer."""
         self.unreported = False
-        """Somebody may have been told a LAO beside a fetch since reports were last asked for."""
+        """True if an observer may have been told a LAO beside a fetch since reports were last
+        requested.
+        """
         self.contradiction = ""
-        """What a registered broker had applied last that this log does not have; empty: nothing."""
+        """The last applied batch of a registered broker that this log does not have; empty: none.
+        """
         self._say_divergence_at = 0.0
 
     def accept(self, link: Link) -> Observers:
-        """A new observer. The links' handler is this object."""
+        """Register a new observer. Returns its handler, which is this object."""
         if self._strangers.take(link.peer):
             self._streams[id(link)] = MetadataStream(link)
         else:
@@ -302,7 +309,7 @@ class Observers:
         return self
 
     def closed(self, link: Link, reason: str) -> None:
-        """The observer is gone; its parked fetch with it."""
+        """Remove an observer, and its parked fetch."""
         stream = self._streams.pop(id(link), None)
         if stream is not None:
             stream.fetch = None
@@ -314,9 +321,9 @@ class Observers:
             }
 
     def _identify(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> None:
-        """A fetch of a registered broker: its stream leaves the strangers' places.
+        """Register the stream of a registered broker's fetch, which leaves the strangers' places.
 
-        Who held that id before is a stranger again.
+        The stream that had this id before is a stranger again.
         """
         if not self._source.is_broker(fetch.replica_id, fetch.broker_epoch):
             return
@@ -331,7 +338,7 @@ class Observers:
                 self._line_up(before)
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """Fetches. Only the newest one counts: an observer has one outstanding."""
+        """Process fetches. Only the newest one counts: an observer has one outstanding."""
         stream = self._streams.get(id(link))
         if stream is None or not messages:
             return
@@ -394,9 +401,10 @@ class Observers:
         return source.not_controller()
 
     def _tell_divergence(self, stream: MetadataStream, fetch: pb.MetadataFetchRequest) -> bool:
-        """Answer an observer that has applied what this log does not have; whether it is one.
+        """Answer an observer that has applied records which this log does not have; return whether
+        it is one.
 
-        What it applied was committed in an epoch up to the one that it has seen, so the leader of
+        These records were committed in an epoch up to the one that it has seen, so the leader of
         that epoch or a later one has it. An older leader may lack it.
         """
         source = self._source
@@ -423,7 +431,7 @@ class Observers:
         return True
 
     def _about_the_log(self) -> pb.MetadataFetchResponse:
-        """An answer without records."""
+        """Return an answer without records."""
         source = self._source
         return pb.MetadataFetchResponse(
             leader_id=source.leader_id,
@@ -436,9 +444,7 @@ class Observers:
         )
 
     def release(self, *, expired_only: bool = False) -> None:
-        """Answer every parked fetch that something new is known for, and those whose wait is
-        over.
-        """
+        """Answer every parked fetch for which there is news, or whose deadline has passed."""
         if not self._streams:
             return
         now = self._source.now()
@@ -449,7 +455,7 @@ class Observers:
         self._serve()
 
     def ask_reports(self) -> None:
-        """Answer every parked fetch: some may have been told a LAO that nobody has reported."""
+        """Answer every parked fetch: some observers may know a LAO that they have not reported."""
         self.unreported = False
         for stream in self._streams.values():
             if stream.fetch is not None:
@@ -457,7 +463,7 @@ class Observers:
         self.release()
 
     def refuse_all(self) -> None:
-        """Leadership is lost: every parked fetch is answered with that, and nobody waits for it."""
+        """Answer every parked fetch with an error, without a pause: the leadership is lost."""
         self._bursts.pausing = False
         self.release()
 
@@ -475,7 +481,9 @@ class Observers:
             self._lines[line].push(stream.link.peer, stream)
 
     def _next_stranger(self) -> MetadataStream | None:
-        """Whom to look at, when there is no broker: a connection after the other; None: nobody."""
+        """Return the next stream to examine when no broker is due, connections in turn; None: there
+        is none.
+        """
         if not self._lines[self._front] and self._news:
             self._news = False
             self._front = 1 - self._front
@@ -493,9 +501,7 @@ class Observers:
         )
 
     def _serve(self) -> None:
-        """Look at those who may be due, as long as this turn of the loop has something left for
-        them.
-        """
+        """Examine the streams that may be due, within the bounds of this turn of the loop."""
         if not self._more:
             return
         source, now = self._source, self._source.now()
@@ -557,7 +563,7 @@ class Observers:
             self._soon(spent_s if full and self._more else 0.0, self._begin_turn)
 
     def _begin_turn(self) -> None:
-        """Another turn of the loop."""
+        """Begin another turn of the loop."""
         self._turn_begun = False
         self._spent_bytes, self._spent_s = 0, 0.0
         if self._more:
@@ -571,7 +577,7 @@ class Observers:
         must_report: Container[int],
         due: bool,
     ) -> int:
-        """Answer a fetch, if there is what to answer; for how many bytes that counts."""
+        """Answer a fetch, if there is an answer. Returns the bytes charged for it."""
         end, lao, epoch, log_start_offset = known
         offset = stream.offset
         if offset < log_start_offset:
@@ -600,7 +606,9 @@ class Observers:
         return ANSWER_BYTES + (len(response.records) if has_data else 0)
 
     def _keep_answer(self, key: Any, response: pb.MetadataFetchResponse) -> None:
-        """For all who are equally far: brokers that are asked one by one are told the same."""
+        """Keep an answer for all observers at the same offset: brokers examined one by one get the
+        same bytes.
+        """
         size = ANSWER_BYTES + len(response.records)
         if self._shared_bytes + size > SHARED_MAX_BYTES:
             self._forget_answers()
@@ -620,7 +628,9 @@ class Observers:
         has_data: bool,
         stands: bool,
     ) -> pb.MetadataFetchResponse | None:
-        """An answer for all who are equally far; None: there is none, and all is said."""
+        """Return an answer for all observers at the same offset; None: there is none, and errors
+        are sent.
+        """
         source = self._source
         records = b""
         if has_data:
@@ -649,7 +659,9 @@ class Observers:
         self._streams.clear()
 
     def _send_to_snapshot(self, stream: MetadataStream) -> None:
-        """What is wanted lies below the log start: the observer has to begin with a snapshot."""
+        """Answer that the requested offset lies below the log start: the observer has to begin with
+        a snapshot.
+        """
         source = self._source
         snapshot_id = source.newest_snapshot
         if snapshot_id is None:

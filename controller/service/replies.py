@@ -1,9 +1,9 @@
-"""Replies: each is parked until what it says is true, then sent; requests that cannot succeed any
-more are refused.
+"""Replies: each is parked until its content is true, then sent; requests that can no longer succeed
+are refused.
 
-A reply waits for the commit of what it depends on, for a confirmed read-index round, for LAO, or
-for every member to know LAO. Offsets, rounds and LAO only grow, and so do the waits in order of
-arrival: every queue is released from its front.
+A reply waits for the commit of the records it depends on, for a confirmed read-index round, for
+LAO, or for every member to know LAO. Offsets, rounds and LAO only grow, and so do the waits in
+order of arrival: every queue is released from its front.
 
 Why: docs/decisions/003-read-index-rounds.md
 """
@@ -44,7 +44,7 @@ COMMITTED, ACKNOWLEDGED, VISIBLE = (
 
 
 class Parked(msgspec.Struct, eq=False):
-    """A reply, or the replies to a group, that waits until what it says is true."""
+    """A reply, or the replies to a group, parked until its content is true."""
 
     link: Any
     response: Any
@@ -58,7 +58,7 @@ class Parked(msgspec.Struct, eq=False):
     deadline: float
     done: bool = False
     charged: bool = False
-    """To its connection's share."""
+    """True while it is charged to its connection's share."""
     count: int = 1
     """Number of replies: above 1 only for a group."""
     kind: str = ""
@@ -74,11 +74,11 @@ class Parked(msgspec.Struct, eq=False):
 
     @property
     def is_write(self) -> bool:
-        """True if records of its own are in the log."""
+        """True if it is the reply to a write, whose records are in the log."""
         return self.round == 0
 
     def end_trace(self, code: int = 0) -> None:
-        """End the span, and the stage that the request waited for last."""
+        """End the span, and its last stage."""
         if self.trace is None:
             return
         if not self.is_write:
@@ -388,8 +388,9 @@ def failure(
 
 
 def say_how_far(parked: Parked, lao: LaoView, *, leadership_lost: bool) -> None:
-    """Complete the response to a committed write: the level that it has reached, the brokers that
-    the requested level still waits for, and whether the wait can continue at another controller.
+    """Complete the response to a committed write with the level that it has reached, the brokers
+    that the requested level still waits for, and whether the wait can continue at another
+    controller.
     """
     if parked.acks == COMMITTED:
         return
@@ -421,14 +422,14 @@ Answerable = Write | Reply | Refusal | Duplicate | TransferLeadership
 
 
 class Answers:
-    """Sends the answers of one node."""
+    """The sender of one node's answers."""
 
     def __init__(self, node: ControllerNode, figures: RequestFigures) -> None:
         self._node = node
         self.figures = figures
 
     def send(self, parked: Parked) -> None:
-        """Send a parked reply: what it says has become true. Never raises: it is sent in the turn
+        """Send a parked reply, whose content has become true. Never raises: it is sent in the turn
         of a commit, and others wait behind it.
         """
         if parked.kind == HEARTBEAT and not parked.code:
@@ -458,7 +459,7 @@ class Answers:
         begun: float | None = None,
     ) -> None:
         """Refuse a request, or each of a group: it definitely failed, and no part of it was
-        executed. ``begun``: when it came, by the stopwatch; None: just now.
+        executed. ``begun``: time of its arrival, by the stopwatch; None: just now.
         """
         if begun is None:
             begun = self.figures.stopwatch()
@@ -472,7 +473,7 @@ class Answers:
     def _fail(
         self, link: Any, correlation_id: int, error: ApiError, kind: str, begun: float
     ) -> None:
-        """End a request with this error, which says whether the outcome is known."""
+        """End a request with this error, which states whether the outcome is known."""
         if self._node.closed:
             # The node has stopped, perhaps because of its disk: send nothing more, not even an
             # error.
@@ -553,8 +554,8 @@ class Answers:
 
 
 class Refusals:
-    """Sends a bounded number of refusals in each turn of the event loop, and the rest in the next
-    ones.
+    """A node's refusals: a bounded number of them is sent in each turn of the event loop, and the
+    rest in the next ones.
     """
 
     def __init__(
@@ -576,7 +577,7 @@ class Refusals:
         self._refusing = self._due = False
 
     def lost(self, leadership: Leadership, why: str) -> None:
-        """Answer every request that waits for something that this leadership proposed."""
+        """Answer every request that waits for records that this leadership proposed."""
         self._lost.append((leadership, why, leadership.parking.drain()))
         self.go_on()
 
@@ -588,7 +589,7 @@ class Refusals:
         self.go_on()
 
     def go_on(self) -> None:
-        """Answer the requests that wait in vain by now, unless the next turn does that anyway."""
+        """Answer the requests that now wait in vain, unless the next turn does that anyway."""
         if self._due:
             return
         begun = self._stopwatch()
@@ -606,7 +607,7 @@ class Refusals:
         self.go_on()
 
     def _all(self) -> Iterator[bool]:
-        """Answer one request at each step."""
+        """Answer one request in each step."""
         answers, node = self._answers, self._node
         while self._lost:
             lost, why, left = self._lost[0]

@@ -1,16 +1,16 @@
-"""The shell of the controller: receives requests, has them decided, proposes the records, and
+"""The shell of the controller: it receives requests, has them decided, proposes the records, and
 answers once the answer is true.
 
 Theory of operation. A handler only appends to the intake. One *turn* of the event loop decides the
 waiting requests, up to a bound, adds each decision to the log of the epoch, and proposes all as one
 chunk. The next turn waits for the commit of that chunk, so load makes chunks larger, not more
 numerous; only when many bytes wait, up to three chunks are uncommitted at a time. Replies are
-parked until what they say is true.
+parked until their content is true.
 
 Claiming: a new leader folds the whole local log, the inherited uncommitted tail included, before it
 decides anything. A node that loses the leadership drops the pending image. Writes in the log that
 are not committed then have an unknown outcome; committed writes that wait to be visible succeed,
-and the answer says how far they got; all other requests definitely failed.
+and the answer states the level that they reached; all other requests definitely failed.
 
 This module makes and joins the parts, and passes on the replica's events. ``node`` is the state
 that they share; ``intake`` queues requests, ``turns`` decides them, ``replies`` answers them,
@@ -84,8 +84,8 @@ class ControllerService:
         """``stopwatch``: a clock in seconds that advances within a turn of the event loop; the
         clock of the loop need not. ``cpu_clock``: seconds of the CPU that the loop's thread has
         used; None: it takes no time. ``tracer``: of every step of the quorum's state machine.
-        ``request_figures``: where answers are counted; None: in some of its own.
-        ``journal``: told of what operators may ask about later.
+        ``request_figures``: the counters of answers; None: its own. ``journal``: receives the
+        events that operators may look up later.
         """
         self.settings = settings
         self.quorum = quorum
@@ -123,7 +123,7 @@ class ControllerService:
         stopwatch: Callable[[], float],
         cpu_clock: Callable[[], float],
     ) -> None:
-        """What a request passes through."""
+        """Make and connect the parts that a request passes through."""
         node, settings = self.node, self.settings
         self._answers = answers = Answers(node, self.request_figures)
         self._intake = intake = Intake(settings.request_timeout_ms, settings.request_timeout_max_ms)
@@ -145,7 +145,7 @@ class ControllerService:
     def _wire_upkeep(
         self, store: LogStore, transport: Transport, rng: random.Random, journal: Journal
     ) -> None:
-        """What needs no request."""
+        """Make and connect the parts that work without a request."""
         node, settings = self.node, self.settings
         self._joining = Joining(
             node,
@@ -199,7 +199,7 @@ class ControllerService:
         self._housekeeping.start()
 
     def acceptors(self) -> dict[Conversation, Acceptor]:
-        """The acceptor of each conversation that a controller serves."""
+        """Return the acceptor of each conversation that a controller serves."""
         return {
             **self.replica.acceptors(),
             Conversation.CONTROLLER: self.reception.accept,
@@ -220,7 +220,7 @@ class ControllerService:
         self.replica.resign(reason)
 
     async def drain(self) -> None:
-        """Refuse new requests, and wait until none can be in flight to this node: cutting its link
+        """Refuse new requests, and wait until none can be in flight to this node: closing its link
         would make its outcome unknown.
         """
         node = self.node
@@ -258,9 +258,7 @@ class ControllerService:
 
     @property
     def log_contradiction(self) -> str:
-        """Why the log here contradicts what another node has of it, for people; empty: it does
-        not.
-        """
+        """Return, in words, why the log here contradicts another node's; empty: it does not."""
         replica = self.replica
         return (
             replica.core.log_conflict
@@ -269,27 +267,29 @@ class ControllerService:
         )
 
     def known_image(self) -> Image | None:
-        """The committed image; None: what is committed is not known here yet."""
+        """The committed image; None: it is not known here yet."""
         return None if self.node.committed_end < 0 else self.node.image
 
     @property
     def image(self) -> Image:
-        """The committed image: whoever watches a node asks a broker's service the same."""
+        """The committed image, under the name that a broker's service also has."""
         return self.node.image
 
     def is_broker(self, node_id: int) -> bool:
-        """Whether a node is registered as a broker, and is no voter."""
+        """Return whether a node is registered as a broker, and is no voter."""
         configured = (voter.node_id for voter in self.quorum.voters)
         return is_broker_alone(self.node.image, configured, node_id)
 
     def queue_depths(self) -> dict[str, int]:
-        """Requests that wait to be decided, and replies that wait, by what for."""
+        """Return the number of requests that wait to be decided, and of parked replies by the
+        reason.
+        """
         leadership = self.node.leadership
         parked = {} if leadership is None else leadership.parking.depths()
         return {"decision": len(self._intake), **parked}
 
     def describe(self) -> ControllerDescription:
-        """What this node has folded, and what waits in it."""
+        """Return what this node has folded, and its waiting requests."""
         committed, intake = self.node.committed, self._intake
         return ControllerDescription(
             committed.offset,
@@ -348,7 +348,7 @@ class ControllerService:
         self._catch_up.snapshot_loaded(snapshot_id)
 
     def voters_changed(self, offset: int, voters: tuple[Voter, ...]) -> None:
-        """Another voter set is in force."""
+        """Process that another voter set is in force."""
         self.node.directory.voters = voters
 
     def read_index_confirmed(self, number: int) -> None:

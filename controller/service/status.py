@@ -1,5 +1,5 @@
-"""What a controller says about itself: to its log and journal while it runs, and to clients that
-ask, also without a leader (DescribeQuorum, readiness, the page for people).
+"""The status of a controller: lines in its log and journal while it runs, and answers to clients,
+also without a leader (DescribeQuorum, readiness, the page for people).
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 FIRST_S = 1.0
-"""An election takes less; what lasts longer is worth a line."""
+"""Length in seconds of an outage that is logged; an election takes less."""
 AGAIN_S = 30.0
 FOUNDING = " to found a quorum: a configured voter set begins with the votes of all"
 
 
 class OutageWatch:
-    """Looks at each tick whether this node knows a leader.
+    """The watch for outages: each tick checks whether this node knows a leader.
 
-    ``node.directory.outage`` has the reason for the answers of this node while it knows none.
+    ``node.directory.outage`` has the reason, for this node's answers, while it knows none.
     """
 
     def __init__(
         self, node: ControllerNode, told: Callable[[str], None] = lambda reason: None
     ) -> None:
-        """``told``: of each reason that is said, and of nothing (empty) when a leader is known."""
+        """``told``: called with each reason that is logged, and with an empty text when a leader is
+        known.
+        """
         self._node, self._told = node, told
         self._since: float | None = None
         self._say_at = 0.0
@@ -79,13 +81,15 @@ class OutageWatch:
 
 
 def knows_leader(role: str, leader_id: int) -> bool:
-    """Whether the node leads, or follows a leader; one that asks for votes remembers who led."""
+    """Return whether the node leads, or follows a leader; a candidate only remembers the former
+    leader.
+    """
     return role == "leader" or (leader_id >= 0 and role in ("follower", "observer"))
 
 
 def outage_text(seen: QuorumDescription, node_id: int, peers: Sequence[PeerReach]) -> str:
-    """One sentence: how many voters this node can reach, how many are needed, and what is wrong
-    with the others.
+    """Return one sentence: how many voters this node can reach, how many are needed, and the faults
+    of the others.
     """
     voters = [voter.node_id for voter in seen.voter_set]
     if not voters:
@@ -115,7 +119,7 @@ def _lost(peer: PeerReach) -> str:
 
 
 def log_stall(decider: Decider, now: float, journal: Journal) -> None:
-    """Say who holds LAO back, and when it goes on."""
+    """Log the brokers that hold LAO back, and the time when it moves again."""
     lao = decider.state.log.lao
     # Without members nobody waits.
     reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
@@ -155,16 +159,16 @@ def log_stall(decider: Decider, now: float, journal: Journal) -> None:
 
 SLOW_FLUSH_S = 0.5
 STALL_S = 1.0
-"""A disk call, a silent peer or a missing leader that lasts so long is worth a line."""
+"""Length in seconds of a stall (a disk call, a silent peer, a missing leader) that is logged."""
 LOOP_GAP_S = 0.5
 TICK_S = 0.1
-"""Of the housekeeping."""
+"""Interval of the housekeeping, in seconds."""
 _CAMPAIGNS = ("prospective", "candidate")
 _SLOW_FROM = bisect_left(LATENCY_BOUNDS_S, SLOW_FLUSH_S) + 1
 
 
 class NodeLife:
-    """One node's. A ``Chore`` of the housekeeping."""
+    """The life of one node, as its log and journal tell it. A ``Chore`` of the housekeeping."""
 
     def __init__(
         self, node: ControllerNode, snapshots: SnapshotGenerator, store: LogStore, journal: Journal
@@ -184,19 +188,19 @@ class NodeLife:
     # --- as it happens ---------------------------------------------------------------------------
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """Another leader is known; -1: none, which the outage tells if it lasts."""
+        """Log another leader; -1: none, which ``outage`` logs if it lasts."""
         if leader_id not in (-1, self._node.quorum.node_id):
             self._journal.note(Kind.LEADER_CHANGED, epoch=epoch, leader_id=leader_id)
 
     def became_leader(self, epoch: int, start_offset: int) -> None:
-        """It leads."""
+        """Log that this node leads."""
         reason = self._node.replica.core.campaign_reason
         self._journal.note(
             Kind.BECAME_LEADER, epoch=epoch, reason=reason, start_offset=start_offset
         )
 
     def lost_leadership(self, epoch: int, reason: str, *, handed_over: bool) -> None:
-        """It leads no more."""
+        """Log that this node no longer leads."""
         self._decides = False
         self._journal.note(
             Kind.LOST_LEADERSHIP, epoch=epoch, reason=reason, handed_over=handed_over
@@ -238,8 +242,8 @@ class NodeLife:
         self._decides = decides
 
     def outage(self, reason: str) -> None:
-        """No leader has been known for a second, and why; told again and again while that lasts,
-        and empty when a leader is known.
+        """Log that no leader has been known for a second, with the reason; again and again while
+        that lasts, and with an empty reason when a leader is known.
         """
         if reason and not self._outage_said:
             epoch = self._node.replica.core.epoch
@@ -298,9 +302,9 @@ class NodeLife:
 
 
 def describe_quorum(service: ControllerService, listener: str = "") -> pb.DescribeQuorumResponse:
-    """The reply to DescribeQuorum: this node's view, with the others' progress if it leads.
+    """Return the reply to DescribeQuorum: this node's view, with the others' progress if it leads.
 
-    ``listener``: the one that was asked; the endpoints are those of the same name.
+    ``listener``: the listener that received the request; the endpoints are those of the same name.
     """
     quorum = service.quorum
     seen = service.replica.core.describe(service.node.now())
@@ -466,7 +470,7 @@ def _unheard_majority(seen: QuorumDescription, fetch_timeout_ms: int) -> str:
 
 
 def status(service: ControllerService) -> dict[str, object]:
-    """What a person looks at first."""
+    """Return the first facts that an operator needs."""
     return {
         "role": service.replica.core.role,
         "leader": service.node.leader_id,
@@ -481,9 +485,7 @@ def status(service: ControllerService) -> dict[str, object]:
 
 
 def known_brokers(service: ControllerService) -> controller_pb2.DescribeBrokersResponse:
-    """What the active controller knows of the brokers, for its metrics; nothing on any other
-    node.
-    """
+    """Return the active controller's facts on brokers, for its metrics; none on any other node."""
     decider = service.node.decider
     if decider is None:
         return controller_pb2.DescribeBrokersResponse()

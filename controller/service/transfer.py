@@ -1,14 +1,14 @@
 """The shell's part of a planned end: transfer of the leadership, and connection draining.
 
 A transfer begins with a notice to all clients that names the successor. While they connect to it,
-this node leads on: a connection costs both ends milliseconds, in which somebody should lead. A
-second notice, sent while the last chunk is being committed, has them send requests to the
+this node leads on: a connection costs both ends milliseconds, during which there should be a
+leader. A second notice, sent while the last chunk is being committed, has them send requests to the
 successor.
 
 Nothing polls: while a transfer is under way, a check follows each event of the quorum's state
 machine. As soon as this node has resigned, the waiting requests are redirected to the successor,
-and wait there until it leads, so that redirection and election run in parallel. The successor is
-told its part before it is told to campaign: a request that arrives before that waits, too.
+and wait there until it leads, so that redirection and election run in parallel. The successor
+learns its part before it is asked to campaign: a request that arrives before that waits, too.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -43,7 +43,7 @@ BOUND_S = 2.0
 
 
 class ConnectionDrain:
-    """Connection draining of a node that stops: clients are sent elsewhere, and the node waits
+    """The connection draining of a node that stops: clients are redirected, and the node waits
     until no request can be in flight to it.
 
     A link that breaks with a request in flight leaves that request's outcome unknown, although the

@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Leadership:
-    """One epoch.
+    """The state of one epoch that this node leads.
 
     ``decider`` is None until the whole local log, the inherited tail included, is in ``log``.
     """
@@ -58,12 +58,12 @@ class Leadership:
         self.parking = Parking(send)
         self.decider: Decider | None = None
         self.visibility_seen: tuple[int, int] = (-1, -1)
-        """LAO and the lowest known LAO as last acted upon."""
+        """LAO and the lowest known LAO as last processed."""
         self.reads_round = 0
-        """The read-index round after which more requests that only read are decided."""
+        """The read-index round that must be confirmed before more reads are decided."""
         self.long_round = 0
-        """The round of the last turn that was long and had reads: nothing more is decided before it
-        is confirmed.
+        """The round of the last long turn with reads: nothing more is decided before it is
+        confirmed.
         """
 
     @property
@@ -79,7 +79,7 @@ class Leadership:
         rng: random.Random,
         now: float,
     ) -> bool:
-        """Fold one slice of the log; at its end, become active. True when active."""
+        """Fold one slice of the log, and become active at its end. Returns True when active."""
         log, end = self.log, replica.log_end_offset
         if log.end_offset < end:
             log.inherit(replica.read(log.end_offset, end, SLICE_BYTES))
@@ -102,7 +102,7 @@ class Leadership:
         return True
 
     def propose(self, replica: Replica, timestamp_ms: int, *, idle: bool) -> None:
-        """Append all that was added to the log of this timestamp, if there is something, as one
+        """Append everything that was added to the log with this timestamp, if anything, as one
         chunk.
         """
         log = self.log
@@ -127,23 +127,23 @@ MAX_TURN_RECORDS, MAX_TURN_S = (
     limits.CONTROLLER_TURN_MAX_MS / 1000,
 )
 TURN_MAX_REQUEST_BYTES = 64 << 10
-"""How many bytes of requests one turn decides.
+"""Total size of the requests that one turn decides, in bytes.
 
 If more wait, the next chunk is decided while this one is written and replicated.
 """
 READS_TURN_MAX_S = 0.002
-"""What a turn spends on requests that only read, and one request more.
+"""Time in seconds that a turn spends on requests that only read, and one request more.
 
-They are decided when what is written is on its way. After a turn that has spent all of it on them
-there is a pause of READS_PAUSES times as long. So clients that ask for much have a fifth of the
-event loop, and a write waits for one such turn at most.
+They are decided once the written chunk is on its way. After a turn that has spent all of it, there
+is a pause READS_PAUSES times as long. So reads take a fifth of the event loop at most, and a write
+waits for one such turn at most.
 """
 READS_PAUSES = 4
 MAX_UNCOMMITTED_CHUNKS = 3
 EARLY = frozenset(body for body, kind in REQUESTS.items() if kind.early)
 IDLE_S = 0.0004
-"""Requests that arrive one at a time and at least this far apart are synced inline: nothing else
-waits for the event loop.
+"""Least interval in seconds between requests that arrive one at a time for which they are synced
+inline: nothing else waits for the event loop.
 """
 
 _SHARE_USED_UP = ApiError(
@@ -154,7 +154,7 @@ _SHARE_USED_UP = ApiError(
 
 
 class _Turn(msgspec.Struct, eq=False):
-    """One turn: what it decides by, and what it has decided."""
+    """One turn: its inputs and its decisions."""
 
     leadership: Leadership
     decider: Decider
@@ -170,7 +170,7 @@ class _Turn(msgspec.Struct, eq=False):
 
 
 class Turns:
-    """Runs the turns of a leadership.
+    """The turns of a leadership.
 
     ``wake``: run another turn later, when this one leaves work behind; ``soon``: call back after a
     number of seconds; ``stopwatch``: a clock in seconds that advances within a turn, too.
@@ -332,7 +332,7 @@ class Turns:
         return written
 
     def _settle(self, turn: _Turn, decision: Answerable, pending: PendingRequest) -> None:
-        """Park the reply, which has a place, until what it says is true."""
+        """Park the reply, which has a place, until its content is true."""
         parking, epoch_log = turn.leadership.parking, turn.leadership.log
         parked = self._answers.parked(
             decision, pending, epoch_log.epoch, self._node.generation, epoch_log.end_offset - 1
@@ -354,7 +354,7 @@ class Turns:
             turn.reads.append(parked)
 
     def _trace(self, parked: Parked, pending: PendingRequest) -> None:
-        """Begin the span of a traced request: it has waited, and is decided now."""
+        """Begin the span of a traced request that has waited and is decided now."""
         assert tracing.active is not None
         request: Any = pending.message
         age_s = self._stopwatch() - pending.begun

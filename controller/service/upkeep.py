@@ -50,7 +50,7 @@ PROBE_AGAIN_S = 0.1
 REFUSALS = 2
 """Number of refused connects in a row, PROBE_AGAIN_S apart, that count as evidence."""
 MAX_PROBES = 32
-"""At a time; of brokers beyond them the session decides."""
+"""Most probes at a time; further brokers are left to their session."""
 
 
 class BrokerProbes:
@@ -69,17 +69,17 @@ class BrokerProbes:
         self._active = decider
         self._wake = wake
         self._links: dict[int, int] = {}
-        """id(link) -> the broker whose newest heartbeat came on it."""
+        """id(link) -> the broker whose newest heartbeat arrived on it."""
         self._newest: dict[int, int] = {}
         """Broker id -> id(link)."""
         self._accepted: dict[int, int] = {}
-        """Broker id -> the epoch of the registration whose listener has accepted a connect, or was
-        asked to (-1 - epoch).
+        """Broker id -> the epoch of the registration whose listener has accepted a connect; -1 -
+        epoch: a connect was tried, and is not accepted yet.
         """
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def heard(self, link: Any, broker_id: int, broker_epoch: int) -> None:
-        """A heartbeat of a registered broker has arrived on a link."""
+        """Process a heartbeat of a registered broker on a link."""
         if self._newest.get(broker_id) != id(link):
             self._links[id(link)] = broker_id
             self._newest[broker_id] = id(link)
@@ -91,7 +91,7 @@ class BrokerProbes:
             self._begin(broker_id, self._try_first(broker_id, broker_epoch))
 
     def closed(self, link: Any) -> None:
-        """A link is gone: if it was the newest of a broker's, look for the broker."""
+        """Probe the broker of a closed link, if the link carried its newest heartbeat."""
         broker_id = self._links.pop(id(link), None)
         if broker_id is None or self._newest.get(broker_id) != id(link):
             return
@@ -105,9 +105,9 @@ class BrokerProbes:
             self._begin(broker_id, self._find_out(broker_id, broker.epoch))
 
     def reset(self) -> None:
-        """The leadership is lost, or the node stops.
+        """Drop all probes: the leadership is lost, or the node stops.
 
-        Links stay known: their brokers may heartbeat under the next one.
+        Links stay known: their brokers may heartbeat under the next leadership.
         """
         tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
@@ -171,7 +171,7 @@ class BrokerProbes:
 
 
 class FreeSpace:
-    """The disk of one node; ``SpaceWatch`` judges."""
+    """The free space of one node's disk; ``SpaceWatch`` judges it."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class FreeSpace:
         self._node, self._store, self._transfer, self._wake = node, store, transfer, wake
 
     def tick(self, now: float) -> None:
-        """Look, if it is time. Raises FatalError."""
+        """Measure, if it is time. Raises FatalError."""
         node, space = self._node, self._node.space
         if not space.due(now):
             return
@@ -216,8 +216,8 @@ Wish = rpc.AddRaftVoterRequest | rpc.RemoveRaftVoterRequest | rpc.UpdateRaftVote
 def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> Wish | None:
     """Return the change of the voter set that this node requests now, by its own log; None: none.
 
-    A disk that was replaced is another replica: the voter it was before is removed first. Only who
-    is caught up asks to vote.
+    A disk that was replaced is another replica: the voter it was before is removed first. Only a
+    node that has caught up asks to vote.
     """
     if seen.voters_offset < 0 or not quorum.endpoint:
         return None
@@ -243,8 +243,8 @@ def wish(seen: QuorumDescription, quorum: QuorumConfig, *, auto_join: bool) -> W
 
 
 class Joining:
-    """Looks now and then, and asks: one question at a time, again after twice the fetch timeout (as
-    Kafka does).
+    """The node's requests to join or leave the voter set: one at a time, again after twice the
+    fetch timeout (as Kafka does).
 
     ``receive``: takes requests on a link, for a node that is the active controller itself.
     """
@@ -268,7 +268,7 @@ class Joining:
         self._task: asyncio.Task[None] | None = None
 
     def tick(self, now: float) -> None:
-        """Ask, if it is time and there is something to ask for."""
+        """Send a request, if it is time and a change is needed."""
         if now < self._next_look or self._task is not None:
             return
         self._next_look = now + self._interval_s
@@ -348,8 +348,8 @@ class Chore(Protocol):
 class Housekeeping:
     """The tick of one node.
 
-    ``chores``: done on every node, in this order; ``failed``: this node cannot go on; ``wake``: run
-    a turn soon.
+    ``chores``: done on every node, in this order; ``failed``: called with a fatal error; ``wake``:
+    run a turn soon.
     """
 
     def __init__(

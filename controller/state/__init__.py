@@ -1,4 +1,3 @@
-"""What the active controller knows besides the image: soft state that dies with its epoch.
-
-Decisions look at it.
+"""State of the active controller beside the image: soft state that ends with its epoch, for
+decisions.
 """

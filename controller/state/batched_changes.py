@@ -1,33 +1,29 @@
 """Changes of more partitions than one batch should have: removals of a fenced broker from ISRs, and
 leader epochs raised in a log that was taken back.
 
-A batch of 100,000 changes would keep the controller from its followers for longer than they wait
-for it: they would elect another leader, which would come to the same point.
+A batch of 100,000 changes would keep the controller from its followers for longer than their
+timeout: they would elect another leader, which would reach the same point.
 
-Brokers that are fenced, and not yet out of every ISR: what one of them holds may be more than one
-batch should.
+Removals from ISRs: the fencing comes first, with some of the changes, and the others follow in
+batches of their own. Until the last one the broker stays fenced. After a failover the next
+controller completes them.
 
-A batch of 100,000 changes keeps the controller from its followers for longer than they wait for it:
-another would be elected, and come to the same point. So the fencing is first, with some of the
-changes, and the others follow in batches of their own. Until the last one the broker stays fenced.
-What is not done at a failover the next controller does.
+The first decisions in a log that was taken back fence every broker, and raise every partition's
+leader epoch.
 
-The first decisions in a log that was taken back: everybody is fenced, and every partition's leader
-epoch is raised.
+After a restore or an unsafe recovery the state is an old one, and brokers have changed since.
+Before any broker takes a role from it,
 
-After a restore or an unsafe recovery the state says what was so at some time, and brokers have gone
-on since. Before anybody may take a role from it,
-
-* all brokers are fenced: who lives says so, and is unfenced like one that was started anew. ISRs
-  stay as they are, and nobody leads: the ISR says whose disks are believed to be in sync, and which
-  of them is still there nobody knows [were registrations to take brokers out of the ISRs as usual,
-  the last one left might be one that never comes back];
+* all brokers are fenced: a live one reports, and is unfenced as after a restart. ISRs stay as they
+  are, and no partition has a leader: the ISR names the brokers whose disks are believed to be in
+  sync, and which of them still exist is unknown [if registrations removed brokers from the ISRs as
+  usual, the last member might be one that never returns];
 * leader epochs are raised into the range of this generation: no record of an earlier one can have
   the same (offset, leader epoch).
 
-Nobody is registered before all of this is decided, and registrations are answered with its offset
-(``metadata_offset``). What is to do is found in the state itself: a controller that takes over
-half-way goes on.
+No broker is registered before all of this is decided, and registrations are answered with its
+offset (``metadata_offset``). The remaining work is found in the state itself: a new controller
+continues it.
 
 Why: docs/decisions/015-one-function-changes-partitions.md,
 docs/decisions/016-leader-epoch-ranges.md
@@ -54,18 +50,20 @@ if TYPE_CHECKING:
 
 
 class _Left(NamedTuple):
-    """What one broker held when it was fenced, in order, and how much of it is done."""
+    """The partitions that one broker held when it was fenced, in order, and how many of them are
+    done.
+    """
 
     keys: Sequence[PartitionKey]
     done: int
 
 
 class IsrRemovals:
-    """Soft state of one controller epoch."""
+    """The removals of fenced brokers from ISRs: soft state of one controller epoch."""
 
     def __init__(self) -> None:
         self._left: dict[int, _Left | None] = {}
-        """None: not looked at yet."""
+        """Broker id -> its partitions; None: not determined yet."""
 
     def __contains__(self, broker_id: int) -> bool:
         return broker_id in self._left
@@ -74,28 +72,30 @@ class IsrRemovals:
         return bool(self._left)
 
     def resume(self, image: Image) -> None:
-        """At the claim: whom an earlier controller may not have finished with. O(brokers)."""
+        """Find, at the claim, the fenced brokers that an earlier controller may not have finished.
+        O(brokers).
+        """
         for broker_id in sorted(image.brokers):
             if image.brokers[broker_id].fenced and holds_many(image, broker_id):
                 self._left[broker_id] = None
 
     def fenced(self, broker_id: int, written: int) -> None:
-        """A broker was fenced, with ``written`` records in the batch."""
+        """Record that a broker was fenced, with ``written`` records in the batch."""
         if written > MAX_REMOVALS:
             self._left[broker_id] = None
 
     def forget(self, broker_id: int) -> None:
-        """It is out of all ISRs, or another process."""
+        """Forget a broker: it is out of all ISRs, or another process has its id."""
         self._left.pop(broker_id, None)
 
     def advance(self, broker_id: int, keys: Sequence[PartitionKey], done: int) -> None:
-        """The first ``done`` of these partitions are looked through."""
+        """Record that the first ``done`` of these partitions are processed."""
         self._left[broker_id] = _Left(keys, done)
 
     def due(self, view: ImageView) -> Write | None:
-        """The next changes of one of them; None: there are no more.
+        """Return the next changes of one broker; None: there are none.
 
-        No unclean leaders: ``balance`` sees to those.
+        No unclean leaders: ``balance`` elects those.
         """
         while self._left:
             broker_id, left = next(iter(self._left.items()))
@@ -117,19 +117,21 @@ class IsrRemovals:
 
 
 def holds_many(view: ImageView, broker_id: int) -> bool:
-    """Whether a broker may be in more ISRs than are changed in one batch. O(1)."""
+    """Return whether a broker may be in more ISRs than one batch changes. O(1)."""
     return len(view.replicas_of.get(broker_id) or ()) > MAX_REMOVALS
 
 
 MAX_RAISED = 1000
 """Partitions whose leader epochs one batch raises."""
 RETRY_S = 0.02
-"""After so long a registration is looked at again that came before all was raised."""
+"""Delay in seconds after which a registration is decided again that arrived before all epochs were
+raised.
+"""
 
 
 class EpochFloor:
-    """``first``: the lowest leader epoch of this generation; 0 in a log that was never taken back,
-    where nothing is to be done.
+    """The raising of leader epochs to ``first``, the lowest leader epoch of this generation; 0 in a
+    log that was never taken back, where nothing is to be done.
     """
 
     def __init__(self, recoveries: int) -> None:
@@ -137,26 +139,26 @@ class EpochFloor:
         self._below: deque[PartitionKey] | None = None
 
     def is_due(self, view: ImageView) -> bool:
-        """Whether there may be partitions below the range, and their epochs may be raised."""
+        """Return whether there may be partitions below the range whose epochs may be raised."""
         return bool(self.first and (self._below is None or self._below))
 
     def holds_back(self, records: Sequence[Record], view: ImageView) -> bool:
-        """Whether what a request wants to write must wait until all is raised [a reassignment is
-        cancelled first: its partition gets the next epoch of the history before, in which that may
-        have had another leader].
+        """Return whether a request's records must wait until all epochs are raised [a reassignment
+        is cancelled first: its partition gets the next epoch of the history before, in which that
+        may have had another leader].
         """
         return self.is_due(view) and any(one.type == RecordType.PARTITION_CHANGE for one in records)
 
     def raised(self, count: int) -> None:
-        """The first ``count`` of those that were below are proposed to be raised."""
+        """Record that raises of the first ``count`` partitions below the range are proposed."""
         assert self._below is not None
         for _ in range(count):
             self._below.popleft()
 
     def due(self, state: ControllerState) -> Write | None:
-        """The next batch; None: all that can be done is done.
+        """Return the next batch; None: all possible raises are done.
 
-        Looks through all partitions once, in a new generation only.
+        All partitions are scanned once, in a new generation only.
         """
         view = state.log.pending
         if not self.is_due(view):
@@ -204,6 +206,6 @@ class EpochFloor:
         return Write(records, effects=(LeaderEpochsRaised(len(keys)),))
 
     def _is_below(self, view: ImageView, key: PartitionKey) -> bool:
-        """Not deleted since, nor raised."""
+        """Return whether the partition is still below the range: not deleted or raised since."""
         partition = view.partitions.get(key)
         return partition is not None and partition.leader_epoch < self.first

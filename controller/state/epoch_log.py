@@ -1,8 +1,8 @@
-"""The log of one controller epoch as its leader builds it: what is committed, what is proposed, and
-the chunk under construction. Nothing else changes any of them.
+"""The log of one controller epoch as its leader builds it: the committed part, the proposed part,
+and the chunk under construction. Nothing else changes any of them.
 
-An epoch has three stages. *Claim*: ``inherit`` takes the log that the leader found, the inherited
-tail included; ``claimed`` ends it. *Active*: ``add`` takes each decision, ``cut`` ends a chunk,
+An epoch has three stages. *Claim*: ``inherit`` folds the log that the leader found, the inherited
+tail included; ``claimed`` ends it. *Active*: ``add`` appends each decision, ``cut`` ends a chunk,
 ``commit`` follows the high watermark. *Over*: ``over`` ends it.
 
 Why: docs/decisions/008-one-turn-one-chunk.md
@@ -33,23 +33,22 @@ _NOBODY = common_pb2.ClientIdentity()
 
 
 class Chunk(NamedTuple):
-    """Whole batches back to back."""
+    """Whole batches back to back, as one unit of the log."""
 
     data: bytes
     base_offset: int
     voters: tuple[VotersAt, ...]
-    """The voter sets in it."""
+    """The voter sets in the chunk."""
 
 
 class ChunkBuilder:
-    """Collects decisions until ``cut``.
+    """The builder of a chunk: it collects decisions until ``cut``.
 
-    Each becomes a batch of its own, which is what makes it atomic.
+    Each decision becomes a batch of its own, and is therefore atomic.
 
-    But for one case: config writes of one record, next to each other and of one principal, share a
-    batch, as they would share nothing but its header, which costs more than they do. A write with a
-    sequence number has its own: its result is found by it. A VotersRecord comes alone, in a control
-    batch.
+    One exception: adjacent config writes of one record and one principal share a batch, since a
+    header costs more than such a write. A write with a sequence number has its own batch, by which
+    its result is found. A VotersRecord comes alone, in a control batch.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -71,7 +70,7 @@ class ChunkBuilder:
         client: common_pb2.ClientIdentity | None,
         timestamp_ms: int,
     ) -> None:
-        """Add the records of a decision, behind those added before.
+        """Append the records of a decision.
 
         ``client``: the author; None: the controller itself, or a node.
         """
@@ -151,7 +150,7 @@ class ChunkBuilder:
             )
 
     def cut(self) -> Chunk | None:
-        """All that was added since the last cut; None: nothing."""
+        """Return everything added since the last cut; None: nothing."""
         self._end_shared()
         if not self._frames:
             return None
@@ -165,19 +164,19 @@ LaoReport = Callable[[int, int, int, int, int], None]
 
 
 class PendingImage(ImageView, Protocol):
-    """The pending image as decisions see it: they look things up, and cannot fold."""
+    """The pending image as decisions see it: for look-ups only."""
 
     @property
     def offset(self) -> int:
-        """Of the last record proposed (inclusive)."""
+        """Offset of the last proposed record (inclusive)."""
 
     @property
     def timestamp_ms(self) -> int:
-        """Of the last batch."""
+        """Timestamp of the last batch, in ms."""
 
     @property
     def state_hash(self) -> int:
-        """Of all entities, not reduced to its width."""
+        """State hash of all entities, not reduced to its width."""
 
     @property
     def voters(self) -> Voters | None:
@@ -185,7 +184,7 @@ class PendingImage(ImageView, Protocol):
 
 
 class LogView(Protocol):
-    """The log of the epoch as decisions see it: they look at all of it, and change nothing."""
+    """The log of the epoch as decisions see it: all of it, read-only."""
 
     @property
     def epoch(self) -> int:
@@ -193,7 +192,7 @@ class LogView(Protocol):
 
     @property
     def epoch_start_offset(self) -> int:
-        """Of this epoch's first record (inclusive)."""
+        """Offset of this epoch's first record (inclusive)."""
 
     @property
     def end_offset(self) -> int:
@@ -201,30 +200,30 @@ class LogView(Protocol):
 
     @property
     def committed(self) -> Image:
-        """The newest image that is known to be committed: what may be shown."""
+        """The newest image known to be committed: the one that answers show."""
 
     @property
     def log_hash(self) -> LogHash:
-        """Of the log up to ``committed``."""
+        """Hash of the log up to ``committed``."""
 
     @property
     def pending(self) -> PendingImage:
-        """The whole local log and everything added: decisions validate against it."""
+        """The image of the whole local log and everything added: decisions validate against it."""
 
     @property
     def pending_but_configs(self) -> ImageView:
-        """As ``pending``, but that the last config writes may be missing."""
+        """As ``pending``, except that the last config writes may be missing."""
 
     @property
     def lao(self) -> LaoView:
-        """What every member has applied."""
+        """LAO: the offset that every member has applied."""
 
 
 class EpochLog:
-    """Owns the pending image, the committed image and LAO of one epoch.
+    """The pending image, the committed image and LAO of one epoch, of which this is the owner.
 
-    Others hold this object and read through it: an alias of ``pending`` lives in a function at
-    most.
+    Other modules hold this object and read through it: an alias of ``pending`` lives in a function
+    at most.
     """
 
     def __init__(
@@ -236,38 +235,40 @@ class EpochLog:
         self.epoch = epoch
         self.epoch_start_offset = epoch_start_offset
         self.committed = committed
-        """The newest image that is known to be committed: what may be shown."""
+        """The newest image known to be committed: the one that answers show."""
         self.log_hash = log_hash
-        """Of the log up to ``committed``."""
+        """Hash of the log up to ``committed``."""
         self._pending = ImageBuilder(committed)
         self.pending_but_configs: ImageView = self._pending
-        """As ``pending``, but that the last config writes may be missing: none of them changes what
-        another one is decided by.
+        """As ``pending``, except that the last config writes may be missing: none of them affects
+        the decision on another.
         """
         self._unfolded: list[tuple[list[Change], int, int]] = []
-        """Config writes that were added since, in order: base offset, timestamp."""
+        """Config writes added since the last fold, in order, each with its base offset and
+        timestamp.
+        """
         self.end_offset = committed.offset + 1
         """The offset of the next record."""
         self._lao = LaoTracker(epoch, epoch_start_offset)
         self._lao.seed(committed)
         self.lao: LaoView = self._lao
-        """What every member has applied."""
+        """LAO: the offset that every member has applied."""
         self.report: LaoReport = self._lao.report
-        """Takes how far a broker is."""
+        """Takes a broker's report."""
         self._chunk = ChunkBuilder(epoch)
         self._proposed: deque[tuple[int, Image, bytes]] = deque()
         """The end of each chunk, the image there, and the chunk: the image becomes the committed
         one without being folded again. The first is the inherited tail, whose bytes are not kept.
         """
         self._unfolded_chunk: Chunk | None = None
-        """The last one that was cut, if it is not in ``_proposed`` yet."""
+        """The last chunk cut, if it is not in ``_proposed`` yet."""
         self._inherited_bytes = 0
         self._inherited_hash = log_hash
-        """Of the log up to the end of the inherited tail."""
+        """Hash of the log up to the end of the inherited tail."""
 
     @property
     def pending(self) -> PendingImage:
-        """The whole local log and everything added: decisions validate against it."""
+        """The image of the whole local log and everything added: decisions validate against it."""
         if self._unfolded:
             self.fold()
         return self._pending
@@ -279,12 +280,12 @@ class EpochLog:
 
     @property
     def uncommitted_chunks(self) -> int:
-        """How many proposed chunks are not committed yet; the inherited tail counts as one."""
+        """Number of proposed, uncommitted chunks; the inherited tail counts as one."""
         return len(self._proposed) + (self._unfolded_chunk is not None)
 
     @property
     def only_inherited(self) -> bool:
-        """Whether the inherited tail is uncommitted, and nothing above it was cut yet."""
+        """True while the inherited tail is uncommitted and nothing above it was cut."""
         proposed = self._proposed
         return len(proposed) == 1 and not proposed[0][2] and self._unfolded_chunk is None
 
@@ -304,7 +305,7 @@ class EpochLog:
         self.end_offset = pending.offset + 1
 
     def claimed(self) -> None:
-        """The whole log is inherited, this epoch's first record included."""
+        """End the claim: the whole log is inherited, this epoch's first record included."""
         self._keep_image(self.end_offset, b"")
 
     # --- active ----------------------------------------------------------------------------------
@@ -315,7 +316,7 @@ class EpochLog:
         client: common_pb2.ClientIdentity | None,
         timestamp_ms: int,
     ) -> int:
-        """Add what was decided: the next decision sees it. Returns the offset of the first record.
+        """Add a decision, which the next decision sees. Returns the offset of the first record.
         Raises FoldError.
 
         ``client``: the author; None: the controller itself, or a node, or a group, which names it.
@@ -349,8 +350,8 @@ class EpochLog:
         return base_offset
 
     def cut(self) -> Chunk | None:
-        """What was added since the last cut, to be proposed now; it ends at ``end_offset``. None:
-        nothing was added.
+        """Return everything added since the last cut, to be proposed now; it ends at
+        ``end_offset``. None: nothing was added.
         """
         chunk = self._chunk.cut()
         if chunk is None:
@@ -374,10 +375,10 @@ class EpochLog:
             self._keep_image(pending.offset + 1, chunk.data)
 
     def commit(self, high_watermark: int) -> int | None:
-        """Everything below ``high_watermark`` is committed.
+        """Record that everything below ``high_watermark`` is committed.
 
-        How many bytes of the log lie between the committed image before and the new one; None: it
-        is still the same.
+        Returns the bytes of the log between the former committed image and the new one; None: it is
+        still the same.
         """
         if self._unfolded_chunk is not None:
             self.fold()

@@ -1,32 +1,29 @@
-"""What the active controller knows about the liveness of brokers: their sessions, evidence that a
+"""The liveness of brokers as the active controller knows it: their sessions, evidence that a
 process has ended, brokers that lag, absent broker ids, and brokers that wait for an id.
 
 Soft state of one controller epoch; ``now`` is a monotonic clock in seconds.
 
-Broker sessions: who has been heard from lately.
+Sessions: the brokers that were heard from lately.
 
-Brokers whose process seems to be gone, though their session lasts: fenced without waiting for its
-end.
+Brokers whose process seems to have ended although their session lasts are fenced before its end.
 
 The evidence (``BrokerProbes``): the connection that carried its heartbeats broke, and its listener,
-which has accepted a connection from here before, refuses them now, more than once. That is what the
-kernel of a machine says whose process has ended. It is no proof: a proxy or a firewall in front of
-a living broker may say it. So it makes nothing true that a session's end does not: the broker is
-fenced, which is safe at any time but under a lease for strict reads, which is waited for; its
-session goes on, so that no other process gets its id sooner; and a heartbeat takes it back. Where
-it would be more than half of the brokers, what is wrong may be on this side: then sessions decide.
+which has accepted a connection from here before, refuses them now, more than once. The kernel
+answers so when a process has ended. It is no proof: a proxy or a firewall in front of a live broker
+may answer the same. So the effect is no more than that of a session's end: the broker is fenced,
+which is safe at any time except under a lease for strict reads, whose end is awaited; its session
+continues, so that no other process gets its id sooner; and a heartbeat reverts it. If more than
+half of the brokers seem gone, the fault may be on this side: then sessions decide.
 
-Finds brokers that heartbeat but do not apply the log, and keeps them fenced for a while.
+Brokers that heartbeat but do not apply the log are found, and kept fenced for a while.
 
-A broker is stuck if it has not applied what was already committed ``lag_max_s`` ago. Offsets alone
-can't tell (a thousand records are nothing after a burst and everything on a quiet cluster), hence a
-short row of (time, committed offset) marks.
+A broker is stuck if it has not applied the records committed ``lag_max_s`` ago. Offsets alone can't
+tell (a thousand records are nothing after a burst and everything on a quiet cluster), hence a short
+row of (time, committed offset) marks.
 
-The broker ids whose brokers are absent, and since when.
+The absences of broker ids are timed: an id that is absent for long enough is *missing* (KIP-426).
 
-An id that is absent for long enough is *missing* (KIP-426).
-
-Brokers without an id that have to wait: what each was told, for those who look.
+Brokers without an id that have to wait: the answer that each got, for operators.
 
 Why: docs/decisions/012-sessions-and-fencing.md, docs/decisions/009-lao-membership.md,
 docs/decisions/019-broker-ids.md
@@ -48,8 +45,8 @@ from raftlog.metadata.entities import Broker
 from raftlog.metadata.image import Image
 
 LOOP_GAP_TOLERATED_S = 0.1
-"""A longer gap in the controller's own loop (a pause, a collection, swapping) is not held against
-the brokers.
+"""Longest gap in seconds in the controller's own loop (a pause, a collection, swapping) for which
+sessions are not extended.
 """
 
 
@@ -58,7 +55,9 @@ class _Session:
     epoch: int
     last_contact: float
     key: float
-    """Last contact less the extensions granted until then: order and expiry follow from it."""
+    """Last contact less the extensions granted until then, in seconds: order and expiry follow from
+    it.
+    """
 
 
 class SessionTracker:
@@ -72,8 +71,8 @@ class SessionTracker:
         """(key, broker id)."""
 
     def start(self, entries: Iterable[tuple[int, int]], now: float) -> None:
-        """Begin afresh with (broker id, broker epoch) of every unfenced broker, all heard from just
-        now.
+        """Begin afresh with (broker id, broker epoch) of every unfenced broker, as if all were
+        heard from now.
 
         A new controller knows nothing of earlier contacts and leases: a whole session from now on
         covers them.
@@ -84,9 +83,10 @@ class SessionTracker:
             self.touch(broker_id, epoch, now)
 
     def touch(self, broker_id: int, epoch: int, now: float) -> None:
-        """A broker was heard from.
+        """Record a contact with a broker.
 
-        Begins its session if it has none; a contact under an older broker epoch changes nothing.
+        It begins a session if the broker has none; a contact under an older broker epoch changes
+        nothing.
         """
         old = self._sessions.get(broker_id)
         key = now - self._extended_s
@@ -100,33 +100,30 @@ class SessionTracker:
         self._by_contact.add((key, broker_id))
 
     def end(self, broker_id: int) -> None:
-        """Forget a session: the broker is fenced, replaced or gone.
-
-        Nothing happens if it has none.
-        """
+        """Forget a session, if there is one: the broker is fenced, replaced or gone."""
         session = self._sessions.pop(broker_id, None)
         if session is not None:
             self._by_contact.remove((session.key, broker_id))
 
     def is_alive(self, broker_id: int, now: float) -> bool:
-        """Whether it has a session that has not run out."""
+        """Return whether a broker has a session that has not expired."""
         session = self._sessions.get(broker_id)
         return session is not None and now < self._expiry(session.key)
 
     def last_contact(self, broker_id: int) -> float | None:
-        """When it was last heard from in this session."""
+        """Return the time of the broker's last contact in this session."""
         session = self._sessions.get(broker_id)
         return None if session is None else session.last_contact
 
     def next_expiry(self) -> tuple[float, int] | None:
-        """(when, broker id) of the session that runs out first; of equals the lowest id."""
+        """Return (time, broker id) of the session that expires first; of equals the lowest id."""
         if not self._by_contact:
             return None
         key, broker_id = self._by_contact[0]
         return self._expiry(key), broker_id
 
     def expired(self, now: float) -> int | None:
-        """The broker whose session ran out the longest ago.
+        """Return the broker whose session expired the longest ago.
 
         One at a time, so that each fencing sees the effect of the last.
         """
@@ -134,12 +131,12 @@ class SessionTracker:
         return first[1] if first is not None and first[0] <= now else None
 
     def extend_all(self, gap_s: float, now: float) -> None:
-        """The loop stood still for ``gap_s``, until now: above 100 ms every session lasts that much
-        longer.
+        """Extend all sessions by ``gap_s``, for which the loop stood still until now, if that is
+        above LOOP_GAP_TOLERATED_S.
 
-        Otherwise a controller that slept would fence everybody whose heartbeats wait in its own
-        queue. But none lasts longer than one that begins now: what waited may have been heard
-        before this.
+        Otherwise a controller that slept would fence every broker whose heartbeats wait in its own
+        queue. But no session lasts longer than one that begins now: waiting heartbeats may have
+        been processed before this call.
         """
         if gap_s <= LOOP_GAP_TOLERATED_S:
             return
@@ -155,7 +152,7 @@ class SessionTracker:
 
 
 class Gone:
-    """Who is thought to be gone, and is to be fenced for it."""
+    """The brokers whose process seems to have ended, and that are to be fenced for it."""
 
     def __init__(self, session_timeout_s: float) -> None:
         self._session_s = session_timeout_s
@@ -165,12 +162,12 @@ class Gone:
         self.next_check = math.inf
 
     def found(self, broker_id: int, broker_epoch: int, now: float) -> None:
-        """The evidence is there."""
+        """Record that there is evidence against a broker's process."""
         self._gone[broker_id] = broker_epoch
         self.next_check = now
 
     def heard(self, broker_id: int) -> None:
-        """A heartbeat of the broker has come, which outweighs the evidence against its process.
+        """Drop the evidence against a broker's process: a heartbeat outweighs it.
 
         O(1).
         """
@@ -179,12 +176,14 @@ class Gone:
             self._fenced_at.pop(broker_id, None)
 
     def fenced(self, broker_id: int, now: float) -> None:
-        """It was fenced for this."""
+        """Record that the broker was fenced for this."""
         self._gone.pop(broker_id, None)
         self._fenced_at[broker_id] = now
 
     def due(self, image: Image, leases: ReadLeases, now: float) -> Broker | None:
-        """One to fence now. O(brokers), and only while somebody is thought to be gone."""
+        """Return a broker to fence now. O(brokers), and only while there is evidence against a
+        broker.
+        """
         if now < self.next_check:
             return None
         self.next_check = math.inf
@@ -222,7 +221,9 @@ class _Probation:
 
 
 class LagWatch:
-    """The marks, and who is on probation. Soft state: a new controller starts with neither."""
+    """The watch for lag: the marks, and the brokers on probation. Soft state: a new controller
+    starts with neither.
+    """
 
     def __init__(
         self, *, lag_max_s: float, probation_s: float, probation_max_s: float, now: float
@@ -236,26 +237,27 @@ class LagWatch:
         self.next_check = now
 
     def mark(self, now: float, committed_offset: int) -> None:
-        """Remember what is committed (inclusive), and when to look again."""
+        """Record the committed offset (inclusive), and schedule the next check."""
         self._marks.append((now, committed_offset))
         while len(self._marks) > 1 and self._marks[1][0] <= now - self._lag_max_s:
             self._marks.popleft()
         self.next_check = now + self._lag_max_s / _CHECKS_PER_LAG
 
     def look_again(self, now: float, at: float) -> None:
-        """Who was found stuck cannot be fenced before ``at``: look then, or when it would have been
-        looked anyway.
+        """Check again at ``at``, before which a stuck broker cannot be fenced, or at the scheduled
+        time if that is earlier.
         """
         self.next_check = min(at, now + self._lag_max_s / _CHECKS_PER_LAG)
 
     def stuck(
         self, now: float, unfenced: Iterable[int], applied_of: Callable[[int], int]
     ) -> int | None:
-        """The stuck broker that is furthest behind, None if there is none or if most of all brokers
-        are.
+        """Return the stuck broker that is furthest behind; None if there is none, or if most
+        brokers are stuck.
 
-        Where most lag the brokers are not what is wrong, and fencing them would end the service
-        instead of mending it: those on probation count as lagging too, or they would go one by one.
+        If most brokers lag, the fault is elsewhere, and fencing would end the service instead of
+        mending it. Brokers on probation count as lagging too; otherwise all would be fenced one by
+        one.
         """
         old_enough = [offset for at, offset in self._marks if at <= now - self._lag_max_s]
         if not old_enough:
@@ -278,7 +280,7 @@ class LagWatch:
         return min(lagging)[1]
 
     def fenced(self, broker_id: int, now: float) -> None:
-        """A broker was fenced for its lag: begin its probation, longer than the last one."""
+        """Record that a broker was fenced for its lag: a probation begins, longer than the last."""
         last = self._probations.get(broker_id)
         length_s = self._probation_s
         if last is not None and now - last.until < self._probation_max_s:
@@ -286,22 +288,22 @@ class LagWatch:
         self._probations[broker_id] = _Probation(now + length_s, length_s)
 
     def unfenced(self, broker_id: int, now: float) -> None:
-        """A broker was unfenced: what it did before does not count as lag."""
+        """Record that a broker was unfenced: its earlier offsets do not count as lag."""
         self._joined_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:
-        """The process is another one, or the broker is gone for good."""
+        """Forget a broker: its process is another one, or it is gone for good."""
         self._probations.pop(broker_id, None)
         self._joined_at.pop(broker_id, None)
 
     def on_probation(self, broker_id: int, now: float) -> bool:
-        """Whether a broker must stay fenced for now."""
+        """Return whether a broker must stay fenced for now."""
         probation = self._probations.get(broker_id)
         return probation is not None and now < probation.until
 
 
 CHECKS_PER_PERIOD = 20
-"""How many checks fall into the time after which an id is missing.
+"""Number of checks in the time after which an id is missing.
 
 An absence seems shorter by at most one interval: the safe side.
 """
@@ -311,7 +313,8 @@ CHECK_MAX_S = 10.0
 class Absent(NamedTuple):
     """An absent broker id that holds replicas.
 
-    ``missing_in_s``: seconds until it is missing, so may be given away; 0: it is missing.
+    ``missing_in_s``: seconds until it is missing, so may be assigned to another broker; 0: it is
+    missing.
     """
 
     broker_id: int
@@ -321,12 +324,12 @@ class Absent(NamedTuple):
 
     @property
     def missing(self) -> bool:
-        """Whether the id has been absent for so long that it may be given away."""
+        """Whether the id has been absent for so long that it may be assigned to another broker."""
         return self.missing_in_s <= 0
 
 
 class AbsentIds:
-    """When the present absence of each absent broker began, as far as this controller has seen."""
+    """The begin of each absent broker's absence, as far as this controller has seen it."""
 
     def __init__(self, adopt_after_s: float, session_timeout_s: float, now: float) -> None:
         self._adopt_after_s = adopt_after_s
@@ -335,17 +338,17 @@ class AbsentIds:
         self.next_check = now
 
     def first_session(self, now: float) -> bool:
-        """Whether this controller has led for so short a time that a live broker may not have
-        reached it yet.
+        """Return whether this controller has led for so short a time that a live broker may not
+        have reached it yet.
         """
         return now < self._first_session_ends
 
     def has_noted(self, broker_id: int) -> bool:
-        """Whether this broker counts as absent. O(1)."""
+        """Return whether this broker counts as absent. O(1)."""
         return broker_id in self._since
 
     def present(self, broker_id: int) -> None:
-        """Note that a broker was heard from or registered: any absence of it is over. O(1)."""
+        """Record that a broker was heard from or registered: its absence, if any, is over. O(1)."""
         self._since.pop(broker_id, None)
 
     def extend_all(self, gap_s: float) -> None:
@@ -357,7 +360,7 @@ class AbsentIds:
             self._since[broker_id] += gap_s
 
     def look(self, image: Image, is_alive: Callable[[int, float], bool], now: float) -> None:
-        """Note which brokers are absent: unregistered or fenced, and without a session.
+        """Record which brokers are absent: unregistered or fenced, and without a session.
 
         O(brokers).
         """
@@ -371,8 +374,8 @@ class AbsentIds:
     def absent(
         self, image: Image, is_alive: Callable[[int, float], bool], now: float
     ) -> list[Absent]:
-        """The absent brokers that hold replicas, by id, including those that ``look`` has not noted
-        yet. Changes nothing. O(brokers).
+        """Return the absent brokers that hold replicas, by id, including those that ``look`` has
+        not recorded yet. Changes nothing. O(brokers).
         """
         found = []
         for broker_id in sorted(image.replicas_of):
@@ -384,8 +387,8 @@ class AbsentIds:
         return found
 
     def _begun(self, broker_id: int, now: float) -> float:
-        """When an absence begins to count: at the end of this controller's first session timeout,
-        or later.
+        """Return when an absence begins to count: at the end of this controller's first session
+        timeout, or later.
         """
         return self._since.get(broker_id, max(now, self._first_session_ends))
 
@@ -393,7 +396,7 @@ class AbsentIds:
 def _is_absent(
     image: Image, broker_id: int, is_alive: Callable[[int, float], bool], now: float
 ) -> bool:
-    """Whether a broker is unregistered or fenced, and has no session.
+    """Return whether a broker is unregistered or fenced, and has no session.
 
     A fenced broker that still heartbeats is not absent.
     """
@@ -402,15 +405,13 @@ def _is_absent(
 
 
 FORGOTTEN_AFTER_S = 10.0
-"""Who waits asks every second."""
+"""Time in seconds after which a waiting broker is forgotten: it asks every second."""
 MAX_WAITS = 100
-"""More are told all the same, and not listed."""
+"""Most waiting brokers that are listed; further ones are answered all the same."""
 
 
 class AwaitedIdError(ApiError):
-    """A broker without an id has to wait for what becomes of another broker's; told to ask
-    again.
-    """
+    """A broker without an id has to wait for another broker's return or absence, and asks again."""
 
     def __init__(self, broker_id: int, remaining_s: float, message: str) -> None:
         super().__init__(ErrorCode.BROKER_NOT_AVAILABLE, message, field="broker_id")
@@ -418,11 +419,11 @@ class AwaitedIdError(ApiError):
         self.remaining_ms = max(0, round(remaining_s * 1000))
         self.place = ""
         self.is_news = False
-        """Whether it was told something else before, or nothing: for the log."""
+        """Whether the previous answer was another one, or none: for the log."""
 
 
 class IdWait(NamedTuple):
-    """One that waits at ``place`` (host:port)."""
+    """A broker that waits at ``place`` (host:port)."""
 
     place: str
     since: float
@@ -438,7 +439,7 @@ class IdWaits:
         self._waits: dict[str, IdWait] = {}
 
     def note(self, place: str, error: AwaitedIdError, now: float) -> None:
-        """A broker was told to wait."""
+        """Record that a broker has to wait."""
         self._forget(now)
         old = self._waits.get(place)
         error.place = place
@@ -450,11 +451,11 @@ class IdWaits:
             )
 
     def over(self, place: str) -> None:
-        """It has an id."""
+        """Forget a broker that has an id now."""
         self._waits.pop(place, None)
 
     def listed(self, now: float) -> list[IdWait]:
-        """Those that asked lately, by place."""
+        """Return the brokers that asked lately, by place."""
         self._forget(now)
         return [self._waits[place] for place in sorted(self._waits)]
 

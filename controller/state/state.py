@@ -1,4 +1,4 @@
-"""What decisions look at: the log of the epoch, and the soft state that ends with the epoch; and
+"""The input of decisions: the log of the epoch, and the soft state that ends with the epoch; and
 ``apply``, the only place where a decision changes soft state.
 
 The double roll of KIP-343 is the feature level ``broker.heartbeat.version``. Level 0: every
@@ -59,42 +59,42 @@ from raftlog.node.security.configured import authorization_of
 
 @dataclass(slots=True)
 class ControllerState:
-    """What the active controller of one epoch knows.
+    """The state of the active controller in one epoch.
 
     Facts that brokers report change soft state at once; the effects of decisions change it only
-    once they are proposed (``apply``). Nothing that has this state can change ``log``: the
-    shell adds to it.
+    once they are proposed (``apply``). A holder of this state cannot change ``log``: the shell adds
+    to it.
     """
 
     log: LogView
-    """Claimed: the whole local log is in it."""
+    """The log of the epoch, claimed: it has the whole local log."""
     settings: ControllerSettings
     cluster_id: str
     rng: random.Random
     began_at: float
-    """When this controller took over."""
+    """Time at which this controller became active."""
     generation: int = 0
     """The generation of the log."""
     previous_generations: tuple[int, ...] = ()
-    """Those that the log had before, oldest first."""
+    """Earlier generations of the log, oldest first."""
     recoveries: int = 0
-    """How often the log was taken back to an older state."""
+    """Number of times that the log was taken back to an older state."""
     controller_ids: Callable[[float], frozenset[int]] = lambda now: frozenset()
-    """Node ids of the voters in force and of the observers that fetch from this controller, at a
-    time.
+    """Return the node ids of the voters in force and of the observers that fetch from this
+    controller, at a time.
     """
 
     authorization: Authorization | None = field(init=False)
-    """None: whoever may connect may do everything."""
+    """The permissions of clients; None: every client that may connect may do everything."""
     sessions: SessionTracker = field(init=False)
     sessions_given_at: float = field(init=False, default=0.0)
-    """When unheard brokers were last given a session: at the claim, or when heartbeats came into
+    """Time at which unheard brokers last got a session: at the claim, or when heartbeats came into
     force. No contact of theirs.
     """
     lag_watch: LagWatch = field(init=False)
     read_leases: ReadLeases = field(init=False)
     leases: LeaseTracker = field(init=False, default_factory=LeaseTracker)
-    """Of the key-value store."""
+    """Leases of the key-value store."""
     absent_ids: AbsentIds = field(init=False)
     gone: Gone = field(init=False)
     progress: ProgressPolicy = field(init=False)
@@ -106,16 +106,16 @@ class ControllerState:
     wants_unfence: set[int] = field(init=False, default_factory=set)
     """The fenced brokers that asked to be unfenced as soon as they are ready."""
     to_look_at: dict[int, None] = field(init=False, default_factory=dict)
-    """Those of them that have said something since they were last looked at: nobody becomes ready
-    by what others say.
+    """The fenced brokers of ``wants_unfence`` that have reported since they were last examined:
+    another broker's report makes no broker ready.
     """
     changed_at: dict[int, float] = field(init=False, default_factory=dict)
     """Broker id -> when its state last changed, if that was in this epoch."""
     shutdown_offsets: dict[int, int] = field(init=False, default_factory=dict)
     """Broker id -> the last offset of the records that moved its leaderships away (inclusive)."""
     without_space: bool = field(init=False, default=False)
-    """No majority of the voters' disks has its reserve: brokers are fenced still, and leave, but
-    nobody is unfenced.
+    """True while no majority of the voters' disks has its reserve: brokers are still fenced, and
+    may leave, but none is unfenced.
     """
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class ControllerState:
         )
 
     def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> Broker:
-        """The broker of a request that says whom it is from.
+        """Return the broker that a request names as its sender.
 
         Raises NOT_CONTROLLER for an epoch beyond this log: the broker knows a registration that
         this controller does not, so it is this controller that is stale. Raises STALE_BROKER_EPOCH
@@ -186,22 +186,22 @@ class ControllerState:
         return broker
 
     def ask_unfence(self, broker_id: int) -> None:
-        """A fenced broker wants to be unfenced as soon as it is ready."""
+        """Mark a fenced broker to be unfenced as soon as it is ready."""
         self.wants_unfence.add(broker_id)
         self.to_look_at[broker_id] = None
 
     def no_unfence(self, broker_id: int) -> None:
-        """It is unfenced, gone, or does not want it."""
+        """Unmark a broker that is unfenced, gone, or asks for it no longer."""
         self.wants_unfence.discard(broker_id)
         self.to_look_at.pop(broker_id, None)
 
     def drop_wishes(self, broker_id: int) -> None:
-        """It is fenced: what it asked for before, to be unfenced or to shut down, is void."""
+        """Drop a fenced broker's earlier requests to be unfenced or to shut down."""
         self.no_unfence(broker_id)
         self.shutdown_offsets.pop(broker_id, None)
 
     def changed(self, broker_id: int, now: float) -> None:
-        """A broker's state has changed."""
+        """Record that a broker's state has changed."""
         self.changed_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:
@@ -217,11 +217,11 @@ LEGACY_REGISTRATION = 0
 5).
 """
 KNOWS_HEARTBEATS = 1
-"""The registration version by which a broker says that it does."""
+"""The registration version by which a broker states that it heartbeats."""
 
 
 def heartbeats_off(state: ControllerState) -> bool:
-    """Whether brokers count as active without heartbeats."""
+    """Return whether brokers count as active without heartbeats."""
     # Each fetch of a broker asks. No config write changes a level: none has to be folded for it.
     return not heartbeats_in_force(state.log.pending_but_configs.features)
 
@@ -229,9 +229,9 @@ def heartbeats_off(state: ControllerState) -> bool:
 def why_without_heartbeats(
     registration_version: int, features: Iterable[tuple[str, int, int]]
 ) -> str:
-    """Why a broker cannot heartbeat, for people; empty if it can.
+    """Return, in words, why a broker cannot heartbeat; empty if it can.
 
-    The registration version says it, as in KIP-343.
+    The registration version decides, as in KIP-343.
     """
     if registration_version < KNOWS_HEARTBEATS:
         return (
@@ -244,8 +244,8 @@ def why_without_heartbeats(
 
 
 def obstacles(image: Image, updates: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """(feature named in the request, what stands against it) of levels that rest on each other, or
-    on what brokers do.
+    """Yield (feature named in the request, obstacle) for levels that depend on each other or on
+    brokers.
     """
     after = {**{name: image.features[name] for name in image.features}, **updates}
     yield from _dependencies(after, updates)
@@ -258,7 +258,7 @@ def obstacles(image: Image, updates: Mapping[str, int]) -> Iterator[tuple[str, s
 
 
 def begin_heartbeats(state: ControllerState, now: float) -> None:
-    """If heartbeats are in force from here on, every broker that counts as active has a whole
+    """If heartbeats are in force from now on, give every broker that counts as active a whole
     session to send its first.
     """
     if heartbeats_off(state):
@@ -270,8 +270,8 @@ def begin_heartbeats(state: ControllerState, now: float) -> None:
 
 
 def ask_for_the_silent(state: ControllerState) -> None:
-    """At the claim without heartbeats in force: the fenced brokers that never say anything more are
-    to be unfenced, as an earlier controller had to.
+    """Mark, at a claim without heartbeats in force, the fenced brokers that never report again:
+    they are to be unfenced, as an earlier controller had to.
     """
     if not heartbeats_off(state):
         return

@@ -1,1 +1,1 @@
-"""LAO and what it rests on: who has applied what, who may be reading, and when the log says so."""
+"""LAO and its inputs: applied offsets, read leases, and the records of progress."""

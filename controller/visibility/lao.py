@@ -23,17 +23,11 @@ Three rules keep LAO from ever going back, through failover too:
 Offsets are inclusive, except the high watermark, the log end and the ends of batches. -1 means
 unknown. Everything here is soft state of one controller epoch.
 
-``registrations.py`` keeps who is a member and how far each is; ``lao_view.py`` is what others may
-ask. Here is what changes LAO: the log of the epoch, and the reports of brokers.
+:class:`Registrations` keeps the members and their offsets; :class:`LaoView` is for readers;
+:class:`LaoTracker` changes LAO, by the log of the epoch and the reports of brokers.
 
-How far brokers are, in order: whoever is behind, and how far the last one is.
-
-Brokers move together, from one offset to the next. So they are kept by offset: most moves are a
-few steps in two sets, however many brokers there are.
-
-The registrations that LAO may depend on: which are members, until when, and how far each is.
-
-Keeps the orders true by which the minima are found; the rules are in ``lao.py``.
+:class:`Positions` keeps brokers by offset, since they move together from one offset to the next:
+most moves are a few steps in two sets, whatever the number of brokers.
 """
 
 from __future__ import annotations
@@ -58,25 +52,25 @@ from raftlog.metadata.versions import (
 )
 
 Position = tuple[int, int, int]
-"""(offset, broker id, broker epoch): how far a broker is known to be."""
+"""(offset, broker id, broker epoch): a broker's known progress."""
 NOWHERE = 1 << 63
-"""In the place of an offset where there is no broker: above each."""
+"""Stands for the offset where there is no broker: above every offset."""
 
 
 class Positions:
-    """A sorted set of positions. Pure; O(log different offsets) a change, and as many steps as
-    there are offsets between.
+    """A sorted set of positions. Pure; A change is O(log distinct offsets), and takes a step for
+    each offset in between.
     """
 
     __slots__ = ("_at", "_offsets", "count", "lowest")
 
     def __init__(self) -> None:
         self._at: dict[int, set[tuple[int, int]]] = {}
-        """Offset -> who is there, by broker id and epoch."""
+        """Offset -> the (broker id, broker epoch) of the brokers there."""
         self._offsets: list[int] = []
         """The keys of ``_at``, ascending."""
         self.count = 0
-        """How many there are. An attribute, as the next: each report of a broker asks for both."""
+        """Number of positions. An attribute, like ``lowest``: each broker's report reads both."""
         self.lowest = NOWHERE
         """The lowest offset; NOWHERE if there is none."""
 
@@ -88,13 +82,13 @@ class Positions:
         return self.until(self._offsets[-1]) if self._offsets else iter(())
 
     def until(self, offset: int) -> Iterator[Position]:
-        """Those at ``offset`` and below, ascending."""
+        """Yield the positions at ``offset`` and below, ascending."""
         for each in self._offsets[: bisect_right(self._offsets, offset)]:
             for broker_id, epoch in sorted(self._at[each]):
                 yield each, broker_id, epoch
 
     def add(self, position: Position) -> None:
-        """A broker that is not there."""
+        """Add a broker that has no position."""
         offset, broker_id, epoch = position
         there = self._at.get(offset)
         if there is None:
@@ -109,7 +103,7 @@ class Positions:
         self.count += 1
 
     def remove(self, position: Position) -> None:
-        """Raises KeyError if it is not there."""
+        """Remove a position. Raises KeyError if there is no such position."""
         offset, broker_id, epoch = position
         there = self._at[offset]
         there.remove((broker_id, epoch))
@@ -121,8 +115,8 @@ class Positions:
             self.lowest = offsets[0] if offsets else NOWHERE
 
     def move(self, position: Position, offset: int) -> None:
-        """A broker goes on to where others are, or ahead of all. Raises KeyError if it is not
-        there.
+        """Move a broker to another offset, mostly one with other brokers, or above all. Raises
+        KeyError if there is no such position.
         """
         before, broker_id, epoch = position
         to, there = self._at.get(offset), self._at[before]
@@ -137,14 +131,14 @@ class Positions:
 
 @dataclass(slots=True, eq=False)
 class Registration:
-    """One broker epoch of one broker, and what was reported under it in this controller epoch."""
+    """One broker epoch of one broker, and its reports in this controller epoch."""
 
     broker_id: int
     epoch: int
     legacy: bool
-    """It reports no applied offset."""
+    """True if it reports no applied offset."""
     unvouched: bool = False
-    """It was unfenced while heartbeats were not in force, whatever it had applied."""
+    """True if it was unfenced, whatever it had applied, while heartbeats were not in force."""
     member: bool = False
     leaves_at: int = -1
     """End (exclusive) of the batch whose commit ends the membership; -1: unfenced at the log
@@ -187,7 +181,9 @@ class Registrations:
     def register(
         self, broker_id: int, epoch: int, version: int, fenced: bool, *, leaves_at: int
     ) -> Registration:
-        """A new epoch starts without reports; the same epoch again only amends the registration."""
+        """Register a broker. A new epoch starts without reports; the same epoch again only amends
+        the registration.
+        """
         broker = self.current.get(broker_id)
         if broker is None or broker.epoch != epoch:
             former, broker = broker, Registration(broker_id, epoch, legacy=version == 0)
@@ -199,11 +195,11 @@ class Registrations:
         return broker
 
     def unregister(self, broker_id: int, batch_end: int) -> None:
-        """The broker has no registration any more."""
+        """Unregister a broker, by the batch that ends at ``batch_end`` (exclusive)."""
         self._retire(self.current.pop(broker_id), batch_end)
 
     def set_fenced(self, broker: Registration, fenced: bool, batch_end: int) -> None:
-        """The batch that ends at ``batch_end`` (exclusive) fences or unfences the broker."""
+        """Fence or unfence a broker, by the batch that ends at ``batch_end`` (exclusive)."""
         if not fenced:
             if not broker.member or broker.leaves_at >= 0:
                 broker.unfenced_from = batch_end
@@ -249,13 +245,13 @@ class Registrations:
     # --- reports ---------------------------------------------------------------------------------
 
     def set_applied(self, broker: Registration, applied: int) -> None:
-        """So much counts as applied: more than before, or -1."""
+        """Set the applied offset that counts: higher than before, or -1."""
         if broker.member:
             self.by_applied.move((broker.applied, broker.broker_id, broker.epoch), applied)
         broker.applied = applied
 
     def set_known_lao(self, broker: Registration, known_lao: int) -> None:
-        """This LAO counts as received."""
+        """Set the known LAO that counts."""
         if broker.member:
             self.by_known_lao.move((broker.known_lao, broker.broker_id, broker.epoch), known_lao)
         broker.known_lao = known_lao
@@ -269,7 +265,9 @@ class Registrations:
         self._parked.add((max(applied, known_lao), broker.broker_id, broker.epoch))
 
     def unpark(self, high_watermark: int) -> Iterator[tuple[Registration, int, int]]:
-        """Take out the reports below ``high_watermark`` (exclusive): whose, and its offsets."""
+        """Remove and yield the reports below ``high_watermark`` (exclusive), each with its
+        registration.
+        """
         while self._parked and self._parked[0][0] < high_watermark:
             _, broker_id, broker_epoch = self._parked.pop(0)
             broker = self.by_id_and_epoch[broker_id, broker_epoch]
@@ -279,16 +277,16 @@ class Registrations:
 
 
 WAITING_MAX = 100
-"""The maximum number of broker ids that an answer names."""
+"""Most broker ids that an answer names."""
 
 
 class LaoView:
-    """LAO of one controller epoch, to read. Offsets are inclusive where nothing else is said; -1:
+    """LAO of one controller epoch, read-only. Offsets are inclusive unless stated otherwise; -1:
     unknown.
     """
 
     def __init__(self, epoch: int, epoch_start_offset: int) -> None:
-        """``epoch_start_offset``: the offset of this epoch's LeaderChange record."""
+        """``epoch_start_offset``: offset of this epoch's LeaderChange record."""
         self.epoch: Final = epoch
         self._epoch_start_offset = epoch_start_offset
         """Inclusive."""
@@ -362,7 +360,7 @@ class LaoView:
     # --- one broker ------------------------------------------------------------------------------
 
     def may_join(self, broker_id: int) -> bool:
-        """Whether unfencing this broker now keeps every promise made so far.
+        """Return whether unfencing this broker now keeps every promise made so far.
 
         Ask at every report, and propose at once if so.
 
@@ -393,7 +391,7 @@ class LaoView:
         )
 
     def unfenced_throughout(self, broker_id: int) -> bool:
-        """Whether *every* image from the high watermark to the log end shows the present
+        """Return whether *every* image from the high watermark to the log end shows the present
         registration unfenced.
 
         Only then may the broker get a read lease: whatever part of the log survives a failover, the
@@ -409,15 +407,15 @@ class LaoView:
         )
 
     def applied_of(self, broker_id: int) -> int:
-        """What a broker reported as applied in this epoch, under its present registration; -1:
-        nothing yet.
+        """Return the applied offset that a broker reported in this epoch, under its present
+        registration; -1: none yet.
         """
         broker = self._registrations.current.get(broker_id)
         return -1 if broker is None else broker.applied
 
     def known_lao_of(self, broker_id: int) -> int:
-        """What a broker reported as told in this epoch, under its present registration; -1: nothing
-        yet.
+        """Return the known LAO that a broker reported in this epoch, under its present
+        registration; -1: none yet.
         """
         broker = self._registrations.current.get(broker_id)
         return -1 if broker is None else broker.known_lao
@@ -425,8 +423,8 @@ class LaoView:
     # --- all brokers -----------------------------------------------------------------------------
 
     def applied_offsets(self) -> Iterator[tuple[int, int, int]]:
-        """(broker id, broker epoch, applied) of each broker that has reported, member or not,
-        ascending. O(brokers).
+        """Yield (broker id, broker epoch, applied offset) of each broker that has reported, member
+        or not, ascending. O(brokers).
         """
         current = self._registrations.current
         for broker_id in sorted(current):
@@ -435,8 +433,8 @@ class LaoView:
                 yield broker_id, broker.epoch, broker.applied
 
     def held_back_by(self) -> list[int]:
-        """Members with the lowest applied offset, ascending, if it is below the last committed
-        one.
+        """Return the members with the lowest applied offset, ascending, if it is below the last
+        committed one.
         """
         by_applied = self._registrations.by_applied
         if not by_applied or by_applied.lowest >= self._high_watermark - 1:
@@ -444,11 +442,11 @@ class LaoView:
         return sorted({b for _, b, _ in by_applied.until(by_applied.lowest)})
 
     def waiting_for_applied(self, offset: int) -> list[int]:
-        """Members that have not applied ``offset`` yet: the first 100, ascending."""
+        """Return the members that have not applied ``offset`` yet: the first 100, ascending."""
         return _ids(b for _, b, _ in self._registrations.by_applied.until(offset - 1))
 
     def waiting_for_known_lao(self, offset: int) -> list[int]:
-        """Members that were not told an LAO that covers ``offset`` yet: the first 100,
+        """Return the members that were told no LAO that covers ``offset`` yet: the first 100,
         ascending.
         """
         return _ids(b for _, b, _ in self._registrations.by_known_lao.until(offset - 1))
@@ -457,7 +455,7 @@ class LaoView:
 
     @property
     def unknown_reason(self) -> str:
-        """Why LAO is unknown, for people; empty if it is known."""
+        """Return, in words, why LAO is unknown; empty if it is known."""
         if self.lao >= 0:
             return ""
         if not self._high_watermark:
@@ -489,7 +487,7 @@ class LaoView:
         )
 
     def _levels_changed(self) -> None:
-        """``_features`` is another one."""
+        """Update the facts derived from ``_features``."""
         self._level_is_zero = (
             LAO_VERSION not in self._features and METADATA_VERSION in self._features
         )
@@ -510,7 +508,7 @@ _MEMBERSHIP_TYPES = frozenset(
 
 
 class LaoTracker(LaoView):
-    """LAO of one controller epoch, for who may change it. Pure; O(log brokers) a report."""
+    """LAO of one controller epoch, writable, for its owner. Pure; O(log brokers) a report."""
 
     # --- the log ---------------------------------------------------------------------------------
 
@@ -530,7 +528,7 @@ class LaoTracker(LaoView):
         self._log_end = image.offset + 1
 
     def proposed(self, records: Sequence[Record], base_offset: int) -> None:
-        """One batch of this controller's own at the log end.
+        """Process one batch of this controller's own at the log end.
 
         Raises ValueError if a batch was left out: a membership change could hide in it.
         """
@@ -546,8 +544,8 @@ class LaoTracker(LaoView):
             self._advance()
 
     def inherited(self, bodies: Sequence[Body], base_offset: int) -> None:
-        """One batch of the inherited tail, all of which comes before any other; most of its records
-        are nobody's membership, and need not be parsed.
+        """Process one batch of the inherited tail, all of which precedes other batches; most of its
+        records affect no membership, and need not be parsed.
 
         Raises ValueError as ``proposed`` does.
         """
@@ -559,7 +557,7 @@ class LaoTracker(LaoView):
             self._advance()
 
     def passed(self, count: int, base_offset: int) -> None:
-        """As ``proposed``, of records that change no membership."""
+        """Process records at the log end that change no membership: as ``proposed``."""
         if base_offset != self._log_end:
             raise ValueError(
                 f"batch at offset {base_offset} does not follow the log end {self._log_end}"
@@ -567,7 +565,8 @@ class LaoTracker(LaoView):
         self._log_end = base_offset + count
 
     def committed(self, high_watermark: int) -> None:
-        """Everything below ``high_watermark`` is committed: memberships end, parked reports count.
+        """Record that everything below ``high_watermark`` is committed: memberships end, parked
+        reports count.
 
         Ignored until it covers the first record of this epoch. A new leader may know a lower high
         watermark than the one from which its predecessor announced LAO: [B's fencing was committed
@@ -612,7 +611,7 @@ class LaoTracker(LaoView):
                 registrations.set_fenced(broker, message.fenced, batch_end)
 
     def _heartbeats_changed(self, batch_end: int) -> None:
-        """A feature level was written: heartbeats may have come into force, or out of force.
+        """Process a written feature level: heartbeats may have come into force, or out of force.
 
         [LAO was 5; B joined with 3 applied while heartbeats were off: 5 must not be announced again
         before B has applied it.]
@@ -632,8 +631,8 @@ class LaoTracker(LaoView):
     def report(
         self, broker_id: int, broker_epoch: int, controller_epoch: int, applied: int, known_lao: int
     ) -> None:
-        """Take the report in a fetch or heartbeat: how far a broker has applied, and the highest
-        LAO that it was told.
+        """Process the report in a fetch or heartbeat: the offset that a broker has applied, and the
+        highest LAO that it was told.
 
         A report under another controller epoch is ignored: a lower one means that the broker has
         not accepted this controller yet, a higher one that this controller is deposed. A report

@@ -1,17 +1,18 @@
-"""When to write a progress record: LAO, high watermark and applied offsets in the log itself, so
-that history has them too.
+"""Progress records: LAO, high watermark and applied offsets in the log itself, so that history has
+them too.
 
-What is recorded was known when it was proposed, and LAO never goes back: so from the committed log
-alone it is a true lower bound at the record's offset and ever after, on any node and offline.
+The recorded values were known when they were proposed, and LAO never goes back: so each is, from
+the committed log alone, a true lower bound at the record's offset and ever after, on any node and
+offline.
 
-How long records take from their commit until all brokers have them, as a small sketch that goes
-into the next progress record: so that the log has the true times at no record more.
+The next progress record also has a small sketch of the times that records take from their commit
+until all brokers have them: so the log has the true times without a further record.
 
 Progress records come once a second, so their own times are those of a saw. A sketch has exact
 count, sum and maximum, and buckets that each are 19 % wider than the one below.
 
-How long LAO has been stuck below the high watermark, which brokers hold it back, and when to log
-that. Pure.
+A stall of LAO is logged: how long it has been stuck below the high watermark, and the brokers that
+hold it back. Pure.
 
 Why: docs/decisions/009-lao-membership.md
 """
@@ -28,13 +29,13 @@ from raftlog.metadata.sketch import bucket_of
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 COMMITS_MAX = 4096
-"""Commits that are waited for, each with its own time; above, neighbours share the earlier one's:
-what waits for so many has waited for long.
+"""Most commits that are tracked, each with its own time; above, neighbours share the earlier one's:
+with so many waiting, all have waited for long.
 """
 
 
 class Sketch:
-    """Durations since the last one that was recorded."""
+    """The durations since the last recorded sketch."""
 
     def __init__(self) -> None:
         self._clear()
@@ -44,7 +45,7 @@ class Sketch:
         self._buckets: dict[int, int] = {}
 
     def observe(self, seconds: float, count: int) -> None:
-        """So many records took so long."""
+        """Add ``count`` records that took this duration."""
         took_us = max(0, round(seconds * 1e6))
         bucket = bucket_of(took_us)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + count
@@ -53,7 +54,7 @@ class Sketch:
         self._max_us = max(self._max_us, took_us)
 
     def take(self) -> pb.DurationSketch:
-        """What it has come to; it begins anew."""
+        """Return the sketch as a message, and begin a new one."""
         taken = pb.DurationSketch(
             count=self.count,
             sum_us=self._sum_us,
@@ -71,7 +72,7 @@ class _Wait:
     def __init__(self) -> None:
         self.sketch = Sketch()
         self._commits: deque[tuple[int, int, float]] = deque()
-        """(end offset, records, when)."""
+        """(end offset, number of records, time of the commit)."""
 
     def committed(self, end_offset: int, records: int, now: float) -> None:
         if len(self._commits) >= COMMITS_MAX:
@@ -87,8 +88,8 @@ class _Wait:
 
 
 class VisibilitySketches:
-    """From commit until every member has applied it (LAO), and until each has been told so. Of one
-    controller epoch, for what is committed in it.
+    """The times from commit until every member has applied a record (LAO), and until each was told
+    so; of one controller epoch, for records committed in it.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,7 @@ class VisibilitySketches:
         self._end = -1
 
     def committed(self, high_watermark: int, now: float) -> None:
-        """The high watermark (exclusive) has moved."""
+        """Record that the high watermark (exclusive) has moved."""
         if self._end >= 0 and high_watermark > self._end:
             records = high_watermark - self._end
             self._acknowledged.committed(high_watermark, records, now)
@@ -104,12 +105,12 @@ class VisibilitySketches:
         self._end = max(self._end, high_watermark)
 
     def moved(self, lao: int, min_known_lao: int, now: float) -> None:
-        """LAO and the lowest known LAO (inclusive, -1 unknown) are these now."""
+        """Record a new LAO and lowest known LAO (inclusive, -1 unknown)."""
         self._acknowledged.reached(lao, now)
         self._told.reached(min_known_lao, now)
 
     def into(self, message: pb.ProgressRecord) -> None:
-        """Put into a progress record, which will be proposed, what came together since the last."""
+        """Move the sketches since the last record into the progress record to be proposed."""
         if self._acknowledged.sketch.count:
             message.acknowledged.CopyFrom(self._acknowledged.sketch.take())
         if self._told.sketch.count:
@@ -120,30 +121,30 @@ _QUIET_TYPES = frozenset((RecordType.PROGRESS, RecordType.NO_OP))
 
 
 class ProgressPolicy:
-    """Decides for one controller epoch.
+    """The decisions on progress records in one controller epoch.
 
-    The state changes only when what was decided has been proposed.
+    The state changes only when a decision has been proposed.
     """
 
     def __init__(self, interval_s: float, observed_end: int = 0) -> None:
-        """``interval_s``: the least time between two progress records."""
+        """``interval_s``: least time between two progress records."""
         self._interval_s = interval_s
         self.observed_end = observed_end
-        """The offset after the last record that it knows of."""
+        """The offset after the last record observed."""
         self._due = 0.0
         self._recorded_applied: dict[int, tuple[int, int]] = {}
         self._news: deque[tuple[int, int]] = deque()
-        """[first, end) of runs of batches above the recorded LAO that hold more than progress and
-        no-ops.
+        """[first, end) of the runs of batches above the recorded LAO that have other records than
+        progress and no-ops.
         """
 
     def observe_proposed(self, records: Sequence[Record], base_offset: int) -> None:
-        """One batch of the inherited tail or of this controller's own."""
+        """Observe one batch of the inherited tail or of this controller's own."""
         if not all(record.type in _QUIET_TYPES for record in records):
             self.observe_news(len(records), base_offset)
 
     def observe_news(self, count: int, base_offset: int) -> None:
-        """So many records, not all of them progress and no-ops."""
+        """Observe ``count`` records, not all of them progress and no-ops."""
         end = base_offset + count
         if self._news and self._news[-1][1] == base_offset:
             self._news[-1] = (self._news[-1][0], end)
@@ -151,7 +152,7 @@ class ProgressPolicy:
             self._news.append((base_offset, end))
 
     def next_due(self, lao: int) -> float:
-        """Return when ``decide`` has something to write, at the given LAO (now, if that is past);
+        """Return when ``decide`` has a record to write, at the given LAO (now, if that is past);
         infinity: not before LAO moves.
         """
         return self._due if self._passed_news(lao) else math.inf
@@ -159,9 +160,9 @@ class ProgressPolicy:
     def decide(
         self, lao: int, high_watermark: int, applied: Iterable[tuple[int, int, int]], now: float
     ) -> pb.ProgressRecord | None:
-        """The record to propose now, if any.
+        """Return the record to propose now, if any.
 
-        ``applied``: (broker id, broker epoch, applied offset) of all that reported.
+        ``applied``: (broker id, broker epoch, applied offset) of all brokers that reported.
 
         Only when LAO has passed a record that is neither progress nor no-op: else the record would
         cause the acknowledgement that causes the next record, for ever. Names only the brokers that
@@ -179,7 +180,7 @@ class ProgressPolicy:
         )
 
     def proposed(self, message: pb.ProgressRecord, now: float) -> None:
-        """A record made by ``decide`` is in the log."""
+        """Record that a record made by ``decide`` is in the log."""
         self._due = now + self._interval_s
         for entry in message.applied:
             self._recorded_applied[entry.broker_id] = (entry.broker_epoch, entry.applied_offset)
@@ -221,13 +222,13 @@ class LaoStall:
         self._said_at: float | None = None
 
     def held_ms(self, now: float) -> int:
-        """How long LAO has been stuck below the high watermark; 0: it is not stuck."""
+        """Return for how many ms LAO has been stuck below the high watermark; 0: it is not."""
         return 0 if self._since is None else max(0, round((now - self._since) * 1000))
 
     def look(
         self, now: float, lao: int, newest: int, by: list[int], reason: str
     ) -> HeldBack | None:
-        """What to log now, if anything.
+        """Return the line to log now, if any.
 
         ``newest``: the last committed offset. ``by``: the brokers that hold LAO back. ``reason``:
         why LAO is unknown; empty if it is known, or if no broker is a member.

@@ -38,7 +38,7 @@ _FORCE = (
 
 
 class Choice(NamedTuple):
-    """An id, where it is from, and why not from a place before it in the order."""
+    """A chosen id, the rule that chose it, and why no earlier rule did."""
 
     broker_id: int
     source: rpc.BrokerIdSource
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
 
 
 class _Life(Enum):
-    """What is known of the process behind a registration."""
+    """The state of the process behind a registration, as far as it is known."""
 
     GONE = "its session has ended"
     UNDECIDED = "its session has not ended, and it was not heard from since this broker asks"
@@ -54,7 +54,7 @@ class _Life(Enum):
 
 
 class _Asking:
-    """A broker without an id, and what is looked at for it."""
+    """A broker without an id that asks for one, and the facts that decide which."""
 
     def __init__(
         self, state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
@@ -75,12 +75,12 @@ class _Asking:
         return f"{self.host}:{self.port}"
 
     def life(self, broker_id: int) -> _Life:
-        """Whether the process behind a registration lives.
+        """Return whether the process behind a registration lives.
 
-        One that was heard from before we asked may be what we have replaced.
+        A process last heard from before this broker asked may be this broker's own predecessor.
 
-        And so may be one that was heard from shortly afterwards: its last message may have waited
-        somewhere, for as long as a session at the most.
+        So may one heard from shortly afterwards: its last message may have waited in transit, for a
+        session timeout at most.
         """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
@@ -94,7 +94,8 @@ class _Asking:
         return _Life.ALIVE if heard else _Life.UNDECIDED
 
     def _may_be_unheard(self, broker_id: int) -> bool:
-        """Whether a fenced broker may heartbeat, and this controller is too new to have heard it.
+        """Return whether a fenced broker may heartbeat although this controller, which is new, has
+        not heard it.
 
         [It heartbeats and lags; the leadership moves, and a host that was mapped to its id by hand
         asks for it a moment later.]
@@ -108,8 +109,8 @@ class _Asking:
         )
 
     def unheard(self, broker_id: int) -> float | None:
-        """For how much longer a broker that counts as present may turn out to be gone: it was not
-        heard from since we ask. None: it was.
+        """Return for how much longer a broker that counts as present may turn out to be gone:
+        nothing was heard from it since this broker asked. None: it was heard from.
         """
         sessions, now = self.state.sessions, self.now
         contact = sessions.last_contact(broker_id)
@@ -128,7 +129,7 @@ class _Asking:
         return contact + self.state.settings.broker_session_timeout_ms / 1000 - now
 
     def on_this_host(self) -> list[Broker]:
-        """The brokers registered from this host, by id."""
+        """Return the brokers registered from this host, by id."""
         brokers = self.image.brokers
         return [brokers[id_] for id_ in sorted(brokers) if host_of(brokers[id_]) == self.host]
 
@@ -136,11 +137,12 @@ class _Asking:
 def choose_broker_id(
     state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
 ) -> Choice:
-    """The id for a broker whose request has been checked, but for its id.
+    """Choose the id of a broker whose request has been checked, except for its id.
 
-    Raises INVALID_REGISTRATION where somebody has to decide (several missing ids, several brokers
-    on one host), saying how; DUPLICATE_BROKER_REGISTRATION while the id may be its own and a
-    session has to end first, AwaitedIdError while another id may become its: ask again.
+    Raises INVALID_REGISTRATION where an operator has to decide (several missing ids, several
+    brokers on one host), with instructions; DUPLICATE_BROKER_REGISTRATION while the id may be its
+    own and a session has to end first, AwaitedIdError while another id may become this broker's: it
+    asks again.
     """
     asking = _Asking(state, request, now)
     notes: list[str] = []
@@ -157,8 +159,8 @@ def choose_broker_id(
 
 
 def _own(asking: _Asking) -> Choice | None:
-    """A registration by this very process, or from this very directory, whose answer or whose note
-    on disk was lost.
+    """Return the id of a registration by this very process, or from this very directory, if its
+    answer or its note on disk was lost.
     """
     own: Broker | None = None
     for broker_id in sorted(asking.image.brokers):
@@ -179,7 +181,7 @@ def _own(asking: _Asking) -> Choice | None:
 
 
 def _of_host(asking: _Asking, notes: list[str]) -> Choice | None:
-    """The id that this host is mapped to, unless it is another broker's by now."""
+    """Return the id that this host is mapped to, unless another broker has it by now."""
     mapping = asking.image.hostnames.get(asking.host)
     neighbours = asking.on_this_host()
     chosen: Choice | None = None
@@ -241,9 +243,7 @@ def _unless_taken(
 
 
 def _check_endpoint(asking: _Asking, neighbours: list[Broker], notes: list[str]) -> None:
-    """Nobody gets another id in the place of a broker that was registered at this very host and
-    port.
-    """
+    """Refuse a new id for a broker at the host and port of a registered broker."""
     for broker in neighbours:
         if broker.listeners[0].port != asking.port:
             continue
@@ -272,8 +272,8 @@ def _mapped(asking: _Asking, mapping: Hostname, state: str) -> Choice:
 
 
 def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
-    """The one id that holds replicas and has been away for long; None if all such ids are at
-    work.
+    """Return the one id that holds replicas and has been absent for long; None if there is no such
+    id.
     """
     state, image = asking.state, asking.image
     reserved = {
@@ -315,7 +315,8 @@ def _missing(asking: _Asking, notes: list[str]) -> Choice | None:
 
 
 def _check_all_heard(asking: _Asking, reserved: dict[int, str]) -> None:
-    """Who counts as present may have died within its session: wait for a word of each.
+    """Raise AwaitedIdError until every broker that counts as present was heard from: it may have
+    died within its session.
 
     O(brokers).
     """
@@ -373,8 +374,8 @@ def _last_seen(image: Image, broker_id: int) -> str:
 
 
 def _generated(asking: _Asking, notes: list[str]) -> Choice:
-    """The first id behind all that are in use above the floor: an id that is not reused cannot be
-    mistaken for its past.
+    """Return the first id above all ids in use and above the floor: an id that is not reused cannot
+    be mistaken for its past.
     """
     image, floor = asking.image, asking.state.settings.reserved_broker_max_id
     used = {*image.brokers, *(mapping.broker_id for mapping in image.hostnames.values())}

@@ -1,6 +1,6 @@
-"""DescribeBrokers: what only the active controller knows.
+"""DescribeBrokers: facts that only the active controller has.
 
-Registrations as committed, never as pending.
+Registrations are shown as committed, never as pending.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def describe_brokers(state: ControllerState, now: float) -> Reply:
-    """All registered brokers by id, LAO, and who holds it back. O(brokers + partitions)."""
+    """Return all registered brokers by id, LAO, and the brokers that hold it back. O(brokers +
+    partitions).
+    """
     image, lao = state.log.committed, state.log.lao
     leaders, partitions = _count(image)
     body = rpc.DescribeBrokersResponse(
@@ -61,7 +63,7 @@ def describe_brokers(state: ControllerState, now: float) -> Reply:
 
 
 def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
-    """How many partitions each broker leads, and how many want attention."""
+    """Return how many partitions each broker leads, and how many partitions need attention."""
     leaders: Counter[int] = Counter()
     away = reassigning = recovering = behind = unwritable = 0
     for partition in image.partitions.values():
@@ -92,7 +94,7 @@ def _needed(image: Image, partition: Partition) -> int:
 
 
 def lifecycle_state(broker: Broker) -> rpc.BrokerLifecycleState:
-    """KIP-343's state of a registration."""
+    """Return KIP-343's state of a registration."""
     if broker.fenced:
         return rpc.INACTIVE
     return rpc.STOPPING if broker.in_controlled_shutdown else rpc.ACTIVE

@@ -1,11 +1,10 @@
 """Broker heartbeats: the state machine fenced -> unfenced -> controlled shutdown -> gone (Kafka's
 table, KIP-343's names).
 
-A heartbeat that changes nothing writes nothing. The broker's report has been taken in before its
+A heartbeat that changes nothing writes nothing. The broker's report is processed before its
 heartbeat is decided.
 
-Fencing that no request asks for: a session that ended, a process that is gone, a broker that
-lags.
+Fencing without a request: of a broker whose session or process has ended, or that lags.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 
 def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
-    """Raise INVALID_REQUEST for offsets that are none, and for a target state that is none."""
+    """Raise INVALID_REQUEST for invalid offsets and for an unknown target state."""
     for name in ("current_metadata_offset", "told_lowest_acknowledged_offset"):
         if getattr(request, name) < -1:
             raise refuse(
@@ -51,8 +50,8 @@ def check_heartbeat(request: rpc.BrokerHeartbeatRequest) -> None:
 def decide_heartbeat(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    """The next state of a broker whose epoch has been checked and whose report has been taken
-    in.
+    """Decide the next state of a broker whose epoch has been checked and whose report has been
+    processed.
     """
     want_shut_down = request.want_shut_down or request.target_state == rpc.STOPPING
     # Without heartbeats in force a broker counts as active whatever it says; only a leave is taken.
@@ -86,9 +85,9 @@ def decide_heartbeat(
 
 
 def _with_lease(state: ControllerState, broker: Broker, reply: Reply, now: float) -> Reply:
-    """Give a lease for strict reads along, or say why not.
+    """Add a lease for strict reads to a reply, or the reason why there is none.
 
-    The reply wrote nothing, so it waits for a confirmed read-index round.
+    The reply has no records, so it waits for a confirmed read-index round.
     """
     refusal = _no_lease(state, broker, now)
     if refusal:
@@ -109,17 +108,17 @@ def _no_lease(state: ControllerState, broker: Broker, now: float) -> str:
 
 
 def is_caught_up(broker: Broker, applied: int) -> bool:
-    """Whether a broker has applied its own registration; one that does not report offsets is taken
-    at its word.
+    """Return whether a broker has applied its own registration; true for one that reports no
+    offsets.
     """
     return applied >= broker.epoch or broker.registration_version == LEGACY_REGISTRATION
 
 
 def may_unfence(state: ControllerState, broker: Broker) -> bool:
-    """Whether a broker has applied enough to be unfenced: its own registration, and what the LAO
-    rules ask for.
+    """Return whether a broker has applied enough to be unfenced: its own registration, and the
+    offsets that the LAO rules require.
 
-    One that is still being taken out of ISRs is not.
+    False while it is still being removed from ISRs.
     """
     if broker.id in state.isr_removals:
         return False
@@ -130,7 +129,7 @@ def may_unfence(state: ControllerState, broker: Broker) -> bool:
 
 
 def on_probation(state: ControllerState, broker: Broker, now: float) -> bool:
-    """Whether a broker that was fenced for its lag must stay so for now."""
+    """Return whether a broker that was fenced for its lag must stay fenced for now."""
     return state.lag_watch.on_probation(broker.id, now) and not heartbeats_off(state)
 
 
@@ -141,7 +140,8 @@ def unfence_decision(state: ControllerState, broker: Broker, body: object = None
 
 
 def lowest_active_offset(state: ControllerState) -> int | None:
-    """The lowest offset applied by the brokers that go on: unfenced, not stopping, and reporting.
+    """Return the lowest offset applied by the brokers that stay: unfenced, not stopping, and
+    reporting.
 
     None: there are none.
     """
@@ -179,8 +179,8 @@ def _while_fenced(
 
 
 def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bool) -> bool:
-    """Whether there is nothing to wait for, or the broker does not want to; what it is in must fit
-    into one batch.
+    """Return whether a broker may leave at once: it waits for nothing or does not want to wait, and
+    the changes of its partitions fit into one batch.
     """
     if broker.fenced:
         return True
@@ -192,8 +192,8 @@ def _may_leave_at_once(state: ControllerState, broker: Broker, *, want_fence: bo
 def _stop(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    """Move its leaderships away; it leaves once the others know, so that clients are not sent to a
-    broker that is gone.
+    """Move the broker's leaderships away; it leaves once the other brokers have applied that, so
+    that no client is sent to a broker that is gone.
     """
     records = begin_shutdown(state.log.pending, broker)
     last_offset = state.log.end_offset + len(records) - 1
@@ -218,7 +218,9 @@ def _while_stopping(
 def _leave(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    """The session ends with the leave, so that a successor can register at once."""
+    """Complete a controlled shutdown; it ends the session, so that a successor can register at
+    once.
+    """
     body = _reply(state, broker, request, rpc.INACTIVE, should_shut_down=True).body
     return write_or_reply(take_leave(state.log.pending, broker), body, Left(broker.id))
 
@@ -267,7 +269,7 @@ def fence_gone(state: ControllerState, now: float) -> Write | None:
 
 
 def fence_stuck(state: ControllerState, now: float) -> Write | None:
-    """Fence one broker that heartbeats and does not apply the log, once it holds no read lease."""
+    """Fence one broker that heartbeats without applying the log, once it holds no read lease."""
     watch = state.lag_watch
     if now < watch.next_check:
         return None

@@ -1,8 +1,8 @@
 """The mapping from hostnames to broker ids (KIP-426): written with registrations, listed and edited
 by hand, and cleaned up.
 
-A mapping says who ran on a host last. It is a hint for a broker that has lost its disk, never a
-claim: who registers, has the id.
+A mapping names the broker that ran on a host last. It is a hint for a broker that has lost its
+disk, never a claim: the broker that registers has the id.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORDS = {
 
 
 def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
-    """The record that maps a registering broker's host to it; none if that is so already."""
+    """Return the record that maps a registering broker's host to it; none if it exists."""
     name = hostname_key(host)
     old = view.hostnames.get(name)
     if old is not None and (old.broker_id, old.cause) == (broker_id, HostnameCause.BY_REGISTRATION):
@@ -51,7 +51,7 @@ def mapping_of(view: ImageView, host: str, broker_id: int) -> list[Record]:
 
 
 def mapping_change(name: str, broker_id: int | None, cause: HostnameCause) -> Record:
-    """Map a host, or delete its mapping (None), with why."""
+    """Return the record that maps a host, or deletes its mapping (None), with the cause."""
     change = pb.HostnameRecord(
         hostname=name,
         version=MAPPING_VERSION,
@@ -63,7 +63,7 @@ def mapping_change(name: str, broker_id: int | None, cause: HostnameCause) -> Re
 
 
 def list_hostnames(state: ControllerState, now: float) -> Reply:
-    """All mappings by name, the absent ids, and the brokers without an id that wait."""
+    """Return all mappings by name, the absent ids, and the waiting brokers without an id."""
     image = state.log.committed
     body = rpc.ListHostnamesResponse(
         offset=image.offset,
@@ -109,8 +109,7 @@ def alter_hostnames(
 ) -> Write | Reply:
     """Set and delete mappings.
 
-    Raises POLICY_VIOLATION; what is wrong with one alteration is in its
-    result.
+    Raises POLICY_VIOLATION; an error of one alteration is in its result.
     """
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     records: list[Record] = []
@@ -134,7 +133,8 @@ def alter_hostnames(
 
 
 class HostnameCollector:
-    """Deletes stale mappings: of broker N to host g, while N is registered from h since (KIP-426).
+    """The collection of stale mappings: host g to broker N, which has since registered from host h
+    (KIP-426).
 
     A mapping that is younger than the registration was set by hand, for the broker's next start: it
     stays.
@@ -144,7 +144,7 @@ class HostnameCollector:
         self.next_check = now + COLLECT_INTERVAL_S
 
     def due(self, pending: ImageView, now: float) -> Write | None:
-        """The mappings to delete now, at most COLLECT_MAX; None: none."""
+        """Return the deletions of stale mappings, at most COLLECT_MAX; None: there are none."""
         if now < self.next_check:
             return None
         self.next_check = now + COLLECT_INTERVAL_S
@@ -160,10 +160,11 @@ class HostnameCollector:
 
 
 def is_stale(image: ImageView, mapping: Hostname) -> bool:
-    """Whether the mapped broker has registered from another host after the mapping was written.
+    """Return whether the mapped broker has registered from another host after the mapping was
+    written.
 
-    A process that amends its registration keeps its epoch: then the mapping that came with the
-    amendment says when that was.
+    A process that amends its registration keeps its epoch: the mapping written with the amendment
+    then shows the time.
     """
     broker = image.brokers.get(mapping.broker_id)
     if broker is None or host_of(broker) == mapping.name:
@@ -179,7 +180,7 @@ def is_stale(image: ImageView, mapping: Hostname) -> bool:
 def _alteration(
     view: ImageView, one: rpc.HostnameAlteration, field: str, seen: set[str]
 ) -> Record | None:
-    """The record of one alteration; None if it changes nothing."""
+    """Return the record of one alteration; None if it changes nothing."""
     name = _name(view, one, field)
     if name in seen:
         raise refuse(
@@ -216,10 +217,10 @@ def _alteration(
 
 
 def _name(view: ImageView, one: rpc.HostnameAlteration, field: str) -> str:
-    """The name that an alteration is about. Raises INVALID_REQUEST for what is no host.
+    """Return the name that an alteration is about. Raises INVALID_REQUEST if it is no host name.
 
-    A mapping that is there may be deleted whatever its name is: logs of before hosts were checked
-    have some without a letter.
+    An existing mapping may be deleted whatever its name is: logs from before hosts were checked
+    have names without a letter.
     """
     if not one.HasField("broker_id") and one.hostname in view.hostnames:
         return one.hostname

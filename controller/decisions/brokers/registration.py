@@ -2,8 +2,8 @@
 
 A registration's epoch is the offset of its record, which therefore comes first in its batch; the
 removal of the registration before it from the ISRs is in the same batch, so that no image shows the
-new one with the old one's place in an ISR (KIP-903). The last member of an ISR stays in it: nobody
-else has the records.
+new registration in an ISR that the old one was in (KIP-903). The last member of an ISR stays in it:
+no other replica has the records.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ PORT_MAX = 65_535
 def register_broker(
     state: ControllerState, request: rpc.RegisterBrokerRequest, now: float
 ) -> Decision:
-    """Register a broker, fenced; a retry by the same process (incarnation id) gets the epoch it
-    has.
+    """Register a broker, fenced; a retry by the same process (incarnation id) gets the epoch that
+    it already has.
     """
     if request.cluster_id != state.cluster_id:
         raise refuse(
@@ -97,8 +97,8 @@ def unregister_broker(
     """Remove a registration, and the broker from every ISR and leadership; it stays in the replica
     sets.
 
-    A broker that is not fenced goes when its lease for strict reads has ended: up to a session
-    timeout later.
+    An unfenced broker is removed when its lease for strict reads has ended: up to a session timeout
+    later.
     """
     broker = state.log.pending.brokers.get(request.broker_id)
     if broker is None:
@@ -120,7 +120,7 @@ def unregister_broker(
 
 
 def proves_old_process_gone(process: pb.ProcessProof, registered: Process) -> bool:
-    """Whether the new process holds the very lock that the old one held.
+    """Return whether the new process holds the same lock as the old one.
 
     A lock is released when its process ends, so the holder of the same lock, (device, inode) on the
     same boot of the same machine, is the successor of a dead process. A cloned disk has the same
@@ -200,9 +200,9 @@ def _check_wanted(request: rpc.RegisterBrokerRequest) -> None:
 def _check_not_a_controller(
     state: ControllerState, broker_id: int, old: Broker | None, now: float
 ) -> None:
-    """Node ids are unique in a cluster.
+    """Refuse the id of a controller: node ids are unique in a cluster.
 
-    A broker that has such an id since before this was checked keeps it.
+    A broker that was registered with such an id before this check existed keeps it.
     """
     if old is None and broker_id in state.controller_ids(now):
         raise refuse(
@@ -332,7 +332,7 @@ def _registration(
 
 
 def _as_registered(broker: Broker) -> Record:
-    """The record that would make the registration that is there."""
+    """Return the record that would make the present registration."""
     process = broker.process
     return record(
         pb.RegisterBrokerRecord(

@@ -1,10 +1,10 @@
-"""Exactly-once writes: opening and closing clients, finding what a numbered write became, and
-forgetting clients that are idle.
+"""Exactly-once writes: opening and closing clients, finding the result of a numbered write, and
+closing idle clients.
 
 A client's id is the offset of its OpenClientRecord, and an id that is not open is an error, never a
-new client: an evicted client's retry would run again. Everything is looked up in the pending image,
-which has the inherited tail in it: a retry that comes right after a failover finds what the last
-controller had written and not yet committed.
+new client: an evicted client's retry would run again. All look-ups use the pending image, which
+includes the inherited tail: a retry right after a failover finds writes of the last controller that
+are not committed yet.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -29,7 +29,9 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CHECK_INTERVAL_S = 10.0
-"""How often idle clients are looked for; those above the bound on their number go at once."""
+"""Interval at which idle clients are looked for; those above the bound on their number are closed
+at once.
+"""
 CLOSED_BY_OWNER, IDLE, TOO_MANY = (
     "closed by its owner",
     "idle for too long",
@@ -40,11 +42,12 @@ CLOSED_BY_OWNER, IDLE, TOO_MANY = (
 def find_result(
     view: ImageView, identity: common_pb2.ClientIdentity, generation: int
 ) -> ClientResult | None:
-    """What the write that ``identity`` names became; None: it was not executed, and may be.
+    """Return the result of the write that ``identity`` names; None: it was not executed, and may
+    be.
 
-    Raises INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST,
-    DUPLICATE_SEQUENCE_NUMBER for a number that the client said to be done,
-    OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond the window.
+    Raises INCONSISTENT_GENERATION, UNKNOWN_PRODUCER_ID, INVALID_REQUEST, DUPLICATE_SEQUENCE_NUMBER
+    for a number that the client has declared finished, OUT_OF_ORDER_SEQUENCE_NUMBER for one beyond
+    the window.
     """
     client = view.clients.get(identity.client_id)
     if identity.generation != generation:
@@ -90,9 +93,7 @@ def find_result(
 
 
 def check_owner(view: ImageView, client_id: int, principal: str) -> None:
-    """Raise UNKNOWN_PRODUCER_ID for a client that somebody else has opened: as if it were not
-    open.
-    """
+    """Raise UNKNOWN_PRODUCER_ID for a client of another principal: as if it were not open."""
     client = view.clients.get(client_id)
     if client is not None and client.principal not in ("", principal):
         raise refuse(
@@ -103,7 +104,7 @@ def check_owner(view: ImageView, client_id: int, principal: str) -> None:
 def open_client(
     view: ImageView, request: rpc.OpenClientRequest, next_offset: int, owner: str = ""
 ) -> Write:
-    """Open a client; with an ``owner``, for that principal alone.
+    """Open a client; with an ``owner``, only that principal may use it.
 
     Raises INVALID_REQUEST.
     """
@@ -129,27 +130,27 @@ def close_client(view: ImageView, request: rpc.CloseClientRequest, generation: i
 
 
 class ClientExpiry:
-    """Closes clients that wrote nothing for long; and above the bound on their number, of the
-    principal that has the most those that are idle for the longest.
+    """The closing of clients that have not written for long; above the bound on their number, of
+    the longest idle clients of the principal with most of them.
 
-    Idle is who is so in log time, as far as that has passed by the monotonic clock, too, since this
-    controller began [the only controller's clock is ten years ahead for minutes, or nobody has
-    written for a week: with the next write all clients are idle at once].
+    Idle time is log time, as far as it has also passed by the monotonic clock since this controller
+    began [the only controller's clock is ten years ahead for minutes, or there was no write for a
+    week: with the next write all clients are idle at once].
     """
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
         self._began_at, self._began_ms = now, -1
-        """When this controller began, by its clock and in log time; -1: not looked yet."""
+        """Start of this controller by its clock and in log time; -1: not determined yet."""
         self._idle_max_ms = settings.producer_id_expiration_ms
         self._max_clients = settings.max_clients
         self._max_records = settings.max_records_per_request
         self.next_check = now + CHECK_INTERVAL_S
-        """Seconds of the loop's clock."""
+        """Time of the next check, in seconds of the loop's clock."""
 
     def due(self, pending: PendingImage, now: float) -> Write | None:
-        """The clients to close now; None: none.
+        """Return the closing of the clients that are due; None: there are none.
 
-        Log time is that of the newest batch: an idle log evicts nobody.
+        Log time is that of the newest batch: an idle log evicts no client.
         """
         excess = len(pending.clients) - self._max_clients
         if excess <= 0 and now < self.next_check:
@@ -179,9 +180,9 @@ class ClientExpiry:
 
 
 def too_many(clients: Sequence[Client], excess: int) -> list[Client]:
-    """Those to close, of all clients in the order of their last write.
+    """Return the clients to close, of all clients in the order of their last write.
 
-    Nobody loses a client because somebody else opens many.
+    No principal loses a client because another one opens many.
     """
     queues: dict[str, deque[Client]] = {}
     for client in clients:

@@ -1,11 +1,11 @@
-"""Export cursors: how far each export of the log has come.
+"""Export cursors: the progress of each export of the log.
 
 Set by the exports, listed and removed by hand.
 
 A node keeps its log from the lowest cursor on (``retention``), so a cursor below the log start
-would promise what is gone, and one beyond the log's end would promise nothing. A cursor names the
-export it is of: two exports that move one cursor to and fro would each lose what the other has
-passed.
+would promise records that are gone, and one beyond the log's end would promise nothing. A cursor
+names its export: two exports that move one cursor to and fro would each lose records that the other
+has passed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 NAME_MAX_CHARS = 249
 TARGET_MAX_CHARS = 1024
 MAX_CURSORS = 100
-"""Each holds the log back on every node, and is a line of every node's metrics."""
+"""Most cursors: each holds the log back on every node, and is a line of every node's metrics."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def list_export_cursors(state: ControllerState, look: Look | None, now: float) -> Reply:
-    """All cursors by name."""
+    """Return all cursors by name."""
     image = state.log.committed
     cursors = [
         rpc.ExportCursor(
@@ -67,8 +67,7 @@ def alter_export_cursors(
 ) -> Write | Reply:
     """Set and remove cursors.
 
-    Raises POLICY_VIOLATION; what is wrong with one alteration is in its
-    result.
+    Raises POLICY_VIOLATION; an error of one alteration is in its result.
     """
     check_record_count(len(request.alterations), state.settings.max_records_per_request)
     altering = _Altering(state, _log_start(look, now))
@@ -100,7 +99,7 @@ class _Altering:
         self._seen: set[str] = set()
 
     def alter(self, one: rpc.ExportCursorAlteration, field: str) -> Record | None:
-        """The record of one alteration; None if it changes nothing. Raises ApiError."""
+        """Return the record of one alteration; None if it changes nothing. Raises ApiError."""
         name = one.name
         if not _NAME.fullmatch(name) or len(name) > NAME_MAX_CHARS:
             raise refuse(

@@ -1,16 +1,15 @@
 """AlterKeyValues: puts, deletions and conditions on keys, all or nothing.
 
-Everything is compared with the pending image, which is the end of the log: of two requests that
-expect the same, the second sees the first. One batch, one outcome: a program that finds its
-condition broken knows that nothing has changed.
+Everything is compared with the pending image, which is the end of the log: of two requests with the
+same condition, the second sees the first. One batch, one outcome: if a condition fails, nothing has
+changed.
 
-Leases: granted, kept alive, revoked, expired; and the keys that go with them.
+Leases are granted, kept alive, revoked, or expire; their end deletes their keys.
 
-What keeps a lease alive is not in the log: a thousand clients that live would write a thousand
-records every few seconds to say so. The answer to a keep-alive waits for a read-index round, as
-each answer without records does: so nobody else led before it was asked for, and whoever leads
-later gives the lease its whole time again. A client may therefore count from when it *sent* the
-request.
+Keep-alives are not in the log: a thousand clients would write a thousand records every few seconds.
+The answer to a keep-alive waits for a read-index round, as each answer without records does: no
+other controller led before the request, and each later one extends the lease by its whole TTL. A
+client may therefore count from when it *sent* the request.
 
 Why: docs/decisions/027-key-values-and-leases.md
 """
@@ -37,7 +36,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 NOT_THERE = -1
-"""The offset of a key that is not there."""
+"""Offset of a key that does not exist."""
 _OPERATIONS = frozenset(rpc.KeyValueOperation.values())
 
 
@@ -50,14 +49,14 @@ def alter_key_values(
     *,
     generation: int = 0,
 ) -> Write | Reply:
-    """Change the keys, or raise why none of them is changed.
+    """Change all keys, or raise an error and change none.
 
-    ``end_offset``: where the first record goes. ``owner``: whose leases may be named; None:
-    anybody's. ``generation``: of the log.
+    ``end_offset``: offset of the first record. ``owner``: principal whose leases may be named;
+    None: all. ``generation``: of the log.
 
-    Raises INVALID_REQUEST, INVALID_UPDATE_VERSION for a condition that does
-    not hold, RESOURCE_NOT_FOUND for a lease that is not there, POLICY_VIOLATION for what there is
-    no room for.
+    Raises INVALID_REQUEST, INVALID_UPDATE_VERSION for a condition that does not hold,
+    RESOURCE_NOT_FOUND for a lease that does not exist, POLICY_VIOLATION beyond a bound of the
+    store.
     """
     alterations = request.alterations
     check_item_count(len(alterations), settings.max_records_per_request, "alterations")
@@ -101,13 +100,13 @@ def alter_key_values(
 
 
 def deletion(key: str) -> Record:
-    """The record that deletes a key."""
+    """Return the record that deletes a key."""
     return record(pb.KeyValueRecord(key=key))
 
 
 def check_lease(view: ImageView, lease_id: int, owner: str | None, field: str) -> None:
-    """Raise RESOURCE_NOT_FOUND for a lease that is not there, or that is somebody else's: both look
-    the same. 0 is no lease.
+    """Raise RESOURCE_NOT_FOUND for a lease that does not exist or belongs to another principal: the
+    client cannot tell these apart. 0 is no lease.
     """
     if not lease_id:
         return
@@ -117,7 +116,7 @@ def check_lease(view: ImageView, lease_id: int, owner: str | None, field: str) -
 
 
 def no_lease(lease_id: int, field: str) -> ApiError:
-    """There is no such lease, or not for whoever asks."""
+    """Return the error that there is no such lease, or none that the client may use."""
     return refuse(
         ErrorCode.RESOURCE_NOT_FOUND,
         f"there is no lease {lease_id}: it has expired, or was revoked",
@@ -141,9 +140,9 @@ def _check_fields(one: rpc.KeyValueAlteration, field: str) -> None:
 
 
 def _check_generation(one: rpc.KeyValueAlteration, generation: int, field: str) -> None:
-    """Raise INVALID_UPDATE_VERSION if what is expected is of another log: offsets begin again where
-    it was recovered or restored [the guard of a lock that is lost holds for another one's, which
-    has its key and its offset].
+    """Raise INVALID_UPDATE_VERSION if the expected offset is of another log: a recovery or restore
+    reuses offsets [the condition of a lost lock would hold for another lock with the same key and
+    offset].
     """
     if one.HasField("expected_generation") and one.expected_generation != generation:
         raise refuse(
@@ -174,8 +173,8 @@ def _compare(old: KeyValue | None, one: rpc.KeyValueAlteration, field: str) -> N
 
 
 def _check_room(view: ImageView, settings: ControllerSettings, count: int, size: int) -> None:
-    """Raise POLICY_VIOLATION if a request would leave more than there may be; one that leaves less
-    than there is is welcome.
+    """Raise POLICY_VIOLATION if a request would exceed a bound of the store; a request that reduces
+    the store is always accepted.
     """
     if count > settings.kv_max_keys and count > len(view.key_values):
         raise refuse(
@@ -195,7 +194,7 @@ EXPIRED, REVOKED = "expired", "revoked"
 
 
 def grant_lease(state: ControllerState, request: rpc.GrantLeaseRequest, owner: str | None) -> Write:
-    """Grant a lease; with an ``owner``, to that principal alone.
+    """Grant a lease; with an ``owner``, only that principal may use it.
 
     Raises INVALID_REQUEST, POLICY_VIOLATION.
     """
@@ -225,10 +224,10 @@ def grant_lease(state: ControllerState, request: rpc.GrantLeaseRequest, owner: s
 def keep_lease_alive(
     state: ControllerState, request: rpc.KeepLeaseAliveRequest, owner: str | None, now: float
 ) -> Reply:
-    """Give a lease its whole time again.
+    """Extend a lease by its whole TTL from now on.
 
-    Raises RESOURCE_NOT_FOUND, also for one that is due: some of its keys may
-    be gone already.
+    Raises RESOURCE_NOT_FOUND, also for a lease that is due: some of its keys may be deleted
+    already.
     """
     lease = _lease_of(state, request, owner)
     if not state.leases.remaining_s(lease.id, now):
@@ -258,7 +257,7 @@ def revoke_lease(
 
 
 def list_leases(state: ControllerState, now: float) -> Reply:
-    """All leases by id, as of the committed image."""
+    """Return all leases by id, as of the committed image."""
     image = state.log.committed
     leases = [
         rpc.ListedLease(
@@ -277,8 +276,8 @@ def list_leases(state: ControllerState, now: float) -> Reply:
 
 
 def expire_lease(state: ControllerState, now: float) -> Write | None:
-    """End the lease that has been due the longest, or delete as many of its keys as one batch
-    takes; None: none is due.
+    """End the lease that has been due the longest, or delete as many of its keys as fit into one
+    batch; None: none is due.
     """
     lease_id = state.leases.expired(now)
     if lease_id is None:
@@ -288,7 +287,7 @@ def expire_lease(state: ControllerState, now: float) -> Write | None:
 
 
 def _end(state: ControllerState, lease_id: int, reason: str) -> tuple[list[Record], bool]:
-    """The records that end a lease, and whether they are all of them."""
+    """Return the records that end a lease, and whether they are complete."""
     keys = sorted(state.log.pending.keys_of_lease.get(lease_id) or ())
     most = max(1, state.settings.max_records_per_request - 1)
     records = [deletion(key) for key in keys[:most]]

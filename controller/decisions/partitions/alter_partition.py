@@ -1,10 +1,10 @@
-"""AlterPartition: a partition's leader proposes a new ISR, the controller accepts or names the
-first rule that is broken.
+"""AlterPartition: a partition's leader proposes a new ISR, the controller accepts it or names the
+first rule that it breaks.
 
 The order of the checks is that of Kafka's ReplicationControlManager; each partition has its own
 result, and one that fails does not stop the others. The last check is KIP-903's: a replica enters
-an ISR only under the broker epoch that it was caught up with, so that a broker which came back with
-an empty disk can't be admitted by a proposal from before.
+an ISR only under the broker epoch that it was caught up with, so that no earlier proposal can admit
+a broker that has restarted with an empty disk.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -30,7 +30,7 @@ TOPIC_ID_BYTES = 16
 def alter_partitions(
     view: ImageView, settings: ControllerSettings, request: rpc.AlterPartitionRequest
 ) -> Write | Reply:
-    """Decide every partition of a request whose broker epoch has been checked ."""
+    """Decide every partition of a request whose broker epoch has been checked."""
     check_record_count(
         sum(len(topic.partitions) for topic in request.topics), settings.max_records_per_request
     )
@@ -51,7 +51,7 @@ def alter_partitions(
 
 
 def _find(view: ImageView, topic_id: bytes, data: rpc.AlterPartitionData) -> Partition:
-    """Rules 1 and 2."""
+    """Return the partition, by rules 1 and 2."""
     if len(topic_id) != TOPIC_ID_BYTES or topic_id not in view.topics:
         raise refuse(
             ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {topic_id.hex()}", "topic_id"
@@ -91,7 +91,9 @@ def _check_epochs(
     data: rpc.AlterPartitionData,
     changed: set[PartitionKey],
 ) -> None:
-    """Rules 3 to 7. An epoch ahead of ours is from a newer controller: this one is stale."""
+    """Check rules 3 to 7. An epoch ahead of this controller's is from a newer controller: this one
+    is stale.
+    """
     if data.leader_epoch > partition.leader_epoch:
         raise refuse(
             ErrorCode.NOT_CONTROLLER,
@@ -129,7 +131,7 @@ def _check_epochs(
 
 
 def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
-    """Rules 8 to 11."""
+    """Check rules 8 to 11."""
     isr = [member.broker_id for member in data.new_isr_with_epochs]
     if not isr or len(set(isr)) < len(isr) or not set(isr) <= set(partition.replicas):
         raise refuse(
@@ -162,11 +164,11 @@ def _check_isr(partition: Partition, data: rpc.AlterPartitionData) -> None:
 
 
 def _ineligible(view: ImageView, member: pb.BrokerState, *, skip: bool) -> str:
-    """The last check (KIP-903), of the leader too: why a broker can't be in an ISR, empty if it
-    can.
+    """Return why a broker cannot be in an ISR (KIP-903, the last check, also of the leader); empty
+    if it can.
 
-    Epoch -1 skips the epoch check if ``skip``: until ``metadata.version`` says that every broker
-    knows the epochs of its followers.
+    Epoch -1 skips the epoch check if ``skip``: until ``metadata.version`` guarantees that every
+    broker knows the epochs of its followers.
     """
     broker = view.brokers.get(member.broker_id)
     if broker is None:
@@ -188,12 +190,12 @@ def _accept(
     records: list[Record],
     changed: set[PartitionKey],
 ) -> rpc.AlterPartitionResult:
-    """Write what was proposed, if it changes anything.
+    """Write the proposed ISR, if it changes anything.
 
     Raises NEW_LEADER_ELECTED, with the record written.
 
-    A change that completes a reassignment also moves the leadership, if the leader is one of those
-    that go.
+    A change that completes a reassignment also moves the leadership, if the leader is one of the
+    removed replicas.
     """
     isr = [member.broker_id for member in data.new_isr_with_epochs]
     change = next_state(

@@ -1,16 +1,19 @@
-"""ElectLeaders (KIP-460): the preferred leaders back to work, and unclean leaders where nobody else
-is left.
+"""ElectLeaders (KIP-460): elections of preferred leaders, and of unclean leaders where no other
+replica is left.
+
+The controller also elects without a request: preferred leaders, and unclean ones in topics that
+allow them. Both ways use the same two conditions.
 
 What the controller does by itself (``balance``) goes through the same two questions.
 
-What the controller does about leaders by itself: preferred ones back to work, and unclean ones
-in topics that allow them.
+What the controller does about leaders by itself: preferred ones back to work, and unclean ones in
+topics that allow them.
 
-Reassignments that nobody has completed are completed on the way.
+Overdue reassignments are completed as well.
 
-Now and then it looks through all partitions, a slice at a time with a pause between two, and elects
-what it has found, at most 1,000 partitions a batch. So no request waits longer than for one slice,
-however many partitions there are.
+At intervals it scans all partitions, in slices with a pause between two, and then elects leaders
+for at most 1,000 partitions a batch. So no request waits longer than for one slice, whatever the
+number of partitions.
 """
 
 from __future__ import annotations
@@ -43,25 +46,25 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def wants_preferred(brokers: Brokers, partition: Partition) -> bool:
-    """Whether the first replica does not lead, and could."""
+    """Return whether the first replica does not lead, and could."""
     first = partition.replicas[0]
     return partition.leader != first and first in partition.isr and brokers.active(first)
 
 
 def wants_unclean(brokers: Brokers, partition: Partition) -> bool:
-    """Whether nobody leads, and some replica could, with or without all records."""
+    """Return whether there is no leader, and some replica could lead, with or without all data."""
     return partition.leader == NO_LEADER and any(map(brokers.active, partition.replicas))
 
 
 def elect(brokers: Brokers, partition: Partition, election: Election) -> pb.PartitionChangeRecord:
-    """The record of an election that has something to do: see the two questions above."""
+    """Return the record of an election that one of the two functions above calls for."""
     change = next_state(brokers, partition, election=election)
     assert change is not None
     return change
 
 
 def elect_leaders(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
-    """Elect as asked.
+    """Elect leaders as requested.
 
     Raises INVALID_REQUEST, and POLICY_VIOLATION for more partitions than fit into a batch.
     """
@@ -102,7 +105,7 @@ def _elect_named(state: ControllerState, request: rpc.ElectLeadersRequest) -> Wr
 def _named(
     state: ControllerState, request: rpc.ElectLeadersRequest
 ) -> Iterator[tuple[str, int, str]]:
-    """(topic, partition, field) of all that are meant."""
+    """Yield (topic, partition, field) of all partitions that a request names."""
     view = state.log.pending
     for index, topic in enumerate(request.topics):
         field = f"topics[{index}]"
@@ -146,7 +149,7 @@ def _check_needed(brokers: Brokers, partition: Partition, election_type: int, fi
 
 
 def _elect_all(state: ControllerState, request: rpc.ElectLeadersRequest) -> Write | Reply:
-    """All for which there is something to do, by topic id, up to one batch; the rest is counted.
+    """Elect all partitions that need it, by topic id, up to one batch, and count the rest.
 
     O(partitions).
     """
@@ -177,15 +180,17 @@ def _election(request: rpc.ElectLeadersRequest) -> Election:
 
 
 SLICE_PARTITIONS = 4096
-"""Looked at in one step: a millisecond or two."""
+"""Partitions scanned in one step: a millisecond or two."""
 MAX_ELECTIONS = 1000
-"""In one batch, as in Kafka."""
+"""Most elections in one batch, as in Kafka."""
 PAUSE_S = 0.05
-"""Between two steps."""
+"""Pause between two steps, in seconds."""
 
 
 class LeaderBalance:
-    """Runs once an interval for each of the two purposes; nothing is due in between."""
+    """The periodic elections: one run an interval for each of the two purposes; nothing is due
+    between runs.
+    """
 
     def __init__(self, settings: ControllerSettings, now: float) -> None:
         self._preferred_s = (
@@ -199,13 +204,13 @@ class LeaderBalance:
         self._next_step = -math.inf
 
     def next_deadline(self) -> float:
-        """When ``due`` has something to do."""
+        """Return when ``due`` has work."""
         return min(self._preferred_due, self._unclean_due) if self._run is None else self._next_step
 
     def due(self, view: ImageView, committed: Image, now: float) -> Write | None:
-        """The next step: elections, or None.
+        """Return the next step's elections, or None.
 
-        Found in the committed image, decided on ``view``, the pending one.
+        They are found in the committed image and decided on ``view``, the pending one.
         """
         if now < self.next_deadline():
             return None
@@ -228,7 +233,7 @@ class LeaderBalance:
 
 
 class _Run:
-    """One look through all partitions."""
+    """One scan of all partitions."""
 
     def __init__(self, image: Image, *, preferred: bool, unclean: bool) -> None:
         self.preferred, self.unclean = preferred, unclean
@@ -236,10 +241,10 @@ class _Run:
         self._unseen = iter(image.partitions.items())
         self._slices: list[list[PartitionKey]] = []
         self.found: Iterator[PartitionKey] = iter(())
-        """All that there is something to do for, sorted, once everything is looked through."""
+        """All partitions that need an election, sorted, once the scan is complete."""
 
     def looked_through(self) -> bool:
-        """Look at one slice, unless all was seen; whether it is."""
+        """Scan one slice, unless the scan is complete; return whether it is."""
         seen = list(islice(self._unseen, SLICE_PARTITIONS))
         if not seen and not self._slices:
             return True
@@ -260,7 +265,7 @@ class _Run:
         return False
 
     def elections(self, view: ImageView, keys: list[PartitionKey]) -> list[Record]:
-        """The records for those of ``keys`` for which there still is something to do."""
+        """Return the records for those of ``keys`` that still need an election."""
         brokers = Brokers(view)
         records: list[Record] = []
         for key in keys:

@@ -1,10 +1,11 @@
-"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): move replicas from brokers
-to brokers, without losing one.
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455): replicas move between
+brokers without the loss of one.
 
-While it lasts the replicas are target + removing. The leader takes the new ones into the ISR when
-they have caught up, and the change that brings in the last of them completes it
-(``partition_change``). A second reassignment of a partition starts from where the first one did:
-what was being added, and is not wanted any more, goes at once. Cancelling goes back there.
+While it lasts the replicas are target + removing. The leader adds the new ones to the ISR when they
+have caught up, and the change that adds the last of them completes it (``partition_change``). A
+second reassignment of a partition starts from the original replicas of the first: a replica that
+was being added, and is no longer a target, is removed at once. Cancelling restores the original
+replicas.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def alter_reassignments(
 
 
 def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequest) -> Reply:
-    """What is under way in an image, topics by name.
+    """Return the reassignments in an image, topics by name.
 
-    What does not exist is left out. O(partitions) without a list of topics.
+    Partitions that do not exist are left out. O(partitions) without a list of topics.
     """
     topics = []
     for name, indexes in _asked(image, request):
@@ -105,7 +106,7 @@ def list_reassignments(image: Image, request: rpc.ListPartitionReassignmentsRequ
 
 
 def find_partition(view: ImageView, topic: str, index: int, field: str) -> Partition:
-    """A partition by its topic's name. Raises UNKNOWN_TOPIC_OR_PARTITION."""
+    """Return a partition by its topic's name. Raises UNKNOWN_TOPIC_OR_PARTITION."""
     topic_id = view.topic_ids.get(topic)
     if topic_id is None:
         raise refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}", field)
@@ -172,9 +173,9 @@ def _reassign(
 def _change(
     view: ImageView, partition: Partition, assignment: Assignment, field: str
 ) -> pb.PartitionChangeRecord | None:
-    """The record of another assignment.
+    """Return the record of another assignment.
 
-    Raises INVALID_REPLICA_ASSIGNMENT if it would leave only those that may lack records.
+    Raises INVALID_REPLICA_ASSIGNMENT if it would leave only replicas that may lack records.
     """
     isr: Sequence[int] = [member for member in partition.isr if member in assignment.replicas]
     brokers = Brokers(view)

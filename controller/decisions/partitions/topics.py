@@ -1,9 +1,5 @@
-"""CreateTopics and DeleteTopics: a result for each topic, and one atomic batch for all that
-succeed.
-
-CreatePartitions: more partitions for topics that exist.
-
-A result for each topic, and one atomic batch for all that succeed.
+"""CreateTopics, DeleteTopics and CreatePartitions: a result for each topic, and one atomic batch
+for all that succeed.
 """
 
 from __future__ import annotations
@@ -44,8 +40,8 @@ def create_topics(
 ) -> Write | Reply:
     """Create topics.
 
-    Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its
-    topic.
+    Raises POLICY_VIOLATION for more records than a batch may have; all other errors are in the
+    topic's result.
     """
     check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
     live = active_brokers(state.log.pending)
@@ -69,8 +65,8 @@ def create_topics(
 def delete_topics(
     state: ControllerState, request: rpc.DeleteTopicsRequest, refused: Refused = NONE_REFUSED
 ) -> Write | Reply:
-    """Delete topics by name, their configs first, so that no image shows configs of a topic that is
-    gone.
+    """Delete topics by name, their configs first, so that no image shows configs of a deleted
+    topic.
     """
     check_item_count(len(request.names), state.settings.max_records_per_request, "names")
     view = state.log.pending
@@ -200,9 +196,9 @@ def _replication_factor(
 def _manual(
     view: ImageView, live: Collection[int], topic: rpc.CreatableTopic, field: str
 ) -> list[tuple[int, ...]]:
-    """The assignment of the request, by partition.
+    """Return the assignment of the request, by partition.
 
-    Counts, where given besides, must agree with it.
+    The counts in the request, if any, must agree with it.
     """
     by_index = {entry.partition_index: tuple(entry.broker_ids) for entry in topic.assignments}
     where = f"{field}.assignments"
@@ -246,8 +242,8 @@ def create_partitions(
 ) -> Write | Reply:
     """Add partitions to topics.
 
-    Raises POLICY_VIOLATION for more than fits into a batch; everything else is an error of its
-    topic.
+    Raises POLICY_VIOLATION for more records than a batch may have; all other errors are in the
+    topic's result.
     """
     check_item_count(len(request.topics), state.settings.max_records_per_request, "topics")
     live = active_brokers(state.log.pending)
@@ -277,7 +273,7 @@ def _add(
 ) -> None:
     """Append the new partitions of one topic, all or none.
 
-    They have as many replicas as its first one is to have.
+    They have as many replicas as the target of its first partition.
     """
     topic = _topic(state, wanted, field)
     added = wanted.count - topic.partition_count

@@ -1,7 +1,7 @@
-"""UpdateFeatures (KIP-584): raise or lower what the cluster uses, when all who must know the level
-do. All of a request or nothing.
+"""UpdateFeatures (KIP-584): feature levels are raised or lowered when all nodes that must know the
+level do. A request succeeds whole or not at all.
 
-A downgrade loses nothing that the log holds; what it ends is said as a warning.
+A downgrade loses nothing that the log holds; a warning states what it ends.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -30,13 +30,13 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""
 HEARD_WITHIN_MS = 5_000
-"""A voter that has fetched so lately says of itself what it is now, and not what it was before it
-was rolled back.
+"""Longest time since a voter's last fetch, in ms, within which its reported features describe its
+present build, not the one before a roll.
 """
 
 
 def known_features() -> dict[str, tuple[int, int]]:
-    """The features of this build: name -> lowest and highest level. 0: not finalized."""
+    """Return the features of this build: name -> lowest and highest level. 0: not finalized."""
     return {
         versions.METADATA_VERSION: (
             versions.MIN_METADATA_VERSION,
@@ -56,7 +56,7 @@ def update_features(
 ) -> Decision:
     """Decide all updates.
 
-    Raises INVALID_UPDATE_VERSION naming who or what stands against the first that cannot be;
+    Raises INVALID_UPDATE_VERSION which names the obstacle to the first impossible update;
     INVALID_REQUEST.
     """
     image = state.log.pending.snapshot()
@@ -90,7 +90,7 @@ def update_features(
 
 
 def _check_direction(image: Image, update: rpc.FeatureUpdate, field: str) -> None:
-    """Whether this build knows the level, and the request says what it does."""
+    """Check that this build knows the level, and that the upgrade type fits the direction."""
     known = known_features().get(update.name)
     if known is None:
         raise _invalid(
@@ -123,7 +123,7 @@ def _obstacles(
     node_id: int,
     seen: QuorumDescription | None,
 ) -> Iterator[str]:
-    """What stands against a change of level."""
+    """Yield the obstacles to a change of level."""
     name, level = update.name, update.max_version_level
     if name == versions.BROKER_HEARTBEAT_VERSION:
         return  # Brokers say by their registration version whether they know it.
@@ -137,7 +137,7 @@ def _obstacles(
 
 
 def _warnings(image: Image, updates: Iterable[rpc.FeatureUpdate]) -> Iterator[str]:
-    """What the accepted updates that lower a level mean, for people."""
+    """Yield the consequences, in words, of the accepted updates that lower a level."""
     for update in updates:
         current, level = image.features.get(update.name, 0), update.max_version_level
         if level >= current:
@@ -176,9 +176,9 @@ def _brokers_against(image: Image, name: str, level: int) -> Iterator[str]:
 
 
 def _voters_against(seen: QuorumDescription, node_id: int, level: int) -> Iterator[str]:
-    """Every voter of the set in force must have said lately that it knows the level.
+    """Yield an obstacle for each voter in force that has not lately reported to know the level.
 
-    This node says it by running.
+    This node knows its own levels.
     """
     progress = {replica.node_id: replica for replica in seen.voters}
     for voter_id in sorted({voter.node_id for voter in seen.voter_set} | set(progress)):

@@ -1,9 +1,9 @@
 """Changes of the voter set (KIP-853), in Kafka's order of checks: one replica at a time, each
 committed before the next begins.
 
-A set is in force in the quorum's core as soon as its VotersRecord is appended. So what is checked
-here is that the record *can* be committed: a majority of the new set is alive, and a new voter has
-nothing to catch up with. The core refuses the rest as a last line.
+A set is in force in the quorum's core as soon as its VotersRecord is appended. So the checks here
+ensure that the record *can* be committed: a majority of the new set is alive, and a new voter has
+caught up. The core refuses all other changes.
 
 Why: docs/decisions/005-voters-in-the-log.md
 """
@@ -25,13 +25,13 @@ from raftlog.wire.controller.v1 import controller_pb2 as rpc
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 CAUGHT_UP_WITHIN_MS = 3_000
-"""A new voter has had all of the leader's log so lately: the high watermark does not wait for it to
-catch up.
+"""Longest time, in ms, since a new voter had all of the leader's log: the high watermark does not
+wait for it to catch up.
 """
 LIVE_WITHIN_MS = 1_500
-"""A voter that has fetched so lately counts as alive."""
+"""Longest time since the last fetch of a live voter, in ms."""
 FIRST_SET_EVERY_S = 0.1
-"""How often a static set is looked at, whether all its directories are known by now."""
+"""Interval at which a static set is checked for directories that are not known yet."""
 
 _WILDCARDS = frozenset({"0.0.0.0", "[::]"})
 
@@ -39,9 +39,9 @@ Look = Callable[[float], QuorumDescription]
 
 
 class Membership:
-    """Decides on the voter set for one epoch.
+    """The decisions on the voter set in one epoch.
 
-    ``look`` shows what the quorum's core knows of the replicas.
+    ``look`` shows the replicas as the quorum's core knows them.
     """
 
     def __init__(self, state: ControllerState, node_id: int, look: Look | None) -> None:
@@ -53,7 +53,7 @@ class Membership:
     # --- requests --------------------------------------------------------------------------------
 
     def add(self, request: rpc.AddRaftVoterRequest, now: float) -> Write:
-        """AddRaftVoter: a caught-up observer becomes a voter."""
+        """Decide AddRaftVoter: a caught-up observer becomes a voter."""
         seen, voters = self._changeable(now)
         for voter in voters:
             if voter.id == request.voter_id:
@@ -120,7 +120,9 @@ class Membership:
             )
 
     def remove(self, request: rpc.RemoveRaftVoterRequest, now: float) -> Write:
-        """RemoveRaftVoter. The leader itself leads on, uncounted, until that is committed."""
+        """Decide RemoveRaftVoter. A leader that removes itself leads on, uncounted, until the
+        change is committed.
+        """
         seen, voters = self._changeable(now)
         gone = _voter(voters, request.voter_id, request.voter_directory_id)
         rest = tuple(voter for voter in voters if voter is not gone)
@@ -130,7 +132,7 @@ class Membership:
         return Write([_record(rest)], rpc.RemoveRaftVoterResponse())
 
     def update(self, request: rpc.UpdateRaftVoterRequest, now: float) -> Write | Reply:
-        """UpdateRaftVoter: a voter is reached at another endpoint."""
+        """Decide UpdateRaftVoter: a voter is reached at another endpoint."""
         _, voters = self._changeable(now)
         old = _voter(voters, request.voter_id, request.voter_directory_id)
         self._check_endpoint(request.endpoint)
@@ -142,7 +144,7 @@ class Membership:
         return Write([_record(new)], rpc.UpdateRaftVoterResponse())
 
     def _changeable(self, now: float) -> tuple[QuorumDescription, tuple[VoterEntry, ...]]:
-        """The quorum and its voters, if the set may be changed now."""
+        """Return the quorum and its voters, if the set may be changed now."""
         state = self._state
         named: Voters | None = state.log.pending.voters
         if named is not None and named.offset > state.log.committed.offset:
@@ -173,8 +175,8 @@ class Membership:
             )
 
     def _check_live_majority(self, seen: QuorumDescription, voters: tuple[VoterEntry, ...]) -> None:
-        """Who leads can commit a set only if a majority of it answers; else writes would stop until
-        more of it come back.
+        """Refuse a set of which no majority answers: it could not be committed, and writes would
+        stop until more voters return.
         """
         dead = [voter.id for voter in voters if not self._is_live(seen, voter)]
         majority = len(voters) // 2 + 1
@@ -200,15 +202,15 @@ class Membership:
 
     @property
     def is_static(self) -> bool:
-        """Whether the log does not name the voters yet."""
+        """Return whether the log does not name the voters yet."""
         return self._look is not None and self._state.log.pending.voters is None
 
     def next_deadline(self) -> float:
-        """When ``first_set`` wants to look again."""
+        """Return when ``first_set`` has to be called again."""
         return self._next_look
 
     def first_set(self, now: float) -> Write | None:
-        """The configured set, written into the log as soon as all its directories are known."""
+        """Return the record of the configured set, once all its directories are known."""
         if not self.is_static or now < self._next_look:
             return None
         self._next_look = now + FIRST_SET_EVERY_S
@@ -229,8 +231,8 @@ class Membership:
 
 
 def _with_directories(seen: QuorumDescription) -> tuple[VoterEntry, ...]:
-    """The set in force, with the directory ids that the voters' fetches showed where it does not
-    name them.
+    """Return the set in force; directory ids that it lacks are those that the voters' fetches
+    showed.
     """
     shown = {
         replica.node_id: replica.directory_id
@@ -287,16 +289,16 @@ def _observer(
 
 
 def controller_ids(seen: QuorumDescription) -> frozenset[int]:
-    """The node ids of the controllers: of the voter set in force, and of those that fetch as
-    observers.
+    """Return the node ids of the controllers: of the voter set in force, and of the observers that
+    fetch.
     """
     ids = {voter.node_id for voter in seen.voter_set}
     return frozenset(ids.union(replica.node_id for replica in (*seen.voters, *seen.observers)))
 
 
 def endpoint_error(endpoint: str) -> str:
-    """What is wrong with where others are to reach a node, on one listener or on several; empty if
-    nothing is.
+    """Return the error of a node's endpoints, on one listener or on several; empty if there is
+    none.
     """
     if error := limits.endpoints_error(endpoint):
         return error

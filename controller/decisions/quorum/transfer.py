@@ -1,9 +1,9 @@
-"""Handing the leadership over: to whom, and when it may be let go, so that nothing that was
-accepted is lost or left unknown.
+"""Leadership transfer: the choice of a successor, and the time to resign, so that no accepted write
+is lost or has an unknown outcome.
 
-The active controller stops deciding; what waits, waits on. Once all it has proposed is committed,
-and answered, and the target has all of it durable too, it resigns with the target as the first to
-campaign (Raft thesis 3.10). Not in time: it leads on.
+The active controller stops deciding; queued requests wait. Once everything proposed is committed
+and answered, and durable at the target too, the controller resigns, and the target campaigns first
+(Raft thesis 3.10). If that does not happen in time, it leads on.
 
 Why: docs/decisions/023-leadership-transfer.md
 """
@@ -18,14 +18,14 @@ from raftlog.quorum.core import QuorumDescription, ReplicaDescription
 from raftlog.wire.controller.v1 import controller_pb2 as rpc
 
 LIVE_WITHIN_MS = 1_500
-"""A voter that has fetched so lately counts as alive."""
+"""Longest time since the last fetch of a live voter, in ms."""
 TRANSFER_TIMEOUT_S = 1.0
-"""How long writes may stand still for a transfer."""
+"""Longest time, in seconds, that writes may stand still for a transfer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A transfer under way, to nobody if ``target_id`` is -1.
+    """A transfer under way, without a successor if ``target_id`` is -1.
 
     ``deadline``: seconds of the loop's clock.
     """
@@ -35,7 +35,7 @@ class Transfer:
     deadline: float
 
     def may_resign(self, seen: QuorumDescription) -> bool:
-        """Whether all that was proposed is committed, and durable at the target."""
+        """Return whether all proposed records are committed, and durable at the target."""
         end = seen.log_end_offset
         if self.target_id < 0:
             return seen.high_watermark >= end
@@ -43,8 +43,8 @@ class Transfer:
         return target is not None and seen.high_watermark >= end and target.log_end_offset >= end
 
     def is_awaited(self, seen: QuorumDescription, named_s: float) -> bool:
-        """Whether the target, which was named ``named_s`` ago, knows of that: it has fetched since,
-        and has all that is committed. Requests that come to it wait there until it leads.
+        """Return whether the target, which was named ``named_s`` ago, knows that: it has fetched
+        since, and has all committed records. Requests that arrive there wait until it leads.
         """
         target = self._target(seen)
         return (
@@ -58,7 +58,7 @@ class Transfer:
         return _voter(seen, self.target_id)
 
     def why_not(self, seen: QuorumDescription) -> str:
-        """What it still waits for, for people."""
+        """Return, in words, what the transfer still waits for."""
         target = self._target(seen)
         if target is None:
             return (
@@ -75,9 +75,9 @@ class Transfer:
 def decide_transfer(
     seen: QuorumDescription | None, node_id: int, request: rpc.TransferLeadershipRequest
 ) -> Decision:
-    """TransferLeadership: whether there is somebody to hand over to.
+    """Decide TransferLeadership: whether there is a successor.
 
-    The shell does it, and answers when it is done.
+    The shell carries the transfer out, and answers at its end.
     """
     target_id = request.target_id
     if seen is None:
@@ -110,7 +110,7 @@ def decide_transfer(
 
 
 def best_successor(seen: QuorumDescription, node_id: int) -> int:
-    """The live voter that can take over soonest, one with disk space before one without; -1:
+    """Return the live voter that can lead soonest, one with disk space before one without; -1:
     none.
     """
     others = [one for one in seen.voters if one.node_id != node_id and _is_live(one)]
