@@ -1,3 +1,3 @@
-"""The broker: follows the log, serves reads from the image at LAO and at the tip, and forwards
+"""The broker: follows the log, serves reads from the images at LAO and at the tip, forwards
 writes.
 """

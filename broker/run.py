@@ -1,4 +1,4 @@
-"""A broker as a process: its directory, its ports, its signals."""
+"""The process of a broker: its directory, its ports, its signals."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ log = structlog.get_logger(__name__)
 
 
 def settings_of(config: NodeConfig) -> BrokerSettings:
-    """The broker's settings in a node's configuration.
+    """Return the broker's settings in a node's configuration.
 
     Raises ConfigError if times do not fit each other.
     """
@@ -134,7 +134,7 @@ def _client_listener(one: NodeListener) -> ClientListener:
 
 
 def _reserve_bytes(config: NodeConfig) -> int:
-    """What is to stay free of the disk."""
+    """Return the disk space to keep free, in bytes."""
     reserve_bytes = config.settings.log_free_space_reserve_bytes
     if not reserve_bytes or not config.directory.is_dir():
         return 0
@@ -142,7 +142,7 @@ def _reserve_bytes(config: NodeConfig) -> int:
 
 
 async def run_broker(config: NodeConfig) -> int:
-    """Run until a signal, until the broker was replaced, or a fatal error; the exit code.
+    """Run until a signal, the broker's replacement or a fatal error; return the exit code.
 
     Raises ConfigError at the start.
     """
@@ -188,7 +188,7 @@ async def _identified(
     incarnation_id: str,
     stopping: asyncio.Event,
 ) -> BrokerSettings | Exit:
-    """The settings with the broker's id, which is in the directory's meta.json by then.
+    """Return the settings with the broker's id, which is then in the directory's meta.json.
 
     Raises ConfigError, StorageError.
     """
@@ -213,8 +213,8 @@ async def _identified(
             await http.stop()
     if isinstance(found, Exit):
         return found
-    # Durable before anything is done under the id: lost between the two, it is found again by the
-    # directory's own id.
+    # Durable before anything is done under the id: after a crash between the two, the controller
+    # finds the id by the directory id.
     directory.claim(found.broker_id)
     return found
 
@@ -222,7 +222,7 @@ async def _identified(
 async def _start_waiting_http(
     config: NodeConfig, ready: Callable[[], tuple[bool, str]]
 ) -> HttpServer | None:
-    """Health while the broker has no id: it lives, and is not ready."""
+    """Serve health while the broker has no id: it is alive and not ready."""
     if config.http_listener is None:
         return None
     title = "raftlog broker without an id"
@@ -246,7 +246,7 @@ async def _live(
     incarnation_id: str,
     signals: StopSignals,
 ) -> Exit | FatalError:
-    """The broker's life, now that it has an id, and what ended it."""
+    """Run a broker that has an id; return what ended it."""
     store = open_partition_store(config.directory, asyncio.get_running_loop())
     authentication = authentication_of(config.settings)
     http: HttpServer | None = None
@@ -281,13 +281,13 @@ async def _live(
     signals.call(service.stop)
     audit = contextlib.ExitStack()
     try:
-        # The ports first: a broker that is about to give up must not begin to register.
+        # The ports first: a broker that is about to fail must not begin to register.
         make_auditor = audit.enter_context(audit_of(config.settings, config.cluster_id))
         auditor = make_auditor(settings.broker_id, lambda: service.image)
         duties = Duties(None, auditor, quotas_of(config.settings))
         authorization = authorization_of(config.settings)
         readers = None if authorization is None else LogReaders(authorization, service.known_image)
-        # To a broker a node is a client like any other.
+        # For a broker, a node is a client like any other.
         of_node = duties._replace(readers=readers, nodes_come=False)
         rules = HttpRules(
             http_contexts(config),
@@ -354,7 +354,7 @@ def _serving(
     for_clients: bool,
     also: object,
 ) -> Serving:
-    """What a listener serves: guarded, and on one for clients nothing of nodes."""
+    """Return what a listener serves: guarded; on a client listener without services for nodes."""
     served: LinkHandler = service.requests
     if for_clients:
         acceptors = client_listeners.for_clients(acceptors)
@@ -388,7 +388,7 @@ def metrics_registry(
     build: Mapping[str, str],
     loop_lag: LoopLag,
 ) -> MetricsRegistry:
-    """What a broker shows at /metrics."""
+    """Return the registry of the metrics that a broker shows at /metrics."""
     registry = MetricsRegistry()
     node_id = service.settings.broker_id
     add_node_metrics(registry, "broker", node_id, config.cluster_id, build, loop_lag.latency)
@@ -417,7 +417,7 @@ def metrics_registry(
 
 
 def _local(broker_id: int, service: BrokerService) -> Local:
-    """What the console shows of this broker's memory."""
+    """Return the part of this broker's memory that the console shows."""
     return Local(
         "broker",
         broker_id,
@@ -437,7 +437,7 @@ async def _start_http(
     store: RocksPartitionStore,
     rules: HttpRules,
 ) -> HttpServer | None:
-    """Metrics and health, if the configuration wants them."""
+    """Serve metrics and health, if the configuration asks for them."""
     if config.http_listener is None:
         return None
     build = await asyncio.to_thread(build_labels)

@@ -1,4 +1,4 @@
-"""What a broker is told about itself. Where a default is a key's, the key says what it means."""
+"""Settings of a broker. Where a default is a key's, the key documents its meaning."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SUPPORTED_FEATURES = (
     (versions.LAO_VERSION, 0, 1),
     (versions.BROKER_HEARTBEAT_VERSION, 0, 1),
 )
-"""(name, lowest, highest level) of what this build can do."""
+"""(name, lowest, highest level) of the features of this build."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleSettings:
-    """Times of a broker's life. Raises ConfigError if they do not fit each other.
+    """Times of a broker's lifecycle. Raises ConfigError if they do not fit each other.
 
     ``fencing_timeout_ms`` is longer than the controller's session timeout (KIP-343): the controller
     has fenced a silent broker, and moved its leaderships, before the broker stops serving. Not so
@@ -37,7 +37,7 @@ class LifecycleSettings:
     shutdown_timeout_ms: int = Settings.controlled_shutdown_timeout_ms
     retry_backoff_min_ms: int = 100
     shutdown_interval_ms: int = 100
-    """Between heartbeats while waiting for the controller to let it go."""
+    """Interval of heartbeats while the broker waits for the end of its controlled shutdown."""
 
     def __post_init__(self) -> None:
         wrong: list[str] = []
@@ -58,7 +58,7 @@ class LifecycleSettings:
 
     @property
     def answer_within_ms(self) -> int:
-        """How long a heartbeat is waited for: a link that says nothing is given up in time to try
+        """Longest wait for the answer to a heartbeat: a silent link is closed in time to try
         another one within the session.
         """
         return min(
@@ -67,8 +67,8 @@ class LifecycleSettings:
         )
 
     def misfit(self, controllers_session_timeout_ms: int) -> str:
-        """What is wrong with these times under the session timeout that the controllers really go
-        by (0: not known); empty: nothing.
+        """Say why these times do not fit the session timeout that the controllers really use (0:
+        unknown); empty: they fit.
         """
         session_ms = controllers_session_timeout_ms
         if not session_ms:
@@ -91,8 +91,8 @@ class LifecycleSettings:
 
 @dataclass(frozen=True, slots=True)
 class FollowerSettings:
-    """``answer_margin_ms``: how much later than ``fetch_max_wait_ms`` a parked fetch may be
-    answered before the link counts as dead.
+    """Settings of the metadata follower. ``answer_margin_ms``: time beyond ``fetch_max_wait_ms``
+    after which a parked fetch without an answer means a dead link.
     """
 
     fetch_max_bytes: int = 4 << 20
@@ -103,7 +103,7 @@ class FollowerSettings:
 
 @dataclass(frozen=True, slots=True)
 class WatchSettings:
-    """What watchers may cost."""
+    """Bounds of what watchers may cost."""
 
     watch_max_watchers: int = Settings.watch_max_watchers
     watch_history_max_bytes: int = Settings.watch_history_max_bytes
@@ -113,8 +113,8 @@ class WatchSettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientListener:
-    """A listener for clients alone. What it advertises, if it is not given (empty, 0), is where it
-    listens, with the port really bound.
+    """A listener for clients alone. An advertised address that is not set (empty, 0) is the address
+    that it listens on, with the port really bound.
     """
 
     name: str
@@ -125,10 +125,10 @@ class ClientListener:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """One broker. ``controllers``: host:port of the controllers it begins with.
+    """Settings of one broker. ``controllers``: host:port of the controllers that it contacts first.
 
-    What it advertises, if it is not given (empty, 0), is where it listens, with the port really
-    bound.
+    An advertised address that is not set (empty, 0) is the address that it listens on, with the
+    port really bound.
     """
 
     broker_id: int
@@ -138,8 +138,8 @@ class BrokerSettings:
     advertised_host: str = ""
     advertised_port: int = 0
     listener_name: str = ""
-    """Of the listener at ``listen``, on which brokers fetch from each other. Empty: the only one,
-    and its name does not matter.
+    """Name of the listener at ``listen``, on which brokers fetch from each other. Empty: it is the
+    only one, and its name does not matter.
     """
     client_listeners: tuple[ClientListener, ...] = ()
     rack: str = Settings.broker_rack
@@ -149,14 +149,14 @@ class BrokerSettings:
     request_timeout_ms: int = Settings.request_timeout_ms
     request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_parked_reads: int = 10_000
-    """Reads that may wait for an image at a time; more are refused."""
+    """Largest number of parked reads; further ones are refused."""
     image_max_bytes: int = BROKER_IMAGES_MAX_BYTES
-    """Of log and images kept above the image at LAO; beyond it the broker stops reading the log
-    until LAO moves.
+    """Size in bytes of log and images kept above the image at LAO; beyond it the broker stops
+    reading the log until LAO moves.
     """
     lifecycle: LifecycleSettings = field(default_factory=LifecycleSettings)
     follower: FollowerSettings = field(default_factory=FollowerSettings)
     watch: WatchSettings = field(default_factory=WatchSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     partitions: PartitionSettings | None = None
-    """None: the defaults. Its ids are this broker's, whatever it says."""
+    """None: the defaults. The ids in it are ignored: they are this broker's."""

@@ -1,10 +1,9 @@
-"""Follows the committed log: one fetch is outstanding at a time, and the next one reports what has
-been applied.
+"""The follower of the committed metadata log: one fetch is outstanding at a time, and the next one
+reports what has been applied.
 
-This is an observer's conversation with the active controller. The records of a reply are folded
-into the view before the next fetch is sent, so readers here can already see everything up to its
-``applied_offset``. While the view is full no fetch is sent; heartbeats still deliver LAO, which
-makes room.
+To the active controller it is an observer. The records of a reply are folded into the view before
+the next fetch is sent, so readers here can already see everything up to its ``applied_offset``.
+While the view is full no fetch is sent; heartbeats still deliver LAO, which makes room.
 
 If the log starts above the wanted offset, the reply names a snapshot. The broker fetches it from
 the same controller, on a separate link and while no fetch is outstanding, replaces the view by it,
@@ -39,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 COMPARE_EVERY_S = 5.0
 STATE_HASH_MASK = (1 << 64) - 1
-"""What is told of a state hash."""
+"""The bits of a state hash that a fetch reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +94,26 @@ class MetadataFollower:
         self._watch: asyncio.TimerHandle | None = None
         self._answer_by = 0.0
         self._stays = b""
-        """What fetches have in common, as bytes; empty: none was sent yet."""
+        """Serialized fields that all fetches share; empty: no fetch was sent yet."""
         self._stays_for = (-1, -1, -1)
-        """The broker epoch, controller epoch and generation that it has."""
+        """The broker epoch, controller epoch and generation in ``_stays``."""
         self._generation_known = False
         self._compare, self._compare_at = True, 0.0
-        """The next fetch, and the first behind that time, names the last batch applied, for the
-        controller to compare.
+        """Whether the next fetch, and the time from which the first fetch, names the last batch
+        applied, for the controller to compare.
         """
         self._refusals: dict[str, str] = {}
-        """Controllers of other clusters since one of this cluster answered, and what they said."""
+        """Controllers of other clusters that answered since the last one of this cluster,
+        and why.
+        """
         self.refused = ""
-        """The controller that was refused since one was followed, and why; empty: none was."""
+        """The controller refused since the last one that was followed, and why; empty: none was."""
         self.contradiction = ""
         """Why the log and what was applied here contradict each other; empty: they do not."""
         self._state_differed = False
         self._patience_s = PATIENCE_MIN_S
         self._settled = False
-        """The endpoints know that this controller answers, and nothing was begun anew since."""
+        """True once the endpoints know that this controller answers; reset by a new start."""
         self._closed = False
         self.controller_id = -1
         self.snapshots_installed = 0
@@ -151,7 +152,9 @@ class MetadataFollower:
         self._fetch()
 
     def closed(self, link: Link, reason: str) -> None:
-        """Look for the controller elsewhere. The next link fetches from the applied offset on."""
+        """Look for the active controller elsewhere. The next link fetches from the applied
+        offset.
+        """
         if link is self._link and not self._closed:
             self._hang_up()
             self._go(self._endpoints.unreachable(self._loop.time()))
@@ -159,7 +162,7 @@ class MetadataFollower:
     def received(
         self, link: Link, messages: Sequence[controller_pb2.MetadataFetchResponse]
     ) -> None:
-        """Take replies. A reply of an older link, or one to no fetch, changes nothing."""
+        """Process replies. A reply on an older link, or to no fetch, changes nothing."""
         for reply in messages:
             if link is self._link and self._fetching and not self._closed:
                 self._fetching = reply.fetch_stands
@@ -222,7 +225,7 @@ class MetadataFollower:
         epochs = (self._broker_epoch(), view.controller_epoch, view.generation)
         if epochs != self._stays_for or not self._stays:
             self._stays_for, self._stays = epochs, self._what_stays(*epochs)
-        # Parsed: setting a field costs as much as parsing all that stays.
+        # A serialized prefix: setting a field costs as much as parsing all shared fields.
         request = controller_pb2.MetadataFetchRequest.FromString(self._stays)
         request.fetch_offset = view.applied + 1
         request.applied_offset = view.applied
@@ -248,7 +251,7 @@ class MetadataFollower:
             named.state_hash = self._view.tip.state_hash & STATE_HASH_MASK
 
     def _what_stays(self, broker_epoch: int, controller_epoch: int, generation: int) -> bytes:
-        """The fields that are the same from one fetch to the next, as bytes."""
+        """Return the fields that are the same from one fetch to the next, serialized."""
         settings = self._settings
         return controller_pb2.MetadataFetchRequest(
             cluster_id=self._cluster_id,
@@ -281,8 +284,8 @@ class MetadataFollower:
                 self._accept(reply)
 
     def _knows_generation(self, generation: int) -> bool:
-        """Take note of the generation, if it is the first that this process hears of; False: the
-        broker has ended.
+        """Note the generation, if it is the first that this process learns; False: the broker
+        ended.
         """
         if not self._generation_known:
             self._generation_known = True
@@ -298,7 +301,7 @@ class MetadataFollower:
     def _accept(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         view = self._view
         try:
-            # Each look at the field is a copy.
+            # Each access to the field is a copy.
             records = reply.records
             if records:
                 view.apply(records, high_watermark=reply.high_watermark)
@@ -324,7 +327,8 @@ class MetadataFollower:
         if reply.HasField("snapshot_id"):
             self._begin_snapshot(SnapshotId(reply.snapshot_id.end_offset, reply.snapshot_id.epoch))
         elif not reply.fetch_stands:
-            # Fetch before serving readers: writers elsewhere wait for what this fetch acknowledges.
+            # Fetch before answering readers: writers elsewhere wait for what this fetch
+            # acknowledges.
             self._fetch()
         self._events.moved()
 
@@ -406,7 +410,7 @@ class MetadataFollower:
         """Follow a log that descends from this one, as after an unsafe recovery; no other.
 
         [Most controllers get new disks and found another log under the same cluster id. A broker
-        that followed it would delete all of its replicas, as nobody has created them there.]
+        that followed it would delete all of its replicas, as they were never created there.]
         """
         mine, generation = self._view.generation, reply.generation
         if mine not in reply.previous_generations:
@@ -428,8 +432,8 @@ class MetadataFollower:
     def _diverged(self, reply: controller_pb2.MetadataFetchResponse) -> None:
         """Begin anew: the controller has another log or another state at the applied offset.
 
-        For another state only once: to fold the same records again helps if this process had a
-        wrong bit, and nothing else.
+        For another state only once: folding the same records again helps only if this process had a
+        wrong bit.
         """
         view, end_offset = self._view, reply.diverging_epoch.end_offset
         lost = end_offset <= view.applied
@@ -451,7 +455,7 @@ class MetadataFollower:
             self._fetch()
 
     def _other_cluster(self, why: str) -> None:
-        """Ask another controller; end if all that are known are of another cluster."""
+        """Try another controller; end if all known ones are of another cluster."""
         self._refusals[self._dialled] = why
         if self._refusals.keys() >= set(self._endpoints.known):
             said = "; ".join(f"{one}: {text}" for one, text in sorted(self._refusals.items()))

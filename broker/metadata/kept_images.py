@@ -1,13 +1,12 @@
 """The images that a broker can show, and the chunks between them. Pure.
 
-All chunks above the oldest image are kept, so that the image at any offset from there on can be
-made; images between it and the newest are only a convenience, and thinned out when memory runs
-short.
+All chunks above the oldest image are kept, so that the image at any later offset can be made;
+images between it and the newest are only a convenience, and thinned out when memory runs short.
 
-Chunks of plain config values are folded when somebody reads, or when ``WAITING_BYTES`` of them
-wait: many at once cost a fraction of each alone, and a broker that nobody asks need not fold them
-again and again. Nor is the image at LAO made before it is read: a broker that is told many writes
-at once has its images elsewhere than where LAO comes to.
+Chunks of plain config values are folded at the next read, or when ``WAITING_BYTES`` of them wait:
+many at once cost a fraction of each alone, and a broker without readers need not fold them again
+and again. Nor is the image at LAO made before it is read: when many writes arrive at once, the
+broker's images are at other offsets than LAO will be.
 """
 
 from __future__ import annotations
@@ -24,17 +23,18 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.records import Record
 
 WAITING_BYTES = 64 << 10
-"""Of chunks that wait to be folded: a reader that comes then waits a fraction of a millisecond."""
+"""Bytes of chunks that may wait to be folded: a read then waits a fraction of a millisecond."""
 _IMAGE_FACTOR = 8
 _IMAGE_BYTES = 4096
-"""What an image costs beyond its neighbour: a persistent map copies the path to each changed key.
+"""Bytes that an image costs beyond its neighbour: a persistent map copies the path to each changed
+key.
 
 An estimate, on the high side.
 """
 
 
 class Batch(NamedTuple):
-    """One of a chunk, taken apart: ``configs`` if it sets config values and does nothing else."""
+    """A decoded batch of a chunk: ``configs`` if it sets config values and does nothing else."""
 
     header: batch.BatchHeader
     configs: Sequence[Change] | None
@@ -47,7 +47,7 @@ class _Chunk(NamedTuple):
 
 
 class _Between(NamedTuple):
-    """An image between the oldest and the newest that was made."""
+    """An image that was made, between the oldest and the newest."""
 
     image: Image
     bytes: int
@@ -59,8 +59,8 @@ _batch_end = attrgetter("header.last_offset")
 
 
 class KeptImages:
-    """The oldest image, the tip, and those between. ``max_bytes`` bounds chunks and (estimated)
-    images kept above the oldest one.
+    """The oldest image, the tip, and the images between. ``max_bytes`` bounds chunks and
+    (estimated) images kept above the oldest one.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -68,53 +68,53 @@ class KeptImages:
         self.begin(Image())
 
     def begin(self, image: Image) -> None:
-        """From here on: what was before is given up."""
+        """Begin anew at this image, and drop all earlier ones."""
         self.applied = image.offset
-        """The offset of the newest image, whether it was made yet or not."""
+        """Offset of the newest image, whether that was made yet or not."""
         self.folded = image
         """The newest image that was made. Only config values may differ in the tip."""
         self._oldest = image
         self._until = image.offset
-        """The oldest image to be shown is the one here, or the newest below it: ``_oldest``, or
-        what the chunks behind that make of it.
+        """Upper bound of the oldest image to be shown, which is the image at this offset or the
+        newest below it: ``_oldest``, or one made of it and the chunks behind it.
         """
         self.builder = ImageBuilder(image)
-        """For the batches of the next chunk, before ``add``."""
+        """Builder for the batches of the next chunk, before ``add``."""
         self._waiting: list[Batch] = []
-        """Batches that are not folded yet, behind ``folded``."""
+        """Batches behind ``folded`` that are not folded yet."""
         self._waiting_bytes = 0
         self._folded_bytes = 0
-        """Of the chunks between ``folded`` and the image before it."""
+        """Size in bytes of the chunks between ``folded`` and the image before it."""
         self._chunks: list[_Chunk] = []
-        """From the first that is not in ``_oldest`` to the one that ends at ``applied``."""
+        """Chunks from the first that is not in ``_oldest`` to the one that ends at ``applied``."""
         self._between: list[_Between] = []
         self.bytes = 0
-        """Of the chunks and images above the oldest image; images are estimated."""
+        """Size in bytes of the chunks and images above the oldest image; images are estimated."""
 
     # --- what there is ---------------------------------------------------------------------------
 
     @property
     def tip(self) -> Image:
-        """The image at ``applied``; what waits is folded for it."""
+        """The image at ``applied``; waiting chunks are folded for it."""
         if self._waiting:
             self._fold(len(self._waiting))
         return self.folded
 
     @property
     def oldest_from(self) -> int:
-        """An offset that is not above the oldest image; none is made for it."""
+        """An offset at or below the oldest image; reading it makes no image."""
         return self._oldest.offset
 
     @property
     def oldest(self) -> Image:
-        """The oldest image that is to be shown, made now if it is not there."""
+        """The oldest image to be shown, made now if it is missing."""
         if self._oldest.offset < self._until:
             self._settle()
         return self._oldest
 
     @property
     def full(self) -> bool:
-        """Whether the bound is passed."""
+        """Whether the bound is exceeded."""
         return self.bytes > self._max_bytes
 
     def at_least(self, offset: int) -> Image | None:
@@ -130,10 +130,10 @@ class KeptImages:
             self._fold(1 + bisect_left(self._waiting, offset, key=_batch_end))
         return self.folded
 
-    # --- what comes in ---------------------------------------------------------------------------
+    # --- input -----------------------------------------------------------------------------------
 
     def add_later(self, chunk: bytes, batches: Sequence[Batch]) -> None:
-        """A chunk behind the tip that is nothing but config values."""
+        """Add a chunk behind the tip that has config values only."""
         self._waiting += batches
         self._waiting_bytes += len(chunk)
         self._append(chunk, batches[-1].header.last_offset)
@@ -141,15 +141,15 @@ class KeptImages:
             self._fold(len(self._waiting))
 
     def add(self, chunk: bytes, *, only_configs: bool) -> None:
-        """A chunk whose batches ``builder`` has folded behind the ``tip``."""
+        """Add a chunk whose batches ``builder`` has folded behind the ``tip``."""
         builder = self.builder
         image = builder.snapshot_of_configs() if only_configs else builder.snapshot()
         self._append(chunk, image.offset)
         self._replace(image, len(chunk))
 
     def raise_oldest(self, offset: int) -> None:
-        """Let the image at ``offset``, or the newest below it, be the oldest; drop what it makes
-        superfluous.
+        """Make the image at ``offset``, or the newest below it, the oldest; drop what that
+        replaces.
         """
         if offset <= self._until:
             return
@@ -165,11 +165,11 @@ class KeptImages:
             self.make_room()
 
     def make_room(self) -> None:
-        """The bound is passed: give up the chunks that an image can stand for, then images."""
+        """Drop the chunks that an image can replace, then images: the bound is exceeded."""
         self._settle()
         self._thin_out()
 
-    # --- how it is kept --------------------------------------------------------------------------
+    # --- storage ---------------------------------------------------------------------------------
 
     def _append(self, chunk: bytes, last_offset: int) -> None:
         self._chunks.append(_Chunk(last_offset, chunk))
@@ -177,7 +177,7 @@ class KeptImages:
         self.applied = last_offset
 
     def _fold(self, count: int) -> None:
-        """Fold so many of the batches that wait."""
+        """Fold the first ``count`` waiting batches."""
         builder, waiting, size = self.builder, self._waiting, 0
         if not count:
             return
@@ -194,7 +194,7 @@ class KeptImages:
         self._replace(builder.snapshot_of_configs(), size)
 
     def _replace(self, image: Image, size: int) -> None:
-        """The newest image that was made is another one, ``size`` bytes of chunks later."""
+        """Replace the newest image that was made; ``size``: bytes of the chunks between the two."""
         before, before_size = self.folded, self._folded_bytes
         self.folded, self._folded_bytes = image, size
         if self._until >= image.offset:
@@ -206,18 +206,16 @@ class KeptImages:
             self._thin_out()
 
     def _thin_out(self) -> None:
-        """Give up every second image between until the bound is kept; never the oldest nor the
-        tip.
-        """
+        """Drop every second image in between until the bound is kept; never the oldest nor tip."""
         while self.full and self._between:
             self.bytes -= sum(kept.bytes for kept in self._between[::2])
             del self._between[::2]
 
     def _give_up_below(self, image: Image) -> None:
-        """An image that is not above ``_until`` is the oldest."""
+        """Make ``image`` the oldest, if it is at or below ``_until``."""
         self._oldest = image
         if image.offset == self.applied:
-            # All that is kept is passed: what a broker that keeps up is told.
+            # All kept chunks are below: the usual case of a broker that keeps up.
             self._chunks, self._between, self.bytes = [], [], 0
             return
         passed = bisect_right(self._between, image.offset, key=_image_offset)
@@ -233,11 +231,11 @@ class KeptImages:
             self._fold(bisect_right(self._waiting, self._until, key=_batch_end))
         elif self._oldest.offset < self._until:
             self._give_up_below(self._image_at(self._oldest, self._until))
-        # No batch may end there: then it is not looked for again.
+        # Perhaps no batch ends there: the search is not repeated.
         self._until = self._oldest.offset
 
     def _image_at(self, base: Image, offset: int) -> Image:
-        """The image at ``offset``, or the newest below it, made from the oldest one."""
+        """Return the image at ``offset``, or the newest below it, made from the oldest one."""
         builder = ImageBuilder(base)
         for chunk in self._chunks:
             builder.apply_chunk(chunk.data, until=offset + 1)

@@ -1,5 +1,5 @@
 """ListKeyValues, answered from one image. Pure, and bounded: an answer that would be too large is
-cut, says so, and is gone on with behind its last key.
+cut and says so; the client continues after its last key.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from raftlog.metadata.image import Image
 from raftlog.wire.broker.v1 import broker_pb2
 
 MAX_KEYS = 1_000
-"""Of one answer."""
+"""Largest number of keys in one answer."""
 MAX_BYTES = 1 << 20
-"""Of the keys and values in one answer, but for one that is larger by itself."""
+"""Size in bytes of the keys and values in one answer, unless a single one is larger."""
 
 
 def check_request(request: broker_pb2.ListKeyValuesRequest) -> None:
-    """Raise INVALID_REQUEST for a request that no image answers."""
+    """Raise INVALID_REQUEST for a request that no image can answer."""
     if request.limit < 0:
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"a limit of {request.limit} is negative", field="limit"
@@ -34,9 +34,10 @@ def list_key_values(
     request: broker_pb2.ListKeyValuesRequest,
     may_describe: Callable[[str], bool] | None = None,
 ) -> broker_pb2.ListKeyValuesResponse:
-    """The keys asked for, by name. ``may_describe``: whether one may be shown; None: each may.
+    """Return the requested keys, by name. ``may_describe``: whether a key may be shown; None: each
+    may.
 
-    Of the others nothing is said, not even whether they exist. The request was checked.
+    Hidden keys leave no trace, not even of their existence. The request was checked.
     """
     most = min(request.limit or MAX_KEYS, MAX_KEYS)
     names = _names(image, request)
@@ -44,7 +45,7 @@ def list_key_values(
         names = (key for key in names if may_describe(key))
     response = broker_pb2.ListKeyValuesResponse()
     size = 0
-    # One more than fits: to know whether there is more.
+    # One more than fits, to detect that there are more.
     for key in nsmallest(most + 1, names):
         one = image.key_values[key]
         size += len(key) + (0 if request.keys_only else len(one.value))

@@ -1,15 +1,15 @@
-"""Which image answers a read, and how long a read may wait for it. Pure.
+"""The gate for reads: which image answers a read, and how long the read may wait for it. Pure.
 
 *repeatable*: the image at the known LAO. *latest*: the tip. With a token T: for *repeatable* the
 oldest kept image at max(T, known LAO) or later, for *latest* the tip once it has reached T. A read
-that cannot be answered yet is parked until the view moves or its deadline comes.
+that cannot be answered yet is parked until the view moves or its deadline passes.
 
 *strict*: the image at the known LAO, once that has reached T and all that was applied here at some
 moment of the read at which this broker held its lease. While a broker holds a lease it counts, so
 every LAO there ever was is applied here: with it every write that was answered ``acknowledged``,
 and every image that a strict read showed, since that was at a LAO. And what is shown is at a LAO,
-so whoever reads strictly after this one has applied it. [Without the wait: A knows 10 and
-shows it, then B, which knows 8, shows 8 to the next who asks.]
+so the broker of any later strict read has applied it. [Without the wait: A knows 10 and shows it,
+then B, which knows 8, shows 8 to the next reader.]
 
 Why: docs/decisions/011-read-leases.md
 """
@@ -33,22 +33,20 @@ R = TypeVar("R")
 _FIRST = 0
 _REPEATABLE, _LATEST, _STRICT = broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT
 _LEASELESS = -1
-"""The queue of strict reads that have met no moment with a lease yet: which offset they need is not
-known.
-"""
+"""The queue of strict reads that have seen no moment with a lease: the offset needed is unknown."""
 
 
 class Lease(Protocol):
-    """What the gate asks about this broker's lease."""
+    """The gate's view of this broker's lease."""
 
     def reader(self, now: float) -> None:
-        """There is a strict reader."""
+        """Note that a strict read wants the lease."""
 
     def held(self, now: float) -> bool:
-        """Whether it is in force."""
+        """Return whether the lease is in force."""
 
     def refusal(self) -> str:
-        """Why it is not."""
+        """Return why the lease is not in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +60,10 @@ class _Parked(Generic[R]):
 
 
 class ReadGate(Generic[R]):
-    """The reads that wait, at most ``max_parked``; ``R`` is whatever the shell wants back with the
-    answer.
+    """The parked reads, at most ``max_parked``; ``R`` is what the shell gets back with the answer.
 
-    No reader has more waiting than the others may still add. A read that names a timeout above
-    ``max_timeout_ms`` has that one.
+    No reader has more parked reads than the others may still add. A timeout above
+    ``max_timeout_ms`` is lowered to it.
     """
 
     def __init__(
@@ -85,13 +82,13 @@ class ReadGate(Generic[R]):
         self._max_timeout_ms = max_timeout_ms
         self._shares = Shares(max_parked)
         self._of_reader: dict[Hashable, dict[int, tuple[tuple[int, int], _Parked[R]]]] = {}
-        """By reader and number: the key in its queue, and what waits."""
+        """Parked reads by reader and number, each with the key in its queue."""
         self._ids = 0
-        # By (offset needed, arrival): those of a kind that can be answered now are at the front.
+        # By (offset needed, arrival): the reads that can be answered now are at the front.
         self._waiting: dict[int, SortedDict[tuple[int, int], _Parked[R]]] = {
             queue: SortedDict() for queue in (_REPEATABLE, _LATEST, _STRICT, _LEASELESS)
         }
-        # (deadline, arrival) -> the key in the above.
+        # (deadline, arrival) -> the key in the queue above.
         self.deadlines: SortedDict[tuple[float, int], tuple[tuple[int, int], _Parked[R]]] = (
             SortedDict()
         )
@@ -101,7 +98,7 @@ class ReadGate(Generic[R]):
 
     @property
     def next_deadline(self) -> float:
-        """When to call :meth:`expire`."""
+        """Return when to call :meth:`expire`."""
         return self.deadlines.peekitem(_FIRST)[0][0] if self.deadlines else float("inf")
 
     def admit(
@@ -113,12 +110,12 @@ class ReadGate(Generic[R]):
         why_fenced: str,
         reader: Hashable = None,
     ) -> Image | None:
-        """The image that answers a new read; None: it is parked. Raises ApiError.
+        """Return the image that answers a new read; None: it is parked. Raises ApiError.
 
-        ``reader``: whose it is, for its share and for :meth:`abandon`; None shares with nobody.
+        ``reader``: the sender, for its share and for :meth:`abandon`; None has no share.
 
-        ``why_fenced``: not empty if this broker is fenced or has to take itself for it: then it
-        takes nothing new.
+        ``why_fenced``: not empty if this broker is fenced or must consider itself fenced: it then
+        refuses new reads.
         """
         if why_fenced:
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why_fenced}")
@@ -141,9 +138,9 @@ class ReadGate(Generic[R]):
         return image
 
     def release(self, now: float, limit: int = 2**31) -> list[tuple[R, Image]]:
-        """Parked reads that can be answered now, at most ``limit``.
+        """Return parked reads that can be answered now, at most ``limit``.
 
-        Call it whenever the view has moved, or a lease may have come.
+        Call it whenever the view has moved, or a lease may have been granted.
         """
         if self._waiting[_LEASELESS] and self._lease.held(now):
             self._take_floor()
@@ -159,27 +156,25 @@ class ReadGate(Generic[R]):
         return released
 
     def expire(self, now: float) -> list[tuple[R, ApiError]]:
-        """The parked reads whose deadline has come, and what to tell them."""
+        """Return the parked reads whose deadline has passed, each with its error."""
         expired: list[tuple[R, ApiError]] = []
         while self.deadlines and self.deadlines.peekitem(_FIRST)[0][0] <= now:
             expired.append(self._end_first(self._too_late))
         return expired
 
     def refuse_all(self, error: ApiError) -> list[tuple[R, ApiError]]:
-        """Empty the gate, as when the log's generation changes or the broker ends."""
+        """Empty the gate, for instance when the log's generation changes or the broker ends."""
         return [self._end_first(lambda _: error) for _ in range(len(self))]
 
     def abandon(self, reader: Hashable, unwanted: Callable[[R], bool]) -> None:
-        """Nobody waits any more for those of a reader's reads that are unwanted: their link is
-        gone.
-        """
+        """Drop a reader's unwanted reads: their link is closed."""
         for key, parked in list(self._of_reader.get(reader, {}).values()):
             if unwanted(parked.request):
                 self._forget(key, parked)
 
     def _take_floor(self) -> None:
-        """A moment with a lease, for all strict reads that have waited for one: what is applied now
-        is what they need.
+        """Set the offset that strict reads without one need to the applied one: a lease is held
+        now.
         """
         applied = self._view.applied
         for key, parked in list(self._waiting[_LEASELESS].items()):

@@ -1,8 +1,8 @@
 """Answers from one image. Pure: the same image, request and listener give the same bytes on every
 broker.
 
-A client is told the endpoints of the listener that it has come to (KIP-103): a broker that has none
-of this name does not exist for it.
+A client gets the endpoints of the listener that it is connected to (KIP-103): a broker without a
+listener of this name does not exist for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUP = 8
 NO_LEADER = -1
 
 _Told = Mapping[int, Listener | None]
-"""Live brokers, and where this client reaches each; None: it cannot."""
+"""Live brokers, and the endpoint of each for this client; None: unreachable."""
 _SOURCES = {
     ResourceType.CLIENT_METRICS: CLIENT_METRICS,
     ResourceType.GROUP: GROUP,
@@ -43,15 +43,16 @@ def metadata(
     listener: str = "",
     may_describe: Callable[[str], bool] | None = None,
 ) -> broker_pb2.MetadataResponse:
-    """Live brokers, and the topics asked for in the order asked (all of them: by name).
+    """Return live brokers, and the requested topics in the order of the request (all of them: by
+    name).
 
     Carries no ISR (KIP-24).
 
-    A fenced broker is absent; one in controlled shutdown still serves and is there. ``listener``:
-    the one that was asked; empty: the first of each broker.
+    A fenced broker is absent; one in controlled shutdown still serves and is listed. ``listener``:
+    the client's; empty: the first of each broker.
 
-    ``may_describe``: whether a topic may be shown; None: each may. Of the others nothing is said,
-    not even whether they exist.
+    ``may_describe``: whether a topic may be shown; None: each may. Hidden topics leave no trace,
+    not even of their existence.
     """
     names: Iterable[str]
     hidden: frozenset[str] = frozenset()
@@ -82,7 +83,7 @@ def metadata(
 
 
 def check_page(request: broker_pb2.MetadataRequest) -> None:
-    """Raises ApiError for a page that there cannot be."""
+    """Raise ApiError for an impossible page."""
     limit = request.response_partition_limit
     if limit < 0:
         raise ApiError(
@@ -107,8 +108,8 @@ def _page(
     request: broker_pb2.MetadataRequest,
     may_describe: Callable[[str], bool] | None,
 ) -> tuple[list[str], str]:
-    """The names of all topics that may be shown, or of a page of them; and the next page's cursor,
-    empty if there is none.
+    """Return the names of all topics that may be shown, or of a page of them, and the next page's
+    cursor, empty if there is none.
     """
     limit, cursor = request.response_partition_limit, request.cursor
     shown = (
@@ -118,7 +119,7 @@ def _page(
     )
     if not limit:
         return sorted(shown), ""
-    # A topic has a partition at least.
+    # A topic has at least one partition.
     names = nsmallest(limit + 1, shown)
     partitions = 0
     for count, name in enumerate(names):
@@ -131,10 +132,10 @@ def _page(
 def describe_cluster(
     image: Image, request: broker_pb2.DescribeClusterRequest, cluster_id: str, listener: str = ""
 ) -> broker_pb2.DescribeClusterResponse:
-    """The brokers by id, fenced ones only if asked for, and the controller that this image
+    """Return the brokers by id, fenced ones only on request, and the controller that this image
     knows.
 
-    ``listener``: as of ``metadata``.
+    ``listener``: as in ``metadata``.
     """
     return broker_pb2.DescribeClusterResponse(
         cluster_id=cluster_id,
@@ -151,7 +152,7 @@ def describe_cluster(
 def describe_configs(
     image: Image, request: broker_pb2.DescribeConfigsRequest, refused: Refused = NONE_REFUSED
 ) -> broker_pb2.DescribeConfigsResponse:
-    """For each resource its keys by name: what was set, and defaults for the rest.
+    """Return the keys of each resource by name: those set, and defaults for the rest.
 
     Each resource fails by itself.
     """
@@ -279,8 +280,8 @@ def _configs(
 
 
 def _layers(image: Image, kind: int, name: str) -> list[tuple[dict[str, str], int]]:
-    """What was set for a resource, the strongest first: a broker's or topic's own configs, then
-    those of all brokers.
+    """Return what was set for a resource, the strongest first: a broker's or topic's own configs,
+    then those of all brokers.
     """
     own = image.configs.get((kind, name)) or {}
     if kind == ResourceType.TOPIC:

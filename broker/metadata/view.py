@@ -1,5 +1,5 @@
-"""What this broker can show: the image at the LAO it was told, the tip, and those between as memory
-allows. Pure.
+"""The images that this broker can show: the image at the LAO it received, the tip, and those
+between as memory allows. Pure.
 
 Images are made from committed chunks of the log, in order; ``kept_images.py`` keeps them. When the
 chunks that are still needed exceed the bound, ``backpressure`` says: stop reading the stream.
@@ -34,9 +34,9 @@ UNKNOWN = -1
 
 
 class AppliedBatch(NamedTuple):
-    """A batch of the log, as a controller compares it with its own.
+    """A batch of the log, for the controller's comparison with its own.
 
-    ``base_offset``: UNKNOWN for one that came in a snapshot.
+    ``base_offset``: UNKNOWN for a batch from a snapshot.
     """
 
     base_offset: int
@@ -45,18 +45,18 @@ class AppliedBatch(NamedTuple):
 
 
 class Onlooker(Protocol):
-    """Hears what becomes of the tip, as it happens: it only takes note."""
+    """A listener for changes of the tip: called while they happen, it may only take notes."""
 
     def needs_image(self, chunk_bytes: int) -> bool:
-        """Whether it wants the image before a chunk of so many bytes that comes next."""
+        """Return whether it wants the image before the next chunk, which has ``chunk_bytes``."""
 
     def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
-        """A chunk up to an offset (inclusive) was applied. ``before``: the image before it, if that
-        is needed, or at hand.
+        """Note that a chunk up to an offset (inclusive) was applied. ``before``: the image before
+        it, if that is needed, or at hand.
         """
 
     def replaced(self, image: Image) -> None:
-        """The tip is another image, which was not made of the one before."""
+        """Note that the tip is another image, not made from the one before."""
 
 
 class View:
@@ -81,14 +81,14 @@ class View:
         self._images = KeptImages(max_bytes)
         self.controller_epoch = 0
         self.hears_controller = False
-        """Whether the controller asked last has answered, and so has this log."""
+        """Whether the last controller contacted has answered with this log."""
         self.onlooker: Onlooker | None = None
         self.changes = ChangeCollector()
-        """What was touched since it was last taken: for who looks at the tip only."""
+        """Changes since they were last taken, for parts that read the tip only."""
         self.moves = 0
-        """Counts the changes of the newest image."""
+        """Number of changes of the newest image."""
         self.other_moves = 0
-        """Those of them that were more than config values."""
+        """Number of those moves that changed more than config values."""
         self._clear(generation)
 
     def _clear(self, generation: int) -> None:
@@ -97,7 +97,7 @@ class View:
         self.last_batch: AppliedBatch | None = None
         """The batch that ends at ``applied``; None: nothing is applied."""
         self._epochs: list[tuple[int, int]] = []
-        """(first offset, epoch) of each epoch that was applied."""
+        """(first offset, epoch) of each applied epoch."""
         self.high_watermark = UNKNOWN
         self._images.begin(Image())
         self._replaced()
@@ -105,13 +105,13 @@ class View:
         self._received_lao_epoch = UNKNOWN
         self._unfenced_epoch: int | None = None
         self.heartbeats = True
-        """Whether the newest image says that brokers heartbeat (KIP-343)."""
+        """Whether heartbeats are in force in the newest image (KIP-343)."""
         self._heartbeats_from = UNKNOWN
-        """Where it began to say so again, after it had not; a LAO received before may be below what
-        others know.
+        """Offset at which heartbeats came into force again; a LAO received before may be below what
+        other brokers know.
         """
 
-    # --- what is known ---------------------------------------------------------------------------
+    # --- knowledge -------------------------------------------------------------------------------
 
     @property
     def tip(self) -> Image:
@@ -125,26 +125,26 @@ class View:
 
     @property
     def features(self) -> pmap.Map[str, int]:
-        """The feature levels of the newest image. An object of its own for each change of them."""
+        """The feature levels of the newest image: another object after each change."""
         return self._images.folded.features
 
     @property
     def known_lao(self) -> int:
-        """The highest LAO that this broker received and its readers have: what it reports.
+        """The highest LAO that this broker received and its readers have: the one it reports.
 
-        Never goes back within a generation.
+        Never moves back within a generation.
         """
         return self._known_lao
 
     @property
     def known_lao_epoch(self) -> int:
-        """The epoch of the controller that told it."""
+        """The epoch of the controller that sent it."""
         return self._known_lao_epoch
 
     @property
     def lao_above_applied(self) -> bool:
-        """This broker received a LAO above what it has applied: the controller does not count it,
-        and it serves no reads as if it did.
+        """Whether this broker received a LAO above what it has applied: the controller does not
+        count it, and it must not serve reads as a counted one.
         """
         return self._received_lao > self.applied
 
@@ -155,7 +155,7 @@ class View:
 
     @property
     def voters(self) -> Voters | None:
-        """The voters of the quorum in its own newest image; None: that says nothing of them."""
+        """The voters of the quorum in its own newest image; None: the image has none."""
         return self._images.folded.voters
 
     @property
@@ -165,18 +165,18 @@ class View:
 
     @property
     def repeatable_from(self) -> int:
-        """An offset that is not above the image at LAO; the newest image's if LAO is unknown. No
-        image is made for it.
+        """An offset at or below the image at LAO; the newest image's if LAO is unknown. Reading it
+        makes no image.
         """
         return self._images.oldest_from if self._shows_lao else self._images.applied
 
     @property
     def _shows_lao(self) -> bool:
-        """Whether the image at LAO may be shown.
+        """Return whether the image at LAO may be shown.
 
         Only a LAO from the controller epoch that unfenced this broker, or a later one, counts:
         after a failover, an earlier one may be below what was answered ``visible`` while this
-        broker was fenced. The same goes for one from before heartbeats came into force: without
+        broker was fenced. The same holds for one from before heartbeats came into force: without
         them LAO is unknown, and brokers are unfenced whatever LAO they know.
         """
         if (
@@ -191,12 +191,12 @@ class View:
 
     @property
     def bytes_kept(self) -> int:
-        """Of the chunks and images above the oldest image; images are estimated."""
+        """Size in bytes of the chunks and images above the oldest image; images are estimated."""
         return self._images.bytes
 
     @property
     def backpressure(self) -> bool:
-        """Nothing more can be given up: stop reading the stream."""
+        """Whether nothing more can be dropped: stop reading the stream."""
         return self._images.full
 
     def at_least(self, offset: int) -> Image | None:
@@ -204,11 +204,11 @@ class View:
         return self._images.at_least(offset)
 
     def check_position(self, generation: int, epoch: int, offset: int, field: str) -> None:
-        """Check that a token, of ``field``, names a position of this log, as far as that is known.
-        ``epoch`` 0: the token does not say.
+        """Check that a token, from ``field``, names a position of this log, as far as is known.
+        ``epoch`` 0: the token has none.
 
         Raises ApiError: INCONSISTENT_GENERATION if it is of another log, BROKER_NOT_AVAILABLE if it
-        may be of one that this broker has yet to hear of.
+        may be of one that this broker has yet to learn of.
         """
         if generation != self.generation:
             message = f"the token is of generation {generation} of the log, this broker has"
@@ -234,10 +234,10 @@ class View:
                 field=f"{field}.epoch",
             )
 
-    # --- what comes in ---------------------------------------------------------------------------
+    # --- input -----------------------------------------------------------------------------------
 
     def reset(self, generation: int) -> None:
-        """The log was replaced, by one of this generation: everything known is void. The controller
+        """Begin anew with a log of this generation, which replaced the old one. The controller
         epoch seen is kept.
         """
         self._clear(generation)
@@ -246,8 +246,8 @@ class View:
     def hear(
         self, controller_epoch: int, lowest_acknowledged_offset: int, high_watermark: int = UNKNOWN
     ) -> bool:
-        """Take a controller's announcement, unless a higher epoch has been seen; whether it was
-        taken.
+        """Accept a controller's announcement, unless a higher epoch was seen; return whether it was
+        accepted.
 
         [A deposed controller's LAO would rise above what the new one has announced.]
         """
@@ -257,7 +257,7 @@ class View:
         self.high_watermark = max(self.high_watermark, high_watermark)
         if lowest_acknowledged_offset >= max(self._received_lao, 0):
             received = (lowest_acknowledged_offset, controller_epoch)
-            # Often it comes again, with records: ``apply`` has adopted it.
+            # Often it is repeated, with records: ``apply`` has adopted it.
             if received != (self._received_lao, self._received_lao_epoch):
                 self._received_lao, self._received_lao_epoch = received
                 self._adopt()
@@ -265,7 +265,7 @@ class View:
         return True
 
     def _replaced(self) -> None:
-        """The newest image was not made of the one before."""
+        """Note that the newest image was not made from the one before."""
         self.moves += 1
         self.other_moves += 1
         self.changes.everything()
@@ -305,7 +305,7 @@ class View:
         )
         if onlooker is not None:
             onlooker.applied(before, chunk, images.applied, batches[-1].header.epoch)
-        # A broker that keeps up has adopted what it was told.
+        # A broker that keeps up has adopted the announced LAO.
         if self._received_lao != self._known_lao:
             self._adopt()
         if images.full:
@@ -313,11 +313,11 @@ class View:
         self._moved()
 
     def install(self, image: Image) -> bool:
-        """Go on from a snapshot's image, which is committed; False, and nothing has changed, if it
-        is not newer than the tip.
+        """Continue from a snapshot's image, which is committed; False, and nothing has changed, if
+        it is not newer than the tip.
 
-        What lies between cannot be shown any more: repeatable reads wait until LAO has come up to
-        it. The epoch that unfenced this broker, if it is unfenced there, is not known; it is not
+        The offsets in between cannot be shown any more: repeatable reads wait until LAO has reached
+        it. The epoch that unfenced this broker, if it is unfenced there, is unknown; it is not
         above the image's.
         """
         if image.offset <= self._images.applied:
@@ -359,7 +359,7 @@ class View:
                 self._epochs.append((header.base_offset, header.epoch))
 
     def _decode(self, chunk: bytes, high_watermark: int) -> list[Batch]:
-        """All of a chunk, checked before any of it is folded."""
+        """Decode a whole chunk, and check all of it before any of it is folded."""
         following = self.applied + 1
         headers = list(batch.headers(chunk, verify=True, expect_offset=following))
         if not headers:
@@ -372,7 +372,7 @@ class View:
             raise CorruptLogError(message, offset=following)
         batches = []
         for header in headers:
-            # A numbered write leaves more behind than its records.
+            # A numbered write changes more than its records.
             configs = None if header.client_id else codec.decoded(chunk, header)
             records = []
             if configs is None:
@@ -381,8 +381,8 @@ class View:
         return batches
 
     def _note_membership(self, epoch: int) -> None:
-        """After each batch: fenced and unfenced again within one chunk must not look like
-        nothing.
+        """Note after each batch whether this broker is a LAO member: fenced and unfenced again
+        within one chunk must not look like no change.
         """
         builder = self._images.builder
         mine = builder.brokers.get(self._broker_id)
@@ -394,12 +394,10 @@ class View:
             self.heartbeats = not self.heartbeats
             self._heartbeats_from = builder.offset
 
-    # --- what is kept ----------------------------------------------------------------------------
+    # --- storage ---------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """Move the oldest image up to the LAO announced, which counts as told once it is applied
-        here.
-        """
+        """Move the oldest image up to the LAO announced; it counts as known once applied here."""
         if self._received_lao == UNKNOWN:
             return
         if not self.lao_above_applied:
@@ -407,8 +405,8 @@ class View:
         self._images.raise_oldest(self._received_lao)
 
     def _shrink(self) -> None:
-        """A broker that is not counted need not be able to show every LAO to come: it gives up old
-        images altogether, rather than stop reading before it has caught up.
+        """Drop old images altogether if this broker is not counted, rather than stop reading before
+        it has caught up: it need not be able to show every LAO to come.
         """
         images = self._images
         images.make_room()

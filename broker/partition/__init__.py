@@ -1,4 +1,4 @@
-"""Partition replicas of one broker: who leads, who follows, what is in sync, what is committed.
+"""The partition replicas of one broker: leaders, followers, ISRs, high watermarks.
 
 Pure decisions, no I/O.
 """

@@ -1,6 +1,4 @@
-"""The face of a broker's partition replicas, for the shell; what goes in and out is in
-``events.py``.
-"""
+"""The interface of a broker's partition replicas; its events and effects are in ``events.py``."""
 
 from __future__ import annotations
 
@@ -24,35 +22,35 @@ class PartitionReplicas(Protocol):
         """React to one event; the effects are to be carried out in order, before the next step."""
 
     def next_deadline(self) -> float:
-        """When to step Tick, at the latest; math.inf if never.
+        """Return when to step Tick, at the latest; math.inf if never.
 
         May be early: then the Tick does little.
         """
 
     def list_offsets(self, request: pb.ListOffsetsRequest, now: float) -> pb.ListOffsetsResponse:
-        """Answered at once; each partition with a result or a typed error."""
+        """Return at once, for each partition, a result or a typed error."""
 
     def describe_led(
         self, request: pb.BrokerMetadataRequest, now: float
     ) -> pb.BrokerMetadataResponse:
-        """The ISRs of partitions led here, and under which epochs they hold (KIP-24).
+        """Return the ISRs of partitions led here, and the epochs that they hold under (KIP-24).
 
         Without keys: of all.
         """
 
     def describe(self, key: PartitionKey) -> ReplicaDescription | None:
-        """A replica here; None: there is none."""
+        """Return the description of a replica here; None: there is none."""
 
     def counters(self) -> dict[str, int]:
-        """Gauges and counts by Kafka's metric names (UnderReplicatedPartitions, IsrShrinks, and so
-        on). O(1).
+        """Return gauges and counts by Kafka's metric names (UnderReplicatedPartitions, IsrShrinks,
+        and so on). O(1).
         """
 
     def unserved(self, now: float, *, low_space: bool) -> Unserved:
-        """What the metadata says is led here and cannot be used, by reason. O(1)."""
+        """Return the partitions that this broker leads and cannot serve, by reason. O(1)."""
 
     def end_offset(self, key: PartitionKey) -> int:
-        """Of a replica here, what is not flushed included; -1: none here."""
+        """Return the log end of a replica here, unflushed records included; -1: no replica here."""
 
     def keys(self) -> Iterable[PartitionKey]:
-        """The replicas here, in order."""
+        """Return the keys of the replicas here, in order."""

@@ -1,6 +1,4 @@
-"""What waits for clients: each has a share of the places, and what waits for a link goes with
-it.
-"""
+"""Waiting requests of clients: each client has a share; the requests of a link end with it."""
 
 from __future__ import annotations
 
@@ -14,7 +12,9 @@ T = TypeVar("T", bound=Hashable)
 
 
 class WaitingOfClients(Generic[T]):
-    """What waits, at most ``max_total``; without a client it counts, and has no share. All O(1)."""
+    """Waiting items, at most ``max_total``; one without a client counts, without a share.
+    All O(1).
+    """
 
     def __init__(self, max_total: int) -> None:
         self._max_total = max_total
@@ -23,20 +23,20 @@ class WaitingOfClients(Generic[T]):
         self.count = 0
 
     def has_room(self, client: Client | None) -> bool:
-        """Whether one more may wait."""
+        """Return whether one more may wait."""
         if self.count >= self._max_total:
             return False
         return client is None or self._shares.has_room(client.peer)
 
     def add(self, client: Client | None, item: T) -> None:
-        """It waits. There is room."""
+        """Add an item. There must be room."""
         self.count += 1
         if client is not None:
             self._shares.take(client.peer)
             self._of_link.setdefault(client.link, {})[item] = None
 
     def remove(self, client: Client | None, item: T) -> None:
-        """It waits no more."""
+        """Remove an item."""
         self.count -= 1
         if client is not None:
             self._shares.give_back(client.peer)
@@ -46,5 +46,5 @@ class WaitingOfClients(Generic[T]):
                 del self._of_link[client.link]
 
     def of(self, client: Client) -> list[T]:
-        """What waits for a link, in the order in which it came."""
+        """Return the items that wait for a link, in order of arrival."""
         return list(self._of_link.get(client.link, ()))

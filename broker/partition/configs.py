@@ -1,4 +1,4 @@
-"""The configs of a topic that its leaders go by."""
+"""The configs of a topic that its leaders use."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ RETENTION_BYTES = "retention.bytes"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 BATCH_MAX_BYTES = 24 << 20
-"""Of a batch, whatever ``max.message.bytes`` says: it has to fit into one message behind all that
-an answer holds already.
+"""Largest batch in bytes, whatever ``max.message.bytes`` says: it has to fit into one message with
+everything that an answer already holds.
 """
 
 
 def topic_value(image: Image, topic_id: bytes, name: str) -> str:
-    """A value in force for a topic; the controller has checked each."""
+    """Return a value in force for a topic; the controller has checked each."""
     topic = image.topics.get(topic_id)
     return topic_config(image, topic.name if topic is not None else "", name)
 
 
 def topic_number(image: Image, topic_id: bytes, name: str) -> int:
-    """A whole number in force for a topic."""
+    """Return a whole number in force for a topic."""
     return int(topic_value(image, topic_id, name))

@@ -1,6 +1,6 @@
-"""What is due when: one heap for everything that waits for time.
+"""A heap of timers, for everything that waits for time.
 
-Cancelling costs nothing now and a little later.
+Cancelling a timer is free at first and costs a little later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _COMPACT_ABOVE = 64
 
 
 class Timer:
-    """Something due once. ``run`` is None when it has run or was cancelled."""
+    """A call due once. ``run`` is None once it has run or was cancelled."""
 
     __slots__ = ("run", "when")
 
@@ -24,7 +24,7 @@ class Timer:
 
 
 class Deadlines:
-    """Timers in order of time, then of their making."""
+    """Timers in order of time, then of creation."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer]] = []
@@ -35,14 +35,14 @@ class Deadlines:
         return len(self._heap) - self._cancelled
 
     def at(self, when: float, run: Callable[[], None]) -> Timer:
-        """Call ``run`` once ``when`` has come."""
+        """Call ``run`` once, at ``when`` or later."""
         timer = Timer(when, run)
         self._made += 1
         heapq.heappush(self._heap, (when, self._made, timer))
         return timer
 
     def cancel(self, timer: Timer | None) -> None:
-        """Do not. Nothing happens if it has run, or if there is none."""
+        """Cancel a timer; does nothing if it has run, or if it is None."""
         if timer is None or timer.run is None:
             return
         timer.run = None
@@ -53,7 +53,7 @@ class Deadlines:
             self._cancelled = 0
 
     def next(self) -> float:
-        """When the next one is due."""
+        """Return when the next timer is due."""
         heap = self._heap
         while heap and heap[0][2].run is None:
             heapq.heappop(heap)
@@ -61,7 +61,7 @@ class Deadlines:
         return heap[0][0] if heap else NEVER
 
     def run_due(self, now: float) -> None:
-        """Call what is due, in order."""
+        """Run the timers that are due, in order."""
         while self.next() <= now:
             timer = heapq.heappop(self._heap)[2]
             run, timer.run = timer.run, None

@@ -1,6 +1,6 @@
-"""What this broker says of its replicas.
+"""Descriptions of this broker's replicas.
 
-BrokerMetadata: the leader answers what its ISR is, because it is the first to know (KIP-24).
+BrokerMetadata: the leader reports its ISR, because it is the first to know (KIP-24).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class ReplicaDescription:
     """One replica here. All but its end are -1 unless this broker leads the partition."""
 
     log_end_offset: int
-    """What is not flushed included."""
+    """Log end, unflushed records included."""
     leader_epoch: int
     high_watermark: int
     """-1 on a leader: unknown, as not all of the ISR has fetched yet."""
     min_isr: int
-    """How many must be in sync for a produce to all of them."""
+    """Number of replicas that must be in sync for a produce with acks=all."""
     offline_reason: str
-    """Why it may not lead though the image says so; empty if nothing is wrong."""
+    """Why this broker may not lead though the image says so; empty if nothing is wrong."""
 
 
 def describe_replica(replica: Replica) -> ReplicaDescription:
-    """See :class:`ReplicaDescription`."""
+    """Return the :class:`ReplicaDescription` of a replica."""
     end, leader, offline = replica.log.end, replica.role, replica.offline
     if not isinstance(leader, Leader):
         return ReplicaDescription(end, NO_EPOCH, -1, -1, offline)
@@ -41,8 +41,8 @@ def describe_replica(replica: Replica) -> ReplicaDescription:
 
 
 def describe_led(host: Host, request: pb.BrokerMetadataRequest) -> pb.BrokerMetadataResponse:
-    """The partitions asked about, or all that are led here, each with its ISR and the epochs that
-    it holds under.
+    """Return the requested partitions, or all that are led here, each with its ISR and the epochs
+    that it holds under.
     """
     if request.partitions:
         keys = [(key.topic_id, key.partition_index) for key in request.partitions]

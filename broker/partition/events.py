@@ -1,19 +1,17 @@
-"""What goes into a broker's partition replicas and what comes out of them: the contract with the
-shell.
+"""The events and effects of a broker's partition replicas: the contract with the shell.
 
 The shell calls ``Partitions.step(event, now)`` and carries out the effects **in order**, before the
 next step; and steps Tick at ``next_deadline()``. ``now`` is seconds of a monotonic clock. Offsets
 of ends and high watermarks are exclusive; a node id, an epoch or an offset of -1 means none.
 Messages are those of ``raftlog.wire.data.v1``; ``reply_to`` and ``session`` are opaque.
 
-* *Flush before acknowledge*: Append, Truncate, AdvanceStart, Reset and Delete make nothing
-  durable. A Flush effect asks
-  for it, after all writes of its step; Flushed(token) says that whatever came before that Flush is
-  durable. Flushes may run together; reports come in order.
-* *Reads are effects*: an answer names what to read; the shell reads it right then, so that it is
-  the log as of this step.
-* Any error of the store is fatal for the node: nothing is stepped after it, nothing more is
-  answered but with an unknown outcome.
+* *Flush before acknowledge*: Append, Truncate, AdvanceStart, Reset and Delete make nothing durable.
+  A Flush effect asks for it, after all writes of its step; Flushed(token) says that everything
+  before that Flush is durable. Flushes may be combined; reports arrive in order.
+* *Reads are effects*: an answer names what to read; the shell reads it at once, so that the result
+  is the log as of this step.
+* Any error of the store is fatal for the node: nothing is stepped after it, and every outstanding
+  answer has an unknown outcome.
 
 Why: docs/decisions/024-data-plane-group-flush.md
 """
@@ -40,19 +38,19 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the batches between two images touched.
+    """The entities that the batches between two images touched.
 
-    Order does not matter, repetitions do no harm.
+    Order does not matter; duplicates are harmless.
     """
 
     partitions: tuple[PartitionKey, ...] = ()
-    """Named by a PartitionRecord or PartitionChangeRecord."""
+    """Partitions named by a PartitionRecord or PartitionChangeRecord."""
     removed_topics: tuple[bytes, ...] = ()
-    """Ids, of RemoveTopicRecords."""
+    """Topic ids of RemoveTopicRecords."""
     brokers: tuple[int, ...] = ()
-    """Ids, of registrations, their changes, and unregistrations."""
+    """Broker ids of registrations, their changes, and unregistrations."""
     configs: tuple[ConfigKey, ...] = ()
-    """(resource type, resource name), of ConfigRecords."""
+    """(resource type, resource name) of ConfigRecords."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +66,15 @@ class ImageMoved:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatusChanged:
-    """What this broker knows of itself: whenever it registered, was answered a heartbeat, or lost
-    its registration.
+    """This broker's knowledge of itself: sent whenever it registers, a heartbeat is answered, or
+    the registration is lost.
 
     ``broker_epoch``: of its *current* registration, -1 none. Roles are taken only from an image
-    that shows this very epoch, which is newer than anything an earlier life has done.
-    ``serve_until``: when it has to take itself for fenced if nothing is heard before; -inf: it is
-    fenced. Beyond it nothing new is taken, what is under way ends. ``why``: for the error text.
-    ``shown_from``: the offset that the registration was decided on; an image below it gives no
-    roles and deletes nothing, though it shows this epoch.
+    that shows this very epoch, which is newer than anything an earlier process of this broker has
+    done. ``serve_until``: when it must consider itself fenced if no answer arrives before; -inf: it
+    is fenced. Beyond it no new request is accepted, and those under way end. ``why``: for the error
+    text. ``shown_from``: the offset that the registration was decided on; an image below it gives
+    no roles and deletes nothing, though it shows this epoch.
     """
 
     broker_epoch: int
@@ -86,7 +84,9 @@ class BrokerStatusChanged:
 
 
 class Client(NamedTuple):
-    """Who asks: what waits for a link goes with it, and all links of one peer share its places."""
+    """The sender of a request: waiting requests of a link end with it, and all links of one peer
+    share its places.
+    """
 
     peer: Hashable
     link: Hashable
@@ -94,9 +94,9 @@ class Client(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceReceived:
-    """``timestamp_ms``: what time it is, for the batches made of it.
+    """A produce request. ``timestamp_ms``: the time for the batches made of it.
 
-    Answered by AnswerProduce, once, unless its client goes before.
+    Answered by AnswerProduce, once, unless its client closes before.
     """
 
     request: pb.ProduceRequest
@@ -107,7 +107,7 @@ class ProduceReceived:
 
 @dataclass(frozen=True, slots=True)
 class FetchReceived:
-    """Of a consumer. Answered by AnswerFetch, once, unless its client goes before."""
+    """A consumer's fetch. Answered by AnswerFetch, once, unless its client closes before."""
 
     request: pb.FetchRequest
     reply_to: Any
@@ -116,14 +116,14 @@ class FetchReceived:
 
 @dataclass(frozen=True, slots=True)
 class ClientClosed:
-    """The link of a client is gone: nobody waits for what is parked for it."""
+    """The link of a client is closed: its parked requests end."""
 
     client: Client
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFetchReceived:
-    """Of a follower. ``session`` stands for the link it came on, a new one for each link."""
+    """A follower's fetch. ``session`` stands for its link; each link has a new one."""
 
     session: Hashable
     request: pb.ReplicaFetchRequest
@@ -131,7 +131,7 @@ class ReplicaFetchReceived:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """The link of a follower is gone: what is parked for it will never be answered."""
+    """The link of a follower is closed: what is parked for it will never be answered."""
 
     session: Hashable
 
@@ -145,14 +145,14 @@ class LinkOpened:
 
 @dataclass(frozen=True, slots=True)
 class LinkLost:
-    """The link to a leader broke; the shell dials again as long as it is wanted."""
+    """The link to a leader broke; the shell reconnects as long as the link is wanted."""
 
     leader_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFetchAnswered:
-    """By the leader, on its present link; of an older link the shell drops it."""
+    """The leader's answer on its present link; the shell drops answers of an older link."""
 
     leader_id: int
     response: pb.ReplicaFetchResponse
@@ -167,7 +167,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class RetentionDue:
-    """Look what these partitions need not keep. ``time_ms``: what batches are stamped by."""
+    """A request to check what these partitions need not retain. ``time_ms``: as in timestamps."""
 
     keys: tuple[PartitionKey, ...]
     time_ms: int
@@ -248,7 +248,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Forget a replica whole. A later Append of the same key begins at 0 again."""
+    """Forget a replica completely. A later Append of the same key begins at 0 again."""
 
     key: PartitionKey
 
@@ -285,8 +285,8 @@ class AnswerProduce:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFetch:
-    """The answer to a FetchReceived, once the reads are done, in order, until ``max_bytes`` have
-    come together: the rest stays empty.
+    """The answer to a FetchReceived, sent once the reads are done, in order; after ``max_bytes`` of
+    records the remaining results stay empty.
     """
 
     reply_to: Any
@@ -297,11 +297,12 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReplicaFetch:
-    """The answer to a follower, once the reads are done, in order. If its link is gone, nothing.
+    """The answer to a follower, sent once the reads are done, in order; dropped if its link is
+    closed.
 
-    Batches may be larger than was reckoned with: once ``max_bytes`` have come together the results
-    of further reads get the error THROTTLING_QUOTA_EXCEEDED instead of records, so that the
-    follower names them again.
+    Batches may be larger than estimated: after ``max_bytes`` of records the results of further
+    reads get the error THROTTLING_QUOTA_EXCEEDED instead of records, so that the follower names
+    them again.
     """
 
     session: Hashable
@@ -315,7 +316,7 @@ class WantLink:
     """Keep a replica fetch link to this broker, at this endpoint from now on; step LinkOpened and
     LinkLost.
 
-    Said again with another endpoint: the old link is to be closed (no LinkLost needed), the new one
+    Repeated with another endpoint: the old link is to be closed (no LinkLost needed), the new one
     opens a new session.
     """
 
@@ -343,12 +344,12 @@ class SendReplicaFetch:
 
 @dataclass(frozen=True, slots=True)
 class SendAlterPartition:
-    """To the active controller, answered when committed.
+    """Send to the active controller, which answers when the change is committed.
 
     One at a time: AlterPartitionAnswered or AlterPartitionFailed ends it.
 
-    The shell does not repeat it after an unknown outcome, it says so; a definite NOT_CONTROLLER it
-    may take elsewhere.
+    After an unknown outcome the shell reports that and does not retry; after a definite
+    NOT_CONTROLLER it may try another controller.
     """
 
     request: rpc.AlterPartitionRequest
@@ -356,7 +357,7 @@ class SendAlterPartition:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth a line in the log: an ISR change, a truncation, a refusal that lasts.
+    """A line for the log: an ISR change, a truncation, a refusal that lasts.
 
     ``fields`` for the logger.
     """

@@ -1,4 +1,4 @@
-"""Fetches of consumers, and offsets for them: only what is below the high watermark is shown."""
+"""Fetches and offset requests of consumers, which see only records below the high watermark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fetches:
         self._numbers = 0
 
     def received(self, event: FetchReceived) -> None:
-        """Answer at once if there is data, an error, or no wish to wait; else park."""
+        """Answer at once if there is data, an error, or no time to wait; else park."""
         request = event.request
         self._numbers += 1
         fetch = ParkedFetch(self, event, self._numbers)
@@ -41,12 +41,12 @@ class Fetches:
             fetch.park()
 
     def client_closed(self, client: Client) -> None:
-        """Its parked fetches are over."""
+        """End the parked fetches of a closed client."""
         for fetch in self.waiting.of(client):
             fetch.abandon()
 
     def list_offsets(self, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
-        """The first offset, or the one behind the last committed record."""
+        """Return the first offset, or the one after the last committed record."""
         return pb.ListOffsetsResponse(
             partitions=[self._offset(asked) for asked in request.partitions]
         )
@@ -71,7 +71,7 @@ class Fetches:
 
 
 class ParkedFetch:
-    """One request: checked when it comes, and once more when it is answered."""
+    """One fetch: checked on arrival, and once more when it is answered."""
 
     def __init__(self, fetches: Fetches, event: FetchReceived, number: int) -> None:
         self._fetches, self._event, self._number = fetches, event, number
@@ -80,7 +80,7 @@ class ParkedFetch:
         self._answered = False
 
     def has_news(self) -> bool:
-        """Whether there is anything to tell; else where it waits is known from here on."""
+        """Return whether there is anything to send; if not, find the leaders to wait for."""
         for asked in self._event.request.partitions:
             try:
                 leader, until = _readable(self._fetches.host, asked)
@@ -94,7 +94,7 @@ class ParkedFetch:
         return False
 
     def park(self) -> None:
-        """Wait for a high watermark to move, for a leader to resign, or for the time."""
+        """Wait for a high watermark to move, for a leader to resign, or for the timeout."""
         host = self._fetches.host
         self._fetches.waiting.add(self._event.client, self)
         for leader in self._offsets:
@@ -103,17 +103,17 @@ class ParkedFetch:
         self._timer = host.deadlines.at(host.now + wait_ms / 1000, self.answer)
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """End the wait without an answer."""
         if not self._answered:
             self._over()
 
     def committed(self, leader: Leader, high_watermark: int) -> None:
-        """A high watermark has moved."""
+        """Note that a high watermark has moved."""
         if high_watermark > self._offsets[leader]:
             self.answer()
 
     def answer(self) -> None:
-        """With whatever there is now; once."""
+        """Answer with the records available now; at most once."""
         if self._answered:
             return
         self._over()
@@ -150,7 +150,7 @@ class ParkedFetch:
         )
         try:
             if self._timer is None:
-                _check_serving(host)  # What was taken before is ended.
+                _check_serving(host)  # Requests accepted before have ended.
             leader, until = _readable(host, asked)
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
@@ -189,7 +189,7 @@ def _high_watermark(leader: Leader) -> int:
 
 
 def _readable(host: Host, asked: pb.FetchPartition) -> tuple[Leader, int]:
-    """Who leads here, and up to where a consumer may read."""
+    """Return the leader here, and the end of what a consumer may read."""
     leader = leader_of(host, asked.topic_id, asked.partition_index, asked.current_leader_epoch)
     log, until = leader.replica.log, _high_watermark(leader)
     if not log.start <= asked.fetch_offset <= log.end:

@@ -1,6 +1,4 @@
-"""The follower of one partition in one leader epoch: what an answer of the leader does to its
-log.
-"""
+"""The follower of one partition in one leader epoch: how the leader's answers change its log."""
 
 from __future__ import annotations
 
@@ -20,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class Stage(Enum):
-    """Where a followed partition is on its link."""
+    """The stage of a followed partition on its link."""
 
     DUE = auto()
-    """To be named in the next fetch."""
+    """Due to be named in the next fetch."""
     NAMED = auto()
-    """Awaits the leader's answer."""
+    """Waiting for the leader's answer."""
     WRITING = auto()
-    """Has written; its end is acknowledged when that is durable."""
+    """Written; the new end is acknowledged once it is durable."""
     PAUSED = auto()
-    """Its fetch was refused."""
+    """Refused by the leader; waiting to retry."""
 
 
 class Follower:
-    """Follows ``leader_id`` in leader epoch ``epoch``, no other."""
+    """The follower of ``leader_id`` in leader epoch ``epoch``, and in no other."""
 
     __slots__ = (
         "epoch",
@@ -54,14 +52,14 @@ class Follower:
         self.leader_id, self.epoch = leader_id, epoch
         self.stage = Stage.DUE if replica.durable else Stage.WRITING
         self.named_in = 0
-        """The correlation id of the fetch that named it: an answer to an older one is of another
-        position.
+        """Correlation id of the fetch that named it: answers to older ones are for other
+        positions.
         """
         self.pause_s = 0.0
         self.timer: Timer | None = None
 
     def named(self) -> pb.ReplicaFetchPartition:
-        """Its position. The offset is the acknowledgement: everything below it is durable here."""
+        """Return its position. The offset acknowledges: everything below it is durable here."""
         replica = self.replica
         return pb.ReplicaFetchPartition(
             topic_id=replica.key[0],
@@ -72,7 +70,7 @@ class Follower:
         )
 
     def take(self, result: pb.ReplicaFetchPartitionResult) -> str:
-        """Use an answer without an error; what is wrong with it, empty if nothing."""
+        """Process a result without an error; return what is wrong with it, empty if nothing."""
         if result.HasField("diverging_epoch"):
             return self._truncate(result.diverging_epoch.epoch, result.diverging_epoch.end_offset)
         if result.records and (wrong := self._append(result.records)):
@@ -100,8 +98,8 @@ class Follower:
         return ""
 
     def _follow_start(self, log_start_offset: int) -> None:
-        """The leader has dropped its log below there. Which boundaries it has is its word: only one
-        of our own will do.
+        """Follow the leader's log start. Its batch boundaries may differ: one of this log
+        is used.
         """
         replica = self.replica
         start = replica.runs.boundary(min(log_start_offset, replica.log.end - 1))
@@ -109,8 +107,8 @@ class Follower:
             self.host.advance_start(replica, start)
 
     def begin_at(self, log_start_offset: int) -> bool:
-        """The leader has nothing for our position, and begins there. False if that is no reason to
-        drop what we have: records that it should be asked about remain.
+        """Begin at the leader's log start, which is above this position. False if that is no reason
+        to drop this log: it has records that the leader should be asked about.
         """
         replica, log = self.replica, self.replica.log
         is_empty = log.end == log.start

@@ -1,5 +1,5 @@
-"""What all parts of a broker's partition replicas share: the broker's status, its image, its
-replicas, and what a step has done so far.
+"""The state that all parts of a broker's partition replicas share: the broker's status, its image,
+its replicas, and the effects of the step under way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """One broker. ``now`` and ``out`` are of the step under way."""
+    """The shared state of one broker. ``now`` and ``out`` belong to the step under way."""
 
     def __init__(
         self, settings: PartitionSettings, recovered: tuple[RecoveredPartition, ...], now: float
@@ -48,15 +48,15 @@ class Host:
         self.serve_until = float("-inf")
         self.why_fenced = "not registered yet"
         self.registered = False
-        """Whether the image shows the current registration: only then it is newer than all this
-        broker has done in lives before.
+        """Whether the image shows the current registration: only then is it newer than everything
+        that earlier processes of this broker have done.
         """
         self.replicas: dict[PartitionKey, Replica] = {}
         self.by_topic: dict[bytes, dict[int, None]] = {}
         self._aside: dict[PartitionKey, tuple[Replica, Timer]] = {}
-        """Replicas that the image does not assign to this broker: to be deleted later."""
+        """Replicas that the image does not assign to this broker, to be deleted later."""
         self.not_led: dict[PartitionKey, str] = {}
-        """Partitions that the image says are led here, and that are not, with the reason."""
+        """Partitions that the image says are led here but are not, with the reason."""
         self.gauges: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
         self._dirty: dict[PartitionKey, Replica] = {}
@@ -64,7 +64,7 @@ class Host:
         self._token = 0
         self._correlation_id = 0
         self.touched_links: dict[int, LeaderLink] = {}
-        """Links to leaders to look at when the step ends."""
+        """Links to leaders to process when the step ends."""
         for found in recovered:
             self.add(Replica(found.key, found))
 
@@ -72,11 +72,13 @@ class Host:
 
     @property
     def serves(self) -> bool:
-        """Whether anything new may be taken: registered, unfenced, and heard of lately."""
+        """Whether new requests may be accepted: registered, unfenced, in contact with a
+        controller.
+        """
         return self.registered and self.now < self.serve_until
 
     def why_not_serving(self) -> str:
-        """For the text of BROKER_FENCED."""
+        """Why not, for the text of BROKER_FENCED."""
         if not self.registered:
             return (
                 "this broker is fenced:"
@@ -85,17 +87,17 @@ class Host:
         return f"this broker is fenced: {self.why_fenced or 'no controller was reached in time'}"
 
     def broker(self, broker_id: int) -> Broker | None:
-        """A registration in the image."""
+        """Return a registration in the image."""
         found = self.image.brokers.get(broker_id)
         return found
 
     def partition(self, key: PartitionKey) -> Partition | None:
-        """A partition in the image."""
+        """Return a partition in the image."""
         found = self.image.partitions.get(key)
         return found
 
     def not_here(self, key: PartitionKey) -> tuple[ErrorCode, str]:
-        """Why a partition that this broker does not lead can't be asked of it."""
+        """Return the error for a partition that this broker does not lead."""
         partition, replica = self.partition(key), self.replicas.get(key)
         if partition is None:
             return (
@@ -112,7 +114,7 @@ class Host:
         )
 
     def current_leader(self, key: PartitionKey) -> pb.CurrentLeader:
-        """The broker to ask about a partition."""
+        """Return the broker that leads a partition."""
         partition, replica = self.partition(key), self.replicas.get(key)
         leads = replica is not None and replica.role is not None
         if partition is None or (partition.leader == self.broker_id and not leads):
@@ -122,14 +124,14 @@ class Host:
     # --- replicas and their logs -----------------------------------------------------------------
 
     def add(self, replica: Replica) -> None:
-        """A replica is here from now on."""
+        """Add a replica."""
         self.replicas[replica.key] = replica
         self.by_topic.setdefault(replica.key[0], {})[replica.key[1]] = None
 
     def set_aside(self, replica: Replica) -> None:
-        """The image says that it is not of this broker any more. Its role has ended.
+        """Set a replica aside that the image no longer assigns to this broker. Its role has ended.
 
-        It is deleted after a while: by then somebody has noticed, if the image is wrong.
+        It is deleted after a while, in which operators can notice that the image is wrong.
         """
         key, (topic_id, index) = replica.key, replica.key
         del self.replicas[key]
@@ -176,7 +178,7 @@ class Host:
         self._dirty[replica.key] = replica
 
     def truncate(self, replica: Replica, end_offset: int) -> None:
-        """Cut a replica's log."""
+        """Truncate a replica's log."""
         replica.log.truncate(end_offset)
         if end_offset == replica.log.start:
             replica.runs.clear()
@@ -189,14 +191,14 @@ class Host:
         self._dirty[replica.key] = replica
 
     def advance_start(self, replica: Replica, start_offset: int) -> None:
-        """Drop what a replica's log has below a batch boundary, which it goes on behind."""
+        """Drop a replica's log below a batch boundary, and keep the rest."""
         replica.log.advance_start(start_offset)
         dropped = replica.runs.drop_before(start_offset)
         self.out.append(AdvanceStart(replica.key, start_offset, dropped))
         self._dirty[replica.key] = replica
 
     def reset(self, replica: Replica, start_offset: int) -> None:
-        """Empty a replica's log: what its leader still has begins there."""
+        """Empty a replica's log: its leader's log begins at ``start_offset``."""
         replica.log.reset(start_offset)
         replica.runs.clear()
         replica.truncations += 1
@@ -206,7 +208,7 @@ class Host:
         self._dirty[replica.key] = replica
 
     def ask_for_flush(self) -> None:
-        """At the end of a step: one flush for all that it has written."""
+        """Ask, at the end of a step, for one flush of everything that it has written."""
         if self._dirty:
             self._token += 1
             marks = [
@@ -217,11 +219,11 @@ class Host:
             self.out.append(Flush(self._token))
 
     def flushed(self, token: int) -> list[Replica]:
-        """Take a report; the replicas whose logs are durable further than before."""
+        """Process a Flushed; return the replicas whose logs are durable further than before."""
         moved: dict[PartitionKey, Replica] = {}
         while self._flushes and self._flushes[0][0] <= token:
             for replica, end, truncations in self._flushes.popleft()[1]:
-                # What was cut meanwhile, and perhaps written anew, is of a later flush.
+                # What was truncated meanwhile, and perhaps rewritten, belongs to a later flush.
                 if replica.truncations == truncations and not replica.deleted:
                     replica.log.flushed(end)
                     replica.truncation_unflushed = False
@@ -229,10 +231,10 @@ class Host:
         return list(moved.values())
 
     def next_correlation_id(self) -> int:
-        """Of the next replica fetch, on whatever link."""
+        """Return the correlation id of the next replica fetch, unique over all links."""
         self._correlation_id += 1
         return self._correlation_id
 
     def note(self, event: str, **fields: Any) -> None:
-        """A line for the log."""
+        """Add a line for the log."""
         self.out.append(Note(event, fields))

@@ -1,14 +1,14 @@
 """The in-sync replicas of one partition as its leader knows them: committed, and proposed without
 an answer yet.
 
-Between a proposal and its answer nobody but the controller knows which of the two holds, so the
-high watermark waits for the members of both: the *maximal* ISR. A proposal is a compare-and-set on
-the partition epoch: it is void for good once the partition epoch has passed the one it was made at,
-and not before. [Two attempts were sent because the first had no answer. The second is refused,
-since a replica is fenced just now; the replica is unfenced, the first attempt arrives late and is
-accepted. A leader that took the refusal for the end of both counts an ISR without that replica, and
+Between a proposal and its answer only the controller knows which of the two holds, so the high
+watermark waits for the members of both: the *maximal* ISR. A proposal is a compare-and-set on the
+partition epoch: it is void for good once the partition epoch has passed the one it was made at, and
+not before. [Two attempts were sent because the first had no answer. The second is refused, since a
+replica is fenced just now; the replica is unfenced, the first attempt arrives late and is accepted.
+A leader that took the refusal for the end of both counts an ISR without that replica, and
 acknowledges what it does not have.] So a refusal ends a proposal only if it was sent once; else the
-leader *withdraws* it: it has the controller move the partition epoch on.
+leader *withdraws* it: it has the controller raise the partition epoch.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -21,32 +21,32 @@ from enum import Enum, auto
 
 
 class Kind(Enum):
-    """What a proposal is for."""
+    """The purpose of a proposal."""
 
     EXPAND = auto()
     SHRINK = auto()
     RECOVER = auto()
-    """The ISR stays: a leader elected uncleanly says that it has recovered."""
+    """The ISR stays: a leader elected uncleanly reports that it has recovered."""
     WITHDRAW = auto()
-    """The ISR stays, the partition epoch moves: no attempt of before can be accepted any more."""
+    """The ISR stays, the partition epoch grows: no earlier attempt can be accepted any more."""
 
 
 @dataclass(slots=True, eq=False)
 class Proposal:
-    """One change asked for.
+    """One proposed change of the ISR.
 
-    ``members``: (broker id, broker epoch), as known when it was made, which is what it vouches for.
+    ``members``: (broker id, broker epoch), as known when it was made; it vouches for these epochs.
     """
 
     kind: Kind
     members: tuple[tuple[int, int], ...]
     base_epoch: int
     also: frozenset[int] = frozenset()
-    """Of proposals that this one withdraws."""
+    """Member ids of the proposals that this one withdraws."""
     uncertain: bool = False
     """An attempt had no answer: it may be accepted as long as the partition epoch stays."""
     waiting: bool = False
-    """Not to be sent any more: the image will tell."""
+    """Not to be sent again: the image will show the outcome."""
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -55,7 +55,9 @@ class Proposal:
 
 
 class IsrState:
-    """``committed``: in the controller's order. ``partition_epoch``: of ``committed``."""
+    """The ISR of one partition. ``committed``: in the controller's order. ``partition_epoch``: of
+    ``committed``.
+    """
 
     __slots__ = ("committed", "maximal", "partition_epoch", "proposal")
 
@@ -64,10 +66,10 @@ class IsrState:
         self.partition_epoch = partition_epoch
         self.proposal: Proposal | None = None
         self.maximal = self.committed
-        """Whom the high watermark waits for."""
+        """The replicas that the high watermark waits for."""
 
     def propose(self, proposal: Proposal) -> None:
-        """Count its members too from now on."""
+        """Record a proposal, and count its members too from now on."""
         self.proposal = proposal
         self._merge()
 
@@ -81,14 +83,14 @@ class IsrState:
         return self.proposal
 
     def revert(self) -> None:
-        """The proposal was refused for good: the committed ISR holds."""
+        """Drop the proposal, which was refused for good: the committed ISR holds."""
         self.proposal = None
         self._merge()
 
     def commit(self, isr: Iterable[int], partition_epoch: int) -> bool:
-        """The image or an answer shows a later state; whether it is news.
+        """Take a later state from the image or an answer; return whether it is news.
 
-        It makes a proposal from before it void.
+        It voids an earlier proposal.
         """
         if partition_epoch <= self.partition_epoch:
             return False
@@ -107,7 +109,7 @@ class IsrState:
 
 
 class FollowerState:
-    """What a leader knows of one follower in this leader epoch, from its valid fetches alone
+    """A leader's knowledge of one follower in this leader epoch, from its valid fetches alone
     (KIP-903's ReplicaState).
 
     ``end_offset``: durable there, exclusive; -1: has not fetched. ``broker_epoch``: of its last
@@ -132,11 +134,11 @@ class FollowerState:
         self.leader_end_at: float | None = None
 
     def fetched(self, end_offset: int, broker_epoch: int, leader_end: int, now: float) -> None:
-        """A valid fetch: everything below ``end_offset`` is durable there.
+        """Process a valid fetch: everything below ``end_offset`` is durable at the follower.
 
-        Caught up means: has all that the leader had now, or had at the fetch before. In one life of
-        a follower and one leader epoch its end does not go back, so a lower one is an older
-        message.
+        Caught up means: has all that the leader had now, or had at the fetch before. Within one
+        process of a follower and one leader epoch its end does not go back, so a lower one is an
+        older message.
         """
         if broker_epoch == self.broker_epoch and end_offset < self.end_offset:
             return
@@ -152,14 +154,14 @@ class FollowerState:
         self.leader_end_then, self.leader_end_at = leader_end, now
 
     def leader_moved(self, leader_end: int, now: float) -> None:
-        """The leader's log is about to grow beyond ``leader_end``: who has all of it was caught up
-        until now.
+        """Note that the leader's log is about to grow beyond ``leader_end``: a follower that has
+        all of it was caught up until now.
         """
         if self.end_offset >= leader_end:
             self.caught_up_at = now
 
     def lags_since(self, began: float) -> float:
-        """Since when it has not been caught up; ``began``: of this leader's term, for one that
-        never was.
+        """Return since when it has not been caught up; ``began``: of this leader's epoch, for one
+        that never was.
         """
         return began if self.caught_up_at is None else max(began, self.caught_up_at)

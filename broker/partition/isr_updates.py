@@ -1,4 +1,4 @@
-"""AlterPartition: what the leaders of this broker propose goes to the controller in batches, one
+"""AlterPartition: the proposals of this broker's leaders, sent to the controller in batches, one
 under way at a time.
 """
 
@@ -18,7 +18,7 @@ RECOVERED = 0
 
 
 class IsrUpdates:
-    """The proposals of one broker on their way."""
+    """The queued and outstanding proposals of one broker."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -28,11 +28,11 @@ class IsrUpdates:
         self._timer: Timer | None = None
 
     def queue(self, leader: Leader) -> None:
-        """This leader's proposal is to be sent."""
+        """Queue a leader's proposal."""
         self._queue[leader.replica.key] = leader
 
     def pump(self) -> None:
-        """At the end of a step: send what is queued, if nothing is under way."""
+        """Send what is queued at the end of a step, if no request is under way."""
         host = self._host
         if not self._queue or self._under_way is not None:
             return
@@ -67,7 +67,7 @@ class IsrUpdates:
         self._timer = None
 
     def answered(self, response: rpc.AlterPartitionResponse) -> None:
-        """Each partition's own result. One that is missing was not tried."""
+        """Process each partition's own result. A partition without one was not tried."""
         under_way, self._under_way = self._under_way or {}, None
         results = {
             (topic.topic_id, result.partition_index): result
@@ -82,9 +82,7 @@ class IsrUpdates:
                 leader.isr.answered(proposal, result)
 
     def failed(self, event: AlterPartitionFailed) -> None:
-        """The request as a whole: the same again a little later, what is queued meanwhile with
-        it.
-        """
+        """Retry shortly: the whole request failed. Proposals queued meanwhile are sent with it."""
         under_way, self._under_way = self._under_way or {}, None
         self._not_before = self._host.now + self._host.settings.isr_retry_ms / 1000
         for leader, proposal in under_way.values():
@@ -100,7 +98,7 @@ def _data(leader: Leader, proposal: Proposal, index: int) -> rpc.AlterPartitionD
             records_pb2.BrokerState(broker_id=member, broker_epoch=epoch)
             for member, epoch in proposal.members
         ],
-        # Whatever was lost by an unclean election is lost: there is nothing to recover.
+        # The loss of an unclean election is final: there is nothing to recover.
         leader_recovery_state=RECOVERED,
         partition_epoch=proposal.base_epoch,
         advance_partition_epoch=proposal.kind is Kind.WITHDRAW,

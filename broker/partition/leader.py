@@ -1,5 +1,5 @@
-"""The leader of one partition in one leader epoch: its appends, its high watermark, and who waits
-for them.
+"""The leader of one partition in one leader epoch: its appends, its high watermark, and the
+requests that wait for them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _MEASURED = (*GAUGES, UNKNOWN_HIGH_WATERMARK)
 
 
 class Leader:
-    """``high_watermark`` -1: unknown, until every member of the ISR has fetched in this epoch.
+    """The leader of one partition. ``high_watermark`` -1: unknown, until every member of the ISR
+    has fetched in this epoch.
 
-    It never goes back.
+    The high watermark never moves back.
     """
 
     __slots__ = (
@@ -74,10 +75,10 @@ class Leader:
         self.high_watermark = -1
         self.partition = partition
         self.positions: dict[int, Position] = {}
-        """Of fetch sessions, by the session's number."""
+        """Positions of fetch sessions, by the session's number."""
         self.waiting: dict[int, ParkedFetch] = {}
-        """Consumers' fetches that wait for the high watermark, by number."""
-        # Made when somebody waits: most partitions are idle, and there may be very many.
+        """Fetches of consumers that wait for the high watermark, by number."""
+        # Made for the first waiting request: most partitions are idle, and there may be very many.
         self._for_flush: deque[Pending] | None = None
         self._for_commit: deque[Pending] | None = None
         self._gauges = (False,) * len(_MEASURED)
@@ -87,7 +88,7 @@ class Leader:
         self.take_configs()
 
     def begin(self) -> None:
-        """The role was taken."""
+        """Begin to lead."""
         isr = self.isr.state.committed
         self.host.note(
             "leads",
@@ -101,7 +102,7 @@ class Leader:
         self.isr_changed()
 
     def take_image(self, partition: Partition) -> None:
-        """The image shows another state of this partition in the same leader epoch."""
+        """Process an image with another state of this partition in the same leader epoch."""
         self.partition = partition
         self.isr.take_replicas(partition)
         self.isr.take_image(partition)
@@ -109,7 +110,7 @@ class Leader:
         self.isr.consider()
 
     def take_configs(self) -> None:
-        """Read the configs that count here; they, or the number of replicas, may have changed."""
+        """Read the configs that matter here; they, or the number of replicas, may have changed."""
         image, topic_id = self.host.image, self.replica.key[0]
         wanted = configs.topic_number(image, topic_id, configs.MIN_INSYNC_REPLICAS)
         self.min_isr = needed_in_sync(self.partition, wanted)
@@ -120,7 +121,7 @@ class Leader:
     # --- appends ---------------------------------------------------------------------------------
 
     def append(self, bodies: Sequence[bytes], timestamp_ms: int) -> tuple[int, int]:
-        """Write records as one batch, all or none; their offsets, the end exclusive.
+        """Append records as one batch, all or none; return their offsets, the end exclusive.
 
         Raises MESSAGE_TOO_LARGE.
         """
@@ -151,30 +152,30 @@ class Leader:
         return base, end
 
     def enough_in_sync(self) -> bool:
-        """Whether the committed ISR has at least ``min.insync.replicas`` members."""
+        """Return whether the committed ISR has at least ``min.insync.replicas`` members."""
         return len(self.isr.state.committed) >= self.min_isr
 
     def wait(self, pending: Pending, *, for_commit: bool) -> None:
-        """Tell a produce when its records are durable here, or on all of the ISR."""
+        """Notify ``pending`` when its records are durable here, or on all of the ISR."""
         if for_commit:
             queue = self._for_commit = self._for_commit or deque()
         else:
             queue = self._for_flush = self._for_flush or deque()
         while queue and queue[0].ended:
-            queue.popleft()  # Timed out: what waits for ever must not pile up.
+            queue.popleft()  # Timed out: must not accumulate.
         queue.append(pending)
 
     # --- the high watermark ----------------------------------------------------------------------
 
     def on_flushed(self) -> None:
-        """More of the own log is durable."""
+        """Note that more of this broker's log is durable."""
         queue, end = self._for_flush, self.replica.log.flushed_end
         while queue and queue[0].end_offset <= end:
             queue.popleft().succeeded()
         self.advance()
 
     def fetched(self, replica_id: int, offset: int, broker_epoch: int) -> None:
-        """A follower's valid fetch: everything below ``offset`` is durable there."""
+        """Process a follower's valid fetch: everything below ``offset`` is durable there."""
         follower = self.isr.followers[replica_id]
         follower.fetched(offset, broker_epoch, self.replica.log.end, self.host.now)
         self.advance()
@@ -182,14 +183,14 @@ class Leader:
             self.isr.consider()
 
     def isr_changed(self) -> None:
-        """Another ISR is committed, or a proposal was given up."""
+        """Advance after another ISR was committed, or a proposal was dropped."""
         self._set_gauges(self._measure())
         self.advance()
         self.isr.consider()
 
     def advance(self) -> None:
-        """Move the high watermark to what is durable on all of the maximal ISR, if that is known
-        and is more.
+        """Move the high watermark to the end of what is durable on all of the maximal ISR, if that
+        is known and higher.
         """
         end = min(self.isr.end_offset_of(member) for member in self.isr.state.maximal)
         if end <= self.high_watermark or end < 0:
@@ -220,7 +221,7 @@ class Leader:
     # --- the log start ---------------------------------------------------------------------------
 
     def retain(self, time_ms: int) -> None:
-        """Drop what is committed and the topic does not keep."""
+        """Drop committed records that the topic does not retain."""
         host, replica = self.host, self.replica
         kept = retention_of(host.image, replica.key[0])
         start = start_to_keep(replica.runs, replica.log.start, self.high_watermark, time_ms, kept)
@@ -240,7 +241,7 @@ class Leader:
     # --- the end of the role ---------------------------------------------------------------------
 
     def resign(self) -> None:
-        """This broker leads this epoch no more: tell everybody who waits."""
+        """End the role: this broker no longer leads this epoch. Fails all waiting requests."""
         self.isr.close()
         self._set_gauges((False,) * len(_MEASURED))
         code, message = self.host.not_here(self.replica.key)

@@ -1,9 +1,9 @@
-"""Who comes into a led partition's ISR and who leaves it (KIP-903, KIP-497).
+"""The rules by which replicas join and leave a led partition's ISR (KIP-903, KIP-497).
 
 A follower is proposed only when its last valid fetch has all that is committed and all of the log
 that this leader began with, and named the very broker epoch that the image shows for it, unfenced
 and not shutting down. A member that was not caught up for ``replica.lag.time.max.ms`` is proposed
-to leave. One proposal a partition at a time; what becomes of it is in ``isr.py``.
+to leave. There is one proposal per partition at a time; ``isr.py`` has its outcomes.
 
 Why: docs/decisions/014-broker-epochs-guard-isr-changes.md
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NO_EPOCH = -1
 RECOVERING = 1
 
-# This leader epoch is over, or the proposal is no good: nothing more is proposed in it, and the
-# maximal ISR stays as it is.
+# Errors after which nothing more is proposed in this leader epoch: it is over, or the proposal is
+# invalid. The maximal ISR stays as it is.
 _OVER = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -65,17 +65,17 @@ class LeaderIsr:
         self.began = self._host.now
         self.recovering = partition.leader_recovery_state == RECOVERING
         self.over = False
-        """Nothing more is proposed in this leader epoch."""
+        """True once nothing more is proposed in this leader epoch."""
         self._not_before = self.began
         self._lag_s = self._host.settings.replica_lag_time_max_ms / 1000
         self._lag_timer: Timer | None = None
         self._retry_timer: Timer | None = None
         self._refused_fetches = False
-        """This broker took itself for fenced at the last look: no follower was heard."""
+        """Whether this broker considered itself fenced at the last check: it refused fetches."""
         self.take_replicas(partition)
 
     def take_replicas(self, partition: Partition) -> None:
-        """The followers are the other replicas; what is known of one that stays, stays."""
+        """Make the other replicas the followers; keep the state of those that stay."""
         old = self.followers
         self.followers = {
             replica_id: old.get(replica_id) or FollowerState(replica_id)
@@ -84,13 +84,13 @@ class LeaderIsr:
         }
 
     def close(self) -> None:
-        """The role has ended."""
+        """End the role."""
         self.over = True
         self._host.deadlines.cancel(self._lag_timer)
         self._host.deadlines.cancel(self._retry_timer)
 
     def end_offset_of(self, broker_id: int) -> int:
-        """Below it everything is durable on a replica, as far as is known; -1: unknown."""
+        """Return the end of what is known to be durable on a replica; -1: unknown."""
         if broker_id == self._host.broker_id:
             return self._leader.replica.log.flushed_end
         follower = self.followers.get(broker_id)
@@ -99,7 +99,7 @@ class LeaderIsr:
     # --- proposing -------------------------------------------------------------------------------
 
     def consider(self) -> None:
-        """Propose whatever is due, if nothing is proposed yet."""
+        """Propose the change that is due, if no proposal is outstanding."""
         if self._may_propose():
             if self.recovering:
                 self._propose(Kind.RECOVER, self.state.committed)
@@ -124,8 +124,8 @@ class LeaderIsr:
         )
 
     def _is_eligible(self, follower: FollowerState) -> bool:
-        """Whether the image agrees that who fetched is the follower of now, and may be in an
-        ISR.
+        """Return whether the image agrees that the fetches are of the present follower, and that it
+        may be in an ISR.
         """
         broker = self._host.broker(follower.replica_id)
         if broker is None or not broker.active:
@@ -144,11 +144,12 @@ class LeaderIsr:
         )
 
     def epoch_of(self, member: int) -> int:
-        """The broker epoch to vouch for: of a follower that of its last fetch, never of the image.
+        """Return the broker epoch to vouch for: of a follower that of its last fetch, never of the
+        image.
 
-        Of a member that has not fetched yet from this leader it is the image's: it is in the
-        committed ISR, which a registration takes it out of in the same batch, so that the partition
-        epoch would refuse the proposal.
+        Of a member that has not fetched yet from this leader it is the image's: the member is in
+        the committed ISR, and a registration removes it from there in the same batch, so that the
+        partition epoch would refuse the proposal.
         """
         if member == self._host.broker_id:
             return self._host.broker_epoch
@@ -161,7 +162,7 @@ class LeaderIsr:
     # --- members that fall behind ----------------------------------------------------------------
 
     def watch_lag(self) -> None:
-        """A member may have fallen behind: look again when it has been so for too long."""
+        """Set a timer for the time when members will have lagged too long."""
         if self._lag_timer is None and not self.over and len(self.state.committed) > 1:
             self._watch_at(self._host.now + self._lag_s)
 
@@ -174,8 +175,8 @@ class LeaderIsr:
         deaf, self._refused_fetches = self._refused_fetches, not self._host.serves
         self._lag_timer = None
         if overslept or deaf or self._refused_fetches:
-            # This process stood still, or refused all fetches: what the followers have to say is to
-            # be heard first.
+            # This process was paused, or refused all fetches: it must first process the fetches of
+            # its followers.
             self._watch_at(now + self._lag_s / 4)
             return
         behind = [
@@ -195,21 +196,21 @@ class LeaderIsr:
     # --- what becomes of a proposal --------------------------------------------------------------
 
     def take_image(self, partition: Partition) -> None:
-        """The image shows a state of this leader epoch."""
+        """Process an image with a state of this leader epoch."""
         self.recovering = self.recovering and partition.leader_recovery_state == RECOVERING
         if self.state.commit(partition.isr, partition.partition_epoch):
             self._committed()
 
     def answered(self, proposal: Proposal, result: rpc.AlterPartitionResult) -> None:
-        """The controller's word on a proposal that was sent and is still the one."""
+        """Process the controller's result for a proposal that is still outstanding."""
         code = result.error_code
         if code:
             self._refused(proposal, code, result.error_message)
         elif result.leader_epoch != self._leader.epoch:
             self.over = proposal.waiting = True
         elif proposal.kind is Kind.WITHDRAW and result.partition_epoch == proposal.base_epoch:
-            # A controller of before answers that nothing changes: its partition epoch stays, and
-            # with it the doubt.
+            # An older controller answers that nothing changes: its partition epoch stays, and with
+            # it the doubt.
             self._again_later(proposal)
         else:
             before = self.state.committed
@@ -220,9 +221,7 @@ class LeaderIsr:
             self._committed()
 
     def failed(self, proposal: Proposal, *, outcome_unknown: bool) -> None:
-        """The whole request has failed: the same again, and if that may have been executed,
-        remember it.
-        """
+        """Retry after the whole request has failed, and remember if it may have been executed."""
         proposal.uncertain = proposal.uncertain or outcome_unknown
         self._leader.isr_updates.queue(self._leader)
 

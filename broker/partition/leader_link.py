@@ -1,5 +1,5 @@
-"""The fetch session towards one leader: which partitions are due, what was named, what is under way
-(KIP-227).
+"""The fetch session towards one leader: its due partitions, named partitions and outstanding
+fetches (KIP-227).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from raftlog.node.storage.partition_api import PartitionKey
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 MAX_OUTSTANDING = 2
-"""One that waits at the leader, and one that has something new to say."""
+"""Largest number of outstanding fetches: one that waits at the leader, and one with news for it."""
 FIRST_PAUSE_S = 0.020
 
 
 class LeaderLink:
-    """All partitions that this broker follows from one other.
+    """All partitions that this broker follows from one other broker.
 
-    Fetches leave when nothing that an answer brought waits for the disk.
+    Fetches are sent when no fetched record waits for the disk.
     """
 
     def __init__(self, host: Host, leader_id: int) -> None:
@@ -38,12 +38,12 @@ class LeaderLink:
         self._pause: Timer | None = None
         self._pause_s = 0.0
         self._refusal = 0
-        """The error that whole fetches are refused with; 0: they are not."""
+        """Error that refuses whole fetches; 0: none."""
 
     # --- the link --------------------------------------------------------------------------------
 
     def look_up(self) -> None:
-        """Where the leader listens, from the image; a link is wanted as soon as that is known."""
+        """Look the leader's endpoint up in the image; a link is wanted as soon as it is known."""
         broker = self._host.broker(self.leader_id)
         name = self._host.settings.inter_broker_listener
         endpoint = broker.endpoint_for_brokers(name) if broker is not None else ""
@@ -53,13 +53,13 @@ class LeaderLink:
             self._host.out.append(WantLink(self.leader_id, endpoint))
 
     def opened(self) -> None:
-        """A new link, and so a new session: every partition has to be named."""
+        """Begin a new session on a new link: every partition has to be named again."""
         self._touched()
         self.lost()
         self._open = True
 
     def lost(self) -> None:
-        """Nothing that was asked will be answered."""
+        """Drop the outstanding fetches of a lost link."""
         self._touched()
         self._open = False
         self._outstanding.clear()
@@ -69,7 +69,7 @@ class LeaderLink:
         self._name_again()
 
     def close(self) -> None:
-        """Nothing is followed here any more."""
+        """Close: nothing is followed from this leader any more."""
         self._host.deadlines.cancel(self._pause)
 
     def _touched(self) -> None:
@@ -83,7 +83,7 @@ class LeaderLink:
     # --- the partitions --------------------------------------------------------------------------
 
     def add(self, follower: Follower) -> None:
-        """Follow this one too."""
+        """Follow another partition."""
         self._touched()
         key = follower.replica.key
         self.followers[key] = follower
@@ -94,7 +94,7 @@ class LeaderLink:
             self._writing[key] = follower
 
     def remove(self, follower: Follower) -> None:
-        """Follow it no more."""
+        """Stop following a partition."""
         self._touched()
         key = follower.replica.key
         del self.followers[key]
@@ -104,7 +104,7 @@ class LeaderLink:
         self._forgotten[key] = None
 
     def durable(self, follower: Follower) -> None:
-        """What it has written is durable: its end may be acknowledged."""
+        """Note that a follower's writes are durable: their end may be acknowledged."""
         if follower.stage is Stage.WRITING and follower.replica.durable:
             self._is_due(follower)
 
@@ -116,7 +116,7 @@ class LeaderLink:
         self._due[key] = follower
 
     def _refused(self, follower: Follower) -> None:
-        """Leave it alone for a moment, twice as long each time."""
+        """Pause a follower that was refused, twice as long each time."""
         host = self._host
         limit_s = host.settings.replica_fetch_backoff_ms / 1000
         follower.pause_s = min(limit_s, max(FIRST_PAUSE_S, 2 * follower.pause_s))
@@ -128,7 +128,7 @@ class LeaderLink:
     # --- fetches ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """At the end of a step: fetch, if there is anything to say or nothing under way."""
+        """Send a fetch at the end of a step, if there is anything to say or none is outstanding."""
         if not self._open or self._pause is not None or self._writing or not self.followers:
             return
         if self._outstanding and (
@@ -156,7 +156,7 @@ class LeaderLink:
                 replica_id=host.broker_id, replica_epoch=host.broker_epoch
             ),
             leader_id=self.leader_id,
-            # With more to name the leader need not wait for news of these.
+            # With more partitions to name the leader need not wait for news of these.
             max_wait_ms=0 if self._due else settings.replica_fetch_wait_max_ms,
             max_bytes=settings.replica_fetch_response_max_bytes,
             partitions=[follower.named() for follower in named],
@@ -169,7 +169,7 @@ class LeaderLink:
         host.out.append(SendReplicaFetch(self.leader_id, request))
 
     def answered(self, response: pb.ReplicaFetchResponse) -> None:
-        """Use an answer; one that nothing waits for changes nothing."""
+        """Process an answer; an unexpected one changes nothing."""
         self._touched()
         if response.correlation_id not in self._outstanding:
             return
@@ -180,7 +180,7 @@ class LeaderLink:
         self._pause_s, self._refusal = 0.0, 0
         for result in response.partitions:
             follower = self.followers.get((result.topic_id, result.partition_index))
-            # An answer to an older position of it says nothing about this one.
+            # An answer for an older position of the follower says nothing about this one.
             if (
                 follower is not None
                 and follower.stage is Stage.NAMED
@@ -221,8 +221,8 @@ class LeaderLink:
         self._writing[follower.replica.key] = follower
 
     def _refused_whole(self, response: pb.ReplicaFetchResponse) -> None:
-        """Fenced, another broker, another cluster, an epoch that is over: the session is empty now,
-        at both ends.
+        """Handle the refusal of a whole fetch (fenced, another broker, another cluster, a past
+        epoch): the session is now empty at both ends.
         """
         host = self._host
         host.counts["FailedReplicaFetches"] += 1

@@ -1,6 +1,4 @@
-"""All partition replicas of one broker, as the shell sees them: events and the time in, effects
-out.
-"""
+"""All partition replicas of one broker, as the shell sees them: events and time in, effects out."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ COUNTS = (
 
 
 class Partitions:
-    """See ``api.PartitionReplicas``.
+    """The implementation of ``api.PartitionReplicas``.
 
     Deterministic: the same events and times give the same effects.
     """
@@ -97,20 +95,20 @@ class Partitions:
         return effects
 
     def next_deadline(self) -> float:
-        """When to step Tick, at the latest; math.inf if never."""
+        """Return when to step Tick, at the latest; math.inf if never."""
         return self._host.deadlines.next()
 
     # --- questions -------------------------------------------------------------------------------
 
     def list_offsets(self, request: pb.ListOffsetsRequest, now: float) -> pb.ListOffsetsResponse:
-        """Answered at once; each partition with a result or a typed error."""
+        """Return at once, for each partition, a result or a typed error."""
         self._host.now = now
         return self._fetches.list_offsets(request)
 
     def describe_led(
         self, request: pb.BrokerMetadataRequest, now: float
     ) -> pb.BrokerMetadataResponse:
-        """The ISRs of partitions led here, and under which epochs they hold (KIP-24).
+        """Return the ISRs of partitions led here, and the epochs that they hold under (KIP-24).
 
         Without keys: of all.
         """
@@ -118,12 +116,12 @@ class Partitions:
         return describe_led(self._host, request)
 
     def describe(self, key: PartitionKey) -> ReplicaDescription | None:
-        """A replica here; None: there is none."""
+        """Return the description of a replica here; None: there is none."""
         replica = self._host.replicas.get(key)
         return None if replica is None else describe_replica(replica)
 
     def counters(self) -> dict[str, int]:
-        """Gauges and counts by Kafka's metric names. O(1)."""
+        """Return gauges and counts by Kafka's metric names. O(1)."""
         host = self._host
         found = {"PartitionCount": len(host.replicas), "OfflineReplicaCount": len(host.not_led)}
         found.update((name, host.gauges[name]) for name in GAUGES)
@@ -131,23 +129,23 @@ class Partitions:
         return found
 
     def unserved(self, now: float, *, low_space: bool) -> Unserved:
-        """What the metadata says is led here and cannot be used. O(1)."""
+        """Return the partitions that this broker leads by the metadata but cannot serve. O(1)."""
         self._host.now = now
         return unserved(self._host, low_space=low_space)
 
     def end_offset(self, key: PartitionKey) -> int:
-        """Of a replica here, what is not flushed included; -1: none here."""
+        """Return the log end of a replica here, unflushed records included; -1: no replica here."""
         replica = self._host.replicas.get(key)
         return -1 if replica is None else replica.log.end
 
     def keys(self) -> Iterable[PartitionKey]:
-        """The replicas here, in order."""
+        """Return the keys of the replicas here, in order."""
         return sorted(self._host.replicas)
 
     # --- events ----------------------------------------------------------------------------------
 
     def _tick(self, _event: Tick) -> None:
-        """What is due runs at the end of every step."""
+        """Do nothing: due timers run at the end of every step."""
 
     def _image_moved(self, event: ImageMoved) -> None:
         self._host.image = event.image
@@ -157,8 +155,8 @@ class Partitions:
         host = self._host
         host.serve_until, host.why_fenced = event.serve_until, event.why
         if (event.broker_epoch, event.shown_from) != (host.broker_epoch, host.shown_from):
-            # What was vouched for under one epoch is not what another vouches for: the roles end,
-            # whichever comes first, this or the image.
+            # One broker epoch does not vouch for another: the roles end with whichever arrives
+            # first, this event or the image.
             host.broker_epoch, host.shown_from = event.broker_epoch, event.shown_from
             self._roles.reconsider(None)
 

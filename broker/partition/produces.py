@@ -1,5 +1,5 @@
-"""Produce requests: checked, appended, and answered when what they asked for holds of each of their
-partitions.
+"""Produce requests: checked, appended, and answered when all partitions have the level
+asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL, LEADER, NOBODY = -1, 1, 0
 class Produces:
     """All produce requests of a broker.
 
-    What is appended may stay whatever the answer says: errors after that are of unknown outcome.
+    Appended records may stay whatever the answer says: later errors have an unknown outcome.
     """
 
     def __init__(self, host: Host) -> None:
@@ -32,7 +32,7 @@ class Produces:
         )
 
     def received(self, event: ProduceReceived) -> None:
-        """Append what can be appended, and answer at once or when it is done."""
+        """Append the valid partitions, and answer at once or when the request is complete."""
         request = event.request
         produce = _Produce(self, request, event)
         refusal, timeout_ms = None, 0
@@ -59,12 +59,12 @@ class Produces:
         produce.begin(timeout_ms)
 
     def client_closed(self, client: Client) -> None:
-        """Nobody waits for its answers any more; what is appended stays."""
+        """Drop the answers to a closed client; appended records stay."""
         for produce in self.waiting.of(client):
             produce.abandon()
 
     def _check(self, request: pb.ProduceRequest, client: Client | None) -> None:
-        """Raise what is wrong with all of it."""
+        """Raise the error that refuses the whole request."""
         if not self.host.serves:
             raise ApiError(ErrorCode.BROKER_FENCED, self.host.why_not_serving())
         if request.acks not in (ALL, LEADER, NOBODY):
@@ -108,7 +108,8 @@ class Produces:
 
 
 def leader_of(host: Host, topic_id: bytes, index: int, current_leader_epoch: int) -> Leader:
-    """The leader of a partition here, if the asker's leader epoch (-1: not known) is its own.
+    """Return the leader of a partition here, if the requested leader epoch (-1: not known) is its
+    own.
 
     Raises UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, LEADER_NOT_AVAILABLE,
     FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
@@ -143,7 +144,7 @@ def _check_records(data: pb.ProducePartition) -> None:
 
 
 class Pending:
-    """What was appended to one partition for one request."""
+    """The records appended to one partition for one request."""
 
     __slots__ = ("_base_offset", "_index", "_produce", "end_offset")
 
@@ -153,11 +154,11 @@ class Pending:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether its request has ended."""
         return self._produce.ended
 
     def succeeded(self) -> None:
-        """It has what was asked for."""
+        """Record that it has the level it asked for."""
         self._end(pb.ProducePartitionResult(base_offset=self._base_offset))
 
     def failed(
@@ -168,7 +169,7 @@ class Pending:
         outcome_unknown: bool,
         current_leader: pb.CurrentLeader | None = None,
     ) -> None:
-        """It will not get it."""
+        """Record that it will not reach the level it asked for."""
         self._end(
             pb.ProducePartitionResult(
                 error_code=code,
@@ -190,7 +191,7 @@ class _Produce:
         self, produces: Produces, request: pb.ProduceRequest, event: ProduceReceived
     ) -> None:
         self._produces = produces
-        # Not the request itself: its records are in the log, and very many may wait.
+        # Not the request itself: its records are in the log, and very many requests may wait.
         self._keys = [(data.topic_id, data.partition_index) for data in request.partitions]
         self._reply_to = event.reply_to
         self._client = event.client
@@ -214,7 +215,7 @@ class _Produce:
         self.ended_one(index, result)
 
     def begin(self, timeout_ms: int) -> None:
-        """All partitions were looked at: from here on it waits, unless it has ended."""
+        """Begin to wait, unless it has ended: all partitions are processed."""
         self._begun = True
         if self._left == 0:
             self._answer()
@@ -224,7 +225,7 @@ class _Produce:
         self._timer = host.deadlines.at(host.now + timeout_ms / 1000, self._timed_out)
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """End without an answer."""
         self.ended = True
         self._stop_waiting()
 

@@ -1,4 +1,4 @@
-"""One partition's replica on this broker: its log, and the part it plays."""
+"""One partition's replica on this broker: its log and its role."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class PartitionLog(LogEnds):
 
     @override
     def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
-        """As of any log; but where this one begins above 0, nothing is known of the epochs before
-        its first. A log that ends in one of these may part from it below the start already, so
-        that it has nothing in common with it: (0, 0).
+        """As for any log; but where this one begins above 0, nothing is known of the epochs before
+        its first. A log that ends in one of these may diverge from it below the start already, so
+        that the two share nothing: (0, 0).
         """
         first_epoch = self.epochs.first_epoch
         if self.start and (last_epoch < first_epoch or first_epoch < 0):
@@ -31,18 +31,19 @@ class PartitionLog(LogEnds):
         return super().divergence(offset, last_epoch)
 
     def advance_start(self, offset: int) -> None:
-        """The log below ``offset`` was dropped."""
+        """Note that the log below ``offset`` was dropped."""
         self.start = offset
         self.epochs.drop_before(offset, self.end)
 
     def reset(self, offset: int) -> None:
-        """The log is empty, and goes on at ``offset``."""
+        """Note that the log is empty, and continues at ``offset``."""
         self.start = self.end = self.flushed_end = offset
         self.epochs = EpochIndex()
 
 
 class Replica:
-    """``role`` None: the partition has no leader, or this broker is not sure yet that it is itself.
+    """One replica. ``role`` None: the partition has no leader, or this broker is not sure yet that
+    it is itself.
 
     ``high_watermark``: the highest that this replica knows, for people. ``truncations`` tells a
     flush that was asked for before one from a flush after it. ``bytes_appended``: since the start
@@ -77,14 +78,14 @@ class Replica:
         self.bytes_appended = 0
         self.deleted = False
         self.offline = ""
-        """Why it may not lead though the image says so; empty if nothing is wrong."""
+        """Why this broker may not lead though the image says so; empty if nothing is wrong."""
 
     @property
     def durable(self) -> bool:
-        """Whether all of its log is: then its end may be acknowledged."""
+        """Whether the whole log is durable: then its end may be acknowledged."""
         return self.log.flushed_end == self.log.end and not self.truncation_unflushed
 
     @property
     def last_epoch(self) -> int:
-        """Of the last record; -1 if there is none."""
+        """Epoch of the last record; -1 if there is none."""
         return self.log.last_epoch if self.log.end > self.log.start else -1

@@ -1,8 +1,9 @@
-"""What of a partition's log its topic does not keep (Kafka's retention by time and by size).
+"""The part of a partition's log that its topic does not retain (Kafka's retention by time and by
+size).
 
-The leader decides, and moves its log start; followers are told with what they fetch, and follow.
-Only committed records go, and the newest batch never does: a log that is not empty says of which
-epoch its end is.
+The leader decides, and moves its log start; followers learn it with their fetches, and follow. Only
+committed records are dropped, and the newest batch never is: a log that is not empty tells the
+epoch of its end.
 
 Why: docs/decisions/029-retention-by-the-leader.md
 """
@@ -20,18 +21,18 @@ _DELETE = "delete"
 
 
 class Retention(NamedTuple):
-    """What a topic keeps. Negative: without a bound."""
+    """A topic's retention. Negative: unbounded."""
 
     ms: int
     size: int
-    """In bytes."""
+    """Size in bytes."""
 
 
 KEEP_ALL = Retention(-1, -1)
 
 
 def retention_of(image: Image, topic_id: bytes) -> Retention:
-    """What is in force for a topic."""
+    """Return the retention in force for a topic."""
     policy = configs.topic_value(image, topic_id, configs.CLEANUP_POLICY)
     deletes = _DELETE in (item.strip() for item in policy.split(","))
     if not deletes:
@@ -45,11 +46,12 @@ def retention_of(image: Image, topic_id: bytes) -> Retention:
 def start_to_keep(
     runs: LogRuns, start: int, high_watermark: int, now_ms: int, kept: Retention
 ) -> int:
-    """Where a log that begins at ``start`` may begin: there, or further.
+    """Return the log start of a log that begins at ``start``: the same or a later one.
 
-    Nothing goes that is younger than the topic keeps, or without which it would be smaller. No
-    batch is younger than one behind it, whatever its own timestamp says [time was years ahead and
-    came back: what was written meanwhile, and all behind it, would stay for years].
+    A record is kept if it is younger than the retention time, or if the log without it would be
+    smaller than the retention size. No batch is younger than one behind it, whatever its own
+    timestamp says [time was years ahead and came back: what was written meanwhile, and all behind
+    it, would stay for years].
     """
     size = runs.size
     stamps = [run.last_timestamp_ms for run in runs.runs]
@@ -61,7 +63,7 @@ def start_to_keep(
         if not (too_old or too_much):
             return start
         if not whole:
-            # All of it is too old or too much, but its end: the newest batch stays.
+            # The whole log is too old or too large, but its end: the newest batch stays.
             if too_old and start < runs.last_base < high_watermark:
                 return runs.last_base
             return start

@@ -1,9 +1,9 @@
-"""Which replicas are here and what part each plays, as this broker's own newest image says: the
-only source of roles.
+"""The replicas here and their roles, as this broker's own newest image says: the only source of
+roles.
 
 Roles are taken only while the image shows the *current* registration of this broker. Such an image
 is newer than whatever an earlier incarnation did: so no leader epoch is led twice with a log that a
-crash has shortened between, and no replica is deleted because its topic is not known *yet*. A
+crash has shortened in between, and no replica is deleted because its topic is not known *yet*. A
 change touches the partitions it names and no others.
 """
 
@@ -26,7 +26,7 @@ from raftlog.node.storage.partition_api import PartitionKey
 
 
 class Roles:
-    """Gives and takes the roles of all replicas of a broker."""
+    """The assigner of roles to all replicas of a broker."""
 
     def __init__(self, host: Host, sessions: Sessions, isr_updates: IsrUpdates) -> None:
         self._host = host
@@ -35,7 +35,7 @@ class Roles:
         self.links: dict[int, LeaderLink] = {}
 
     def reconsider(self, changes: Changes | None) -> None:
-        """The image or the status of this broker is another one."""
+        """Assign roles again: the image or the status of this broker is another one."""
         host = self._host
         registration = host.broker(host.broker_id)
         current = registration is not None and registration.epoch == host.broker_epoch
@@ -98,7 +98,7 @@ class Roles:
     def _lead(self, replica: Replica, partition: Partition) -> None:
         host = self._host
         if replica.last_epoch >= partition.leader_epoch:
-            # Offset and epoch would name two different records. Only metadata that was taken back
+            # Offset and epoch would name two different records. Only metadata that was rolled back
             # can ask for it.
             replica.offline = (
                 f"the log has records of leader epoch {replica.last_epoch}, the metadata is at"
@@ -136,7 +136,7 @@ class Roles:
         elif isinstance(role, Follower):
             role.link.remove(role)
 
-    # --- what else the image tells ---------------------------------------------------------------
+    # --- other news from the image ---------------------------------------------------------------
 
     def _brokers_changed(self, changes: Changes) -> None:
         self._links_moved(changes.brokers)
@@ -150,9 +150,7 @@ class Roles:
                 self.links[broker_id].look_up()
 
     def pump_links(self) -> None:
-        """At the end of a step: fetch where there is something to say, drop what nothing is
-        followed on.
-        """
+        """Send, at the end of a step, the fetches that are due; drop links that nothing uses."""
         host = self._host
         touched, host.touched_links = host.touched_links, {}
         for leader_id, link in touched.items():

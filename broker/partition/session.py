@@ -1,8 +1,8 @@
-"""One fetch session of a follower, the leader's side: a link is a session, which keeps the
-follower's positions (KIP-227).
+"""The leader's side of a follower's fetch session: a link is a session, which keeps the follower's
+positions (KIP-227).
 
 A named position is answered with data, an error or a divergence at most once: then the follower
-names it anew. A high watermark or a log start alone leaves it as it is. An answer has only
+names it again. A high watermark or a log start alone leaves it as it is. An answer has only
 partitions with news; without any it waits, until ``max_wait_ms`` or a newer fetch.
 
 Why: docs/decisions/024-data-plane-group-flush.md
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Position:
-    """Where a follower is in one partition, on one session."""
+    """A follower's position in one partition, on one session."""
 
     __slots__ = (
         "_bytes_at",
@@ -43,39 +43,40 @@ class Position:
         self.leader = leader
         self.offset = offset
         self.awaits = True
-        """Named, and not answered with data yet."""
+        """True while it is named and not yet answered with data."""
         self.sent_high_watermark = self.sent_log_start = -1
         log, replica = leader.replica.log, leader.replica
         self._bytes_at = replica.bytes_appended if offset == log.end else -1
 
     @property
     def key(self) -> PartitionKey:
-        """Of the partition."""
+        """The key of the partition."""
         return self.leader.replica.key
 
     def bytes_waiting(self, limit: int) -> int:
-        """How much an answer would take of ``limit``: exact if it was caught up when it was named,
-        else the limit.
+        """Return how much of ``limit`` bytes an answer would take: exact if the follower was caught
+        up when it named the position, else the limit.
         """
         if self._bytes_at < 0:
             return limit
         return min(limit, self.leader.replica.bytes_appended - self._bytes_at)
 
     def data_came(self) -> None:
-        """The leader's log has grown."""
+        """Note that the leader's log has grown."""
         if self.awaits:
             self.session.has_data(self)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """There is a high watermark to tell."""
+        """Note a high watermark that the follower has yet to be sent."""
         if self.awaits and high_watermark > self.sent_high_watermark:
             self.session.has_marks(self)
 
     def log_start_moved(self, start: int) -> None:
-        """The leader has dropped its log below there, perhaps what was to be sent from here.
+        """Note that the leader has dropped its log below ``start``, perhaps with the records to be
+        sent from here.
 
-        It is told without a record that goes with it: nobody may write to this topic any more, and
-        the follower's disk is to be freed, too.
+        It is sent even without a record: perhaps no client writes to this topic any more, and the
+        follower's disk must be freed, too.
         """
         if self.awaits and self.offset < start:
             self.session.is_out_of_range(self.key, start)
@@ -85,7 +86,7 @@ class Position:
 
     @property
     def has_untold_marks(self) -> bool:
-        """Whether the leader's high watermark or log start is above what this session was told."""
+        """Return whether the leader's high watermark or log start is above the one last sent."""
         leader = self.leader
         return self.awaits and (
             leader.high_watermark > self.sent_high_watermark
@@ -93,7 +94,7 @@ class Position:
         )
 
     def refused(self, code: ErrorCode, current: pb.CurrentLeader) -> None:
-        """The leader has resigned."""
+        """Answer with an error: the leader has resigned."""
         if self.awaits:
             self.session.has_result(
                 self.key, pb.ReplicaFetchPartitionResult(error_code=code, current_leader=current)
@@ -102,7 +103,7 @@ class Position:
 
 
 class Session:
-    """One link of one follower."""
+    """The session of one link of one follower."""
 
     def __init__(self, sessions: Sessions, id_: Hashable, number: int) -> None:
         self._sessions = sessions
@@ -120,18 +121,18 @@ class Session:
     # --- news ------------------------------------------------------------------------------------
 
     def has_data(self, position: Position) -> None:
-        """Records wait behind a position."""
+        """Note that records are available behind a position."""
         self._data[position.key] = position
         self._sessions.touched[self.number] = self
 
     def has_result(self, key: PartitionKey, result: pb.ReplicaFetchPartitionResult) -> None:
-        """A partition is answered with something else than data."""
+        """Answer a partition with something else than data."""
         result.topic_id, result.partition_index = key
         self._results[key] = result
         self._sessions.touched[self.number] = self
 
     def is_out_of_range(self, key: PartitionKey, log_start_offset: int) -> None:
-        """The leader has nothing for a position, and says where its log begins."""
+        """Answer that the leader has nothing for a position, and where its log begins."""
         result = pb.ReplicaFetchPartitionResult(
             error_code=ErrorCode.OFFSET_OUT_OF_RANGE,
             log_start_offset=log_start_offset,
@@ -140,7 +141,7 @@ class Session:
         self.has_result(key, result)
 
     def has_marks(self, position: Position) -> None:
-        """A high watermark or a log start. It waits a moment for company: nobody waits for it."""
+        """Note a high watermark or a log start. It lingers for data to ride with."""
         self._marks[position.key] = position
         host = self._host
         linger_at = host.now + host.settings.high_watermark_linger_ms / 1000
@@ -149,7 +150,7 @@ class Session:
             self._timer = host.deadlines.at(linger_at, self._expired)
 
     def forget(self, key: PartitionKey) -> None:
-        """A position is no longer of this session."""
+        """Remove a position from this session."""
         position = self.positions.pop(key, None)
         self._data.pop(key, None)
         self._marks.pop(key, None)
@@ -157,7 +158,7 @@ class Session:
             position.leader.positions.pop(self.number, None)
 
     def clear(self) -> None:
-        """All of them, and what waits for an answer."""
+        """Remove all positions, and their pending answers."""
         for key in list(self.positions):
             self.forget(key)
         self._results.clear()
@@ -166,10 +167,10 @@ class Session:
     # --- fetches ---------------------------------------------------------------------------------
 
     def fetch(self, request: pb.ReplicaFetchRequest) -> None:
-        """A request that was found in order as a whole."""
+        """Process a request that is valid as a whole."""
         self.replica_id = request.replica_state.replica_id
         if self._parked is not None:
-            # The follower has something new to say: it takes this answer as one more to come.
+            # The follower has news: this answer still counts as outstanding for it.
             self.answer()
         for gone in request.forgotten:
             self.forget((gone.topic_id, gone.partition_index))
@@ -186,11 +187,11 @@ class Session:
 
     @property
     def has_news(self) -> bool:
-        """Whether an answer would have more than high watermarks and log starts."""
+        """Return whether an answer would have more than high watermarks and log starts."""
         return bool(self._data or self._results)
 
     def settle(self) -> None:
-        """At the end of a step: answer if that is due."""
+        """Answer at the end of a step, if that is due."""
         if self._parked is not None and (self.has_news or self._parked.max_wait_ms <= 0):
             self.answer()
 
@@ -207,8 +208,8 @@ class Session:
             )
             return
         log = leader.replica.log
-        # A replica without a record says nothing about the one before: it can only begin where
-        # this log does.
+        # A replica without a record says nothing about the one before: it can only begin at this
+        # log's start.
         if named.fetch_offset < log.start or (
             named.last_fetched_epoch < 0 and named.fetch_offset != log.start
         ):
@@ -232,7 +233,7 @@ class Session:
             self.has_data(position)
         elif leader.high_watermark >= 0:
             self._marks[key] = position
-        # Only now: what it sets in motion finds the position in place.
+        # Last: the calls that it triggers find the position in place.
         leader.fetched(state.replica_id, named.fetch_offset, state.replica_epoch)
 
     def _leader_for(self, named: pb.ReplicaFetchPartition, replica_id: int) -> Leader:
@@ -240,7 +241,7 @@ class Session:
             self._host, named.topic_id, named.partition_index, named.current_leader_epoch
         )
         if replica_id not in leader.isr.followers:
-            # Its image is ahead of ours, or ours of its: the leader epoch does not tell.
+            # One of the two images is ahead of the other: the leader epoch does not tell which.
             raise ApiError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica_id} has no replica here"
             )
@@ -256,7 +257,7 @@ class Session:
         self.answer()
 
     def answer(self) -> None:
-        """Answer the parked fetch with the news there are, as far as they fit."""
+        """Answer the parked fetch with the available news, as far as they fit."""
         request = self._parked
         if request is None:
             return
@@ -272,7 +273,7 @@ class Session:
         self._host.out.append(AnswerReplicaFetch(self.id, response, tuple(reads), limit))
 
     def refuse(self, request: pb.ReplicaFetchRequest, error: ApiError) -> None:
-        """Answer a fetch with an error of all of it; the session begins anew."""
+        """Refuse a whole fetch; the session begins anew."""
         self.answer()
         self.clear()
         response = pb.ReplicaFetchResponse(
@@ -338,6 +339,6 @@ class Session:
     def _some(
         self, waiting: Mapping[PartitionKey, object], response: pb.ReplicaFetchResponse
     ) -> Iterable[PartitionKey]:
-        """As many as the answer has room for, in the order in which they came."""
+        """Return as many as the answer has room for, in order of arrival."""
         room = self._host.settings.max_partitions_per_message - len(response.partitions)
         return [key for key, _ in zip(waiting, range(room), strict=False)]

@@ -1,4 +1,4 @@
-"""All fetch sessions of followers at one broker, and who may fetch at all (KIP-903)."""
+"""All fetch sessions of followers at one broker, and the check of their broker epochs (KIP-903)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Sessions:
         self.host = host
         self.by_id: dict[Hashable, Session] = {}
         self.touched: dict[int, Session] = {}
-        """Sessions to look at when the step ends, by number."""
+        """Sessions to process when the step ends, by number."""
         self._numbers = 0
 
     def received(self, event: ReplicaFetchReceived) -> None:
-        """A follower fetches."""
+        """Process a follower's fetch."""
         session = self.by_id.get(event.session)
         if session is None:
             self._numbers += 1
@@ -41,19 +41,19 @@ class Sessions:
             session.fetch(event.request)
 
     def closed(self, id_: Hashable) -> None:
-        """A link is gone."""
+        """End the session of a closed link."""
         session = self.by_id.pop(id_, None)
         if session is not None:
             session.clear()
             self.touched.pop(session.number, None)
 
     def settle(self) -> None:
-        """At the end of a step: answer where there is news."""
+        """Answer sessions with news, at the end of a step."""
         while self.touched:
             self.touched.pop(next(iter(self.touched))).settle()
 
     def of_replica(self, replica_id: int) -> list[Leader]:
-        """The leaders here that a replica's positions are at: what concerns it concerns them."""
+        """Return the leaders here that news of a replica concerns: those of its positions."""
         found: dict[PartitionKey, Leader] = {}
         for session in self.by_id.values():
             if session.replica_id == replica_id:
@@ -77,9 +77,9 @@ class Sessions:
     def _check_epoch(self, replica_id: int, epoch: int) -> None:
         """Refuse every epoch but the one that the image shows (KIP-903).
 
-        A fetch proves nothing about an epoch. [One names an epoch that nobody was given; taken for
-        the follower's newest, it would refuse the true follower from then on.] A true follower
-        whose registration this broker has not applied yet asks again.
+        A fetch proves nothing about an epoch. [One names an epoch that was never assigned; taken
+        for the follower's newest, it would refuse the true follower from then on.] A true follower
+        whose registration this broker has not applied yet retries.
         """
         if epoch == NO_EPOCH and not supports_replica_epochs(self.host.image.features):
             return

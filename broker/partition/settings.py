@@ -9,7 +9,8 @@ from raftlog.node.config.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class PartitionSettings:
-    """What the replicas of one broker go by: keys under their own names, and what is no key.
+    """Settings of the replicas of one broker: keys under their own names, and a few that are no
+    keys.
 
     Times in milliseconds, sizes in bytes.
     """
@@ -17,9 +18,7 @@ class PartitionSettings:
     broker_id: int
     cluster_id: str
     inter_broker_listener: str = ""
-    """The name of the listeners on which brokers fetch from each other; empty: the first of
-    each.
-    """
+    """Name of the listeners on which brokers fetch from each other; empty: the first of each."""
     replica_lag_time_max_ms: int = Settings.replica_lag_time_max_ms
     replica_fetch_wait_max_ms: int = Settings.replica_fetch_wait_max_ms
     replica_fetch_max_bytes: int = Settings.replica_fetch_max_bytes
@@ -27,17 +26,17 @@ class PartitionSettings:
     replica_fetch_backoff_ms: int = Settings.replica_fetch_backoff_ms
     log_segment_delete_delay_ms: int = Settings.log_segment_delete_delay_ms
     high_watermark_linger_ms: int = 20
-    """How long a high watermark or a log start alone waits for data to ride with."""
+    """Time for which a high watermark or a log start alone waits for data to ride with."""
     isr_retry_ms: int = 50
-    """Before an AlterPartition request that failed as a whole is sent again."""
+    """Pause before an AlterPartition request that failed as a whole is sent again."""
     ineligible_backoff_ms: int = 500
-    """Before an ISR change is proposed again that the controller called ineligible."""
+    """Pause before an ISR change that the controller called ineligible is proposed again."""
     max_pending_produces: int = 10_000
-    """Produce requests that wait for replicas or the disk; more are refused."""
+    """Largest number of produce requests that wait for replicas or the disk; more are refused."""
     max_parked_fetches: int = 10_000
-    """Consumer fetches that wait for records; more are answered at once."""
+    """Largest number of consumer fetches that wait for records; more are answered at once."""
     request_timeout_max_ms: int = Settings.request_timeout_max_ms
     max_partitions_per_message: int = 5_000
-    """Of a replica fetch, its answer, or an AlterPartition request; the rest goes into the next
-    one.
+    """Largest number of partitions in a replica fetch, its answer, or an AlterPartition request;
+    the rest goes into the next one.
     """

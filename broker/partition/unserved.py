@@ -1,5 +1,5 @@
-"""Partitions that the metadata says are led here, and that cannot be used: counted by reason, so
-that every sign can say so. O(1).
+"""Partitions that this broker leads by the metadata but cannot serve: counted by reason, so that
+every status can say so. O(1).
 """
 
 from __future__ import annotations
@@ -10,32 +10,30 @@ from broker.partition.host import Host
 from broker.partition.leader import UNKNOWN_HIGH_WATERMARK
 
 LOG_AHEAD = "log_ahead_of_metadata"
-"""The log has records of the leader epoch, or of later ones: it is not led.
+"""The log has records of the leader epoch, or of later ones: the partition is not led.
 
 Lasts until the leader epoch is raised.
 """
 FENCED = "fenced"
-"""This broker takes itself for fenced, and its image does not show it yet."""
+"""This broker considers itself fenced, and its image does not show it yet."""
 NO_HIGH_WATERMARK = "high_watermark_unknown"
-"""Led, and a member of the ISR has not fetched in this leader epoch: consumers get nothing,
-acks=all waits.
+"""The partition is led, and a member of the ISR has not fetched in this leader epoch: consumers get
+nothing, acks=all waits.
 """
 LOW_SPACE = "low_on_space"
-"""Below the free-space reserve: producers are refused."""
+"""Free space is below the reserve: produce requests are refused."""
 REASONS = (LOG_AHEAD, FENCED, NO_HIGH_WATERMARK, LOW_SPACE)
 
 
 class Unserved(NamedTuple):
-    """``counts`` by reason; ``example``: of those that are not led, one of them and why, for
-    people.
-    """
+    """``counts`` by reason; ``example``: one partition that is not led and why, for people."""
 
     counts: dict[str, int]
     example: str
 
 
 def unserved(host: Host, *, low_space: bool) -> Unserved:
-    """How many partitions this broker leads and does not serve, by reason, and an example.
+    """Return how many partitions this broker leads and does not serve, by reason, and an example.
 
     ``low_space``: produce is refused for all.
     """

@@ -1,1 +1,1 @@
-"""How a broker gets its id, registers, and keeps its session."""
+"""A broker's id, its registration and its session."""

@@ -1,4 +1,5 @@
-"""The broker's own directory: whose it is, and the lock that proves which process uses it.
+"""The broker's own directory: the broker that it belongs to, and the lock that proves which process
+uses it.
 
 It is formatted and laid out like every node's (see :mod:`raftlog.node.storage.directory`). A broker
 keeps no metadata log in it.
@@ -24,9 +25,9 @@ BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 class BrokerDirectory:
     """A locked directory. ``process`` names this process for the registration.
 
-    Whoever holds the same lock file (device and inode, on the same boot, with the same directory
-    id) later proves that this process is gone: a cloned disk has the same directory id, but a lock
-    file of its own.
+    A process that later holds the same lock file (device and inode, on the same boot, with the same
+    directory id) proves that this process has ended: a cloned disk has the same directory id, but a
+    lock file of its own.
     """
 
     identity: NodeIdentity
@@ -36,7 +37,7 @@ class BrokerDirectory:
 
     @property
     def broker_id(self) -> int:
-        """Whose it is; NO_NODE_ID: nobody's yet."""
+        """Id of the broker that the directory belongs to; NO_NODE_ID: none yet."""
         return self.identity.node_id
 
     def claim(self, broker_id: int) -> None:
@@ -44,7 +45,7 @@ class BrokerDirectory:
         self._write(dataclasses.replace(self.identity, node_id=broker_id))
 
     def bind_generation(self, generation: int) -> None:
-        """Note durably which generation of the log it belongs to. Raises StorageError."""
+        """Record durably which generation of the log it belongs to. Raises StorageError."""
         self._write(dataclasses.replace(self.identity, generation=generation))
 
     def _write(self, identity: NodeIdentity) -> None:
@@ -53,7 +54,7 @@ class BrokerDirectory:
             self.identity = identity
 
     def close(self) -> None:
-        """Give the directory back. Idempotent."""
+        """Unlock the directory. Idempotent."""
         self._lock.release()
 
 
@@ -62,7 +63,7 @@ def open_directory(
 ) -> BrokerDirectory:
     """Lock the directory of a broker; ``broker_id`` NO_NODE_ID: it is not configured.
 
-    Raises ConfigError: not formatted, somebody else's, or in use; StorageError.
+    Raises ConfigError: not formatted, another broker's, or in use; StorageError.
     """
     identity = read_identity(directory)
     if identity.cluster_id != cluster_id:

@@ -1,5 +1,5 @@
-"""Asking for an id: carries out what an :class:`IdSeeker` decides, before the broker proper is made
-(which has an id from the start).
+"""Requests for an id: carries out what an :class:`IdSeeker` decides, before the broker proper is
+made (which has an id from the start).
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ async def seek_id(
     stopping: asyncio.Event,
     on_wait: Callable[[str], None] = lambda _: None,
 ) -> BrokerSettings | Exit:
-    """Have this process registered under an id; the settings with it, or why there is none.
+    """Register this process without an id; return the settings with its new id, or why there is
+    none.
 
     Raises ConfigError.
 
-    The port is held meanwhile: who cannot listen, because another broker does, must not be given an
-    id. The settings name the port that was bound, so that the broker listens where it was
-    registered. ``on_wait`` is told why there is no id yet.
+    The port is bound meanwhile: a process that cannot listen, because another broker does, must not
+    get an id. The settings name the port that was bound, so that the broker listens where it was
+    registered. ``on_wait`` is called with the reason why there is no id yet.
     """
     loop = asyncio.get_running_loop()
     listener = await transport.listen(settings.listen, {}, name=settings.listener_name)
@@ -71,7 +72,7 @@ async def seek_id(
                 await _pause(stopping, seeker.next_deadline - loop.time())
     finally:
         client.close()
-    # If it was cut short, the listener goes with its transport.
+    # If this is cancelled, the listener closes with its transport.
     await listener.close()
     given = seeker.result
     if isinstance(given, Exit):
@@ -98,7 +99,7 @@ async def _ask(
             remaining_s = response.awaited_id.remaining_ms / 1000
         reply = require_success(response).register_broker
     except ApiError as error:
-        # Once for each new reason: who waits for a session to end asks every second.
+        # Once for each new reason: a broker that waits for a session to end asks every second.
         if str(error) != seeker.last_error:
             log.warning("no broker id yet", error=str(error), remaining_s=remaining_s)
         seeker.failed(error, asyncio.get_running_loop().time(), awaited_s=remaining_s)

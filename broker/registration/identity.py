@@ -1,8 +1,8 @@
-"""Which id a broker has (KIP-426), as far as it is for the broker to say: configured, then what its
-directory says, then what it is given.
+"""A broker's id (KIP-426), as far as the broker decides it: the configured one, then the
+directory's, then the one that the controller assigns.
 
-Pure: :func:`known_id` needs no controller, :class:`IdSeeker` is what happens when neither says
-anything. ``now`` is seconds of a monotonic clock.
+Pure: :func:`known_id` needs no controller, :class:`IdSeeker` works when neither source has an id.
+``now`` is seconds of a monotonic clock.
 
 Why: docs/decisions/019-broker-ids.md
 """
@@ -23,7 +23,7 @@ RETRY_BACKOFF_MAX_MS = 1000
 
 
 def known_id(configured: int, stored: int, directory: object) -> int:
-    """The configured id, or the one in the directory's meta.json, or NO_NODE_ID.
+    """Return the configured id, or the one in the directory's meta.json, or NO_NODE_ID.
 
     Raises ConfigError if the two differ.
     """
@@ -56,8 +56,8 @@ class Given:
 
 
 class IdSeeker:
-    """Asks the active controller for an id, until it has given one, refused for good, or the time
-    is over: not while it says to wait.
+    """The requests to the active controller for an id, until it assigns one, refuses for good, or
+    the time is over: not while it says to wait.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class IdSeeker:
 
     @property
     def next_deadline(self) -> float:
-        """When to poll again."""
+        """Return when to poll again."""
         return NEVER if self.result is not None else min(self._until, self._next_at)
 
     def poll(self, now: float) -> Ask | None:
-        """What to ask now, if it is time."""
+        """Return the request to send now, if one is due."""
         if self.result is None and now >= self._until:
             self._leave(
                 f"no broker id was given within {self._timeout_ms / 1000:g} s"
@@ -94,13 +94,13 @@ class IdSeeker:
         return Ask(round((now - self._began) * 1000))
 
     def answered(self, broker_id: int, source: str, why: str) -> None:
-        """The controller has registered this process under an id."""
+        """Note that the controller has registered this process under an id."""
         if self.result is None:
             self.result = Given(broker_id, source, why)
 
     @property
     def waits_for(self) -> str:
-        """Why there is no id yet, and for how long that may stay so if it is known."""
+        """Return why there is no id yet, and for how long that may stay so if it is known."""
         left = (
             ""
             if self._awaited_s is None
@@ -109,14 +109,14 @@ class IdSeeker:
         return self.last_error + left
 
     def failed(self, error: ApiError, now: float, *, awaited_s: float | None = None) -> None:
-        """It was refused, or nothing is known: asked again, unless there is no point in it.
+        """Note a refusal, or an unknown outcome; retry, unless it would be refused again.
 
-        ``awaited_s``: how long it was told to wait.
+        ``awaited_s``: the wait that the controller asked for, in seconds.
         """
         self.last_error, self._awaited_s = str(error), awaited_s
         self._next_at = now + self._backoff.next_s()
         if awaited_s is not None:
-            # The active controller says for what: no failure to register.
+            # The active controller gives the reason to wait: no failure to register.
             self._until = now + self._timeout_ms / 1000
         if error.outcome_unknown or error.code not in {*HOPELESS, ErrorCode.POLICY_VIOLATION}:
             return
@@ -125,7 +125,7 @@ class IdSeeker:
         self._leave(f"the controller gives this broker no id: {error}{hint}")
 
     def stop(self) -> None:
-        """Somebody wants the process to end."""
+        """Stop asking: the process is to end."""
         if self.result is None:
             self.result = Exit("stopped before it had an id", clean=True)
 

@@ -1,4 +1,4 @@
-"""A broker's life as the controller sees it: registration, heartbeats, fencing, controlled
+"""A broker's lifecycle as the controller sees it: registration, heartbeats, fencing, controlled
 shutdown. Pure.
 
 States (KIP-343): *initial* (this process has not registered yet), *inactive* (registered, fenced),
@@ -47,7 +47,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Send a heartbeat. The shell fills in the applied offset and the known LAO."""
+    """The request to send a heartbeat. The shell fills in the applied offset and the known LAO."""
 
     broker_epoch: int
     want_shut_down: bool
@@ -56,7 +56,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The process must end.
+    """The reason why the process must end.
 
     ``clean``: it was asked to stop, and the controller agreed or the broker was not registered.
     """
@@ -74,8 +74,8 @@ STOPPING_ATTEMPT_S = 0.3
 next one, in seconds: one attempt, with its margin, ends within UNREACHABLE_S.
 """
 
-# A registration that is refused with one of these would be refused again: end at once, so that the
-# operator sees it.
+# A registration refused with one of these would be refused again: end at once, so that the operator
+# sees it.
 HOPELESS = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -88,9 +88,7 @@ HOPELESS = frozenset(
 
 
 class Lifecycle:
-    """The state machine of one broker process: takes events, and says which request to send
-    next.
-    """
+    """The state machine of one broker process: takes events, and returns the next request."""
 
     def __init__(
         self,
@@ -131,11 +129,11 @@ class Lifecycle:
         self._image_heartbeats = True
         self._registration: Broker | None = None
         self.shown_from = -1
-        """The offset from which on images tell about this registration: an older image does not,
+        """Offset of the first image that tells about this registration: an older image does not,
         whatever it shows.
         """
 
-    # --- what it is ------------------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -164,7 +162,7 @@ class Lifecycle:
         return self.epoch < 0 or self._stale or silent or self.exit is not None
 
     def silent_s(self, now: float) -> float:
-        """For how long no controller has answered; 0 before it has registered, and where
+        """Return for how long no controller has answered; 0 before it has registered, and where
         heartbeats are off.
         """
         return now - self._contact_at if self.epoch >= 0 and self._heartbeats else 0.0
@@ -181,7 +179,7 @@ class Lifecycle:
         return self._contact_at + self._settings.fencing_timeout_ms / 1000
 
     def why_fenced(self, now: float) -> str:
-        """For people: why the broker serves nothing; empty if it may serve."""
+        """Return, for people, why the broker serves nothing; empty if it may serve."""
         if self.exit is not None:
             return self.exit.reason
         if self.epoch < 0:
@@ -214,7 +212,7 @@ class Lifecycle:
 
     @property
     def answer_within_s(self) -> float:
-        """How long the answer to a request is waited for, in seconds."""
+        """Longest wait for the answer to a request, in seconds."""
         answer_within_s = self._settings.answer_within_ms / 1000
         if self._stop_until == NEVER:
             return answer_within_s
@@ -226,16 +224,16 @@ class Lifecycle:
         return NEVER if self._stop_until == NEVER else self._connected_at + UNREACHABLE_S
 
     def _is_quiet(self) -> bool:
-        """Registered, and heartbeats are not in force.
+        """Return whether the broker is registered, and heartbeats are not in force.
 
         A stopping broker sends them all the same: they ask for controlled shutdown.
         """
         return self.epoch >= 0 and not self._heartbeats and self._stop_until == NEVER
 
-    # --- what it does ----------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     def poll(self, now: float) -> Register | Heartbeat | None:
-        """The request to send now, if any. It counts as in flight from now on."""
+        """Return the request to send now, if any. It counts as in flight from now on."""
         self._check_limits(now)
         if (
             self.exit is not None
@@ -274,7 +272,7 @@ class Lifecycle:
                 clean=False,
             )
 
-    # --- what happens to it ----------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def registered(
         self,
@@ -286,7 +284,7 @@ class Lifecycle:
         generation: int = NO_GENERATION,
         previous_generations: Collection[int] = (),
     ) -> None:
-        """Take the reply to a registration, which is committed under this broker epoch.
+        """Process the reply to a registration, which is committed under this broker epoch.
 
         ``heartbeats``: whether they are in force; the broker's own image decides once it says so,
         also where it was ahead of this reply [they come into force while the reply is on its way,
@@ -320,12 +318,12 @@ class Lifecycle:
     def heartbeat_answered(
         self, now: float, *, should_shut_down: bool, next_within_s: float = NEVER
     ) -> None:
-        """Take the answer of the active controller to a heartbeat.
+        """Process the answer of the active controller to a heartbeat.
 
         The contact dates from the sending of the heartbeat.
 
-        ``next_within_s``: the next heartbeat is due within so many seconds, if that is sooner than
-        usual.
+        ``next_within_s``: the next heartbeat is due within this time, in seconds, if that is sooner
+        than usual.
         """
         self._in_flight = None
         if self.epoch < 0:
@@ -363,13 +361,13 @@ class Lifecycle:
                 self._look(now)
 
     def abandoned(self) -> None:
-        """Note that nobody waits for the answer to the request in flight any more."""
+        """Note that the answer to the request in flight is no longer awaited."""
         self._in_flight = None
 
     def metadata_applied(
         self, image_offset: int, registration: Broker | None, now: float, *, heartbeats: bool = True
     ) -> None:
-        """Take a new image.
+        """Process a new image.
 
         ``registration``: what it has under this broker's id. ``heartbeats``: whether they are in
         force in it.
@@ -387,8 +385,8 @@ class Lifecycle:
             self.hasten(now)
 
     def passed(self, image_offset: int) -> bool:
-        """Take a new image that has the same brokers and levels as the one before; False, and
-        nothing was taken: it may be the first to tell about this registration.
+        """Process a new image that has the same brokers and levels as the one before; False, and
+        nothing has changed: it may be the first to tell about this registration.
         """
         if self._image_offset < self.shown_from:
             return False
@@ -396,7 +394,7 @@ class Lifecycle:
         return True
 
     def generation_seen(self, generation: int, now: float) -> None:
-        """Take a new generation of the log, or the first that is known.
+        """Process a new generation of the log, or the first that is known.
 
         A registration in another generation is void.
 
@@ -410,7 +408,7 @@ class Lifecycle:
             self._begin_again(now)
 
     def log_diverged(self, now: float) -> None:
-        """Take note that the log lacks what was applied here: the registration may be lost, too."""
+        """Note that the log lacks what was applied here: the registration may be lost, too."""
         self._image_offset, self._registration, self._unfenced = -1, None, False
         if self.epoch >= 0:
             self._begin_again(now)

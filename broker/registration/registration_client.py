@@ -1,4 +1,4 @@
-"""Registration and heartbeats: carries out what the lifecycle decides, over links of its own."""
+"""Registration and heartbeats: carries out the lifecycle's decisions, over links of its own."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Answered = Callable[[controller_pb2.ControllerResponse], None]
 
 
 class RegistrationClient:
-    """The shell around a :class:`Lifecycle`; the client becomes its own.
+    """The shell around a :class:`Lifecycle`; it takes ownership of the client.
 
-    Call :meth:`pump` after each stimulus.
+    Call :meth:`pump` after each event.
     """
 
     def __init__(
@@ -61,9 +61,7 @@ class RegistrationClient:
         self._last_error = ""
         self._checked_ms = 0
         self.misfit = ""
-        """What is wrong with this broker's times, given the controllers' session timeout; empty:
-        nothing.
-        """
+        """Why this broker's times do not fit the controllers' session timeout; empty: they fit."""
         self._over = False
         self._in_flight: asyncio.Future[controller_pb2.ControllerResponse] | None = None
 
@@ -73,20 +71,20 @@ class RegistrationClient:
         self.pump()
 
     def stop(self) -> None:
-        """Ask for a controlled shutdown, at once: not when the request in flight has ended."""
+        """Ask for a controlled shutdown, at once, without waiting for the request in flight."""
         self._lifecycle.stop(self._loop.time())
         if self._in_flight is not None and not self._in_flight.done():
             self._in_flight.cancel()
         self.pump()
 
     def close(self) -> None:
-        """Stop, telling nobody. Idempotent."""
+        """Stop without a message to any controller. Idempotent."""
         self._over = True
         self._timer.cancel()
         self._client.close()
 
     def pump(self) -> None:
-        """Send what the lifecycle wants sent, and come back when it wants to be asked again."""
+        """Send the request that the lifecycle returns, and set a timer for its next deadline."""
         if self._over:
             return
         action = self._lifecycle.poll(self._loop.time())
@@ -100,8 +98,8 @@ class RegistrationClient:
         self._timer.arm(self._lifecycle.next_deadline)
 
     def _call(self, request: controller_pb2.ControllerRequest, answered: Answered) -> None:
-        # Not longer than until the next heartbeat would be due: that one says more, and goes on
-        # another link if this one says nothing.
+        # Not longer than until the next heartbeat is due: that one is newer, and uses another link
+        # if this one is silent.
         self._in_flight = self._client.send(request, self._lifecycle.answer_within_s)
         self._in_flight.add_done_callback(partial(self._ended, answered))
 
@@ -113,7 +111,7 @@ class RegistrationClient:
             self.pump()
             return
         if self._over:
-            future.exception()  # Looked at: nobody is left to whom it matters.
+            future.exception()  # Retrieved: no caller is left for it.
             return
         try:
             answered(require_success(future.result()))
@@ -156,8 +154,8 @@ class RegistrationClient:
         )
 
     def _check_timeouts(self, session_timeout_ms: int) -> None:
-        """Say loudly, once for each value, if the controllers' session timeout does not fit this
-        broker's own times.
+        """Warn, once for each value, if the controllers' session timeout does not fit these
+        times.
         """
         if session_timeout_ms == self._checked_ms:
             return

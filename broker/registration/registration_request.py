@@ -1,4 +1,4 @@
-"""What a broker says of itself when it registers."""
+"""The registration request of a broker."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from raftlog.wire.records.v1 import records_pb2
 REGISTRATION_VERSION = 1
 """1: this broker heartbeats, and reports what it has applied."""
 LISTENER_NAME = "PLAINTEXT"
-"""Of a broker whose listener has no name."""
+"""Listener name of a broker whose listener has no name."""
 
 
 def registration_request(
     settings: BrokerSettings, process: Process, incarnation_id: str, bound: Sequence[str]
 ) -> controller_pb2.RegisterBrokerRequest:
-    """The registration of a process that listens at ``bound``, in the order of its listeners; more
-    of them than it knows yet are told as they are configured.
+    """Return the registration of a process that listens at ``bound``, in the order of its
+    listeners; those without a bound address yet are registered as configured.
     """
     return controller_pb2.RegisterBrokerRequest(
         broker_id=settings.broker_id,
@@ -46,7 +46,7 @@ def registration_request(
 
 
 def _listeners(settings: BrokerSettings, bound: Sequence[str]) -> Iterator[records_pb2.Listener]:
-    """That for brokers first: others take the first as where this broker is."""
+    """Yield the listener for brokers first: other brokers use the first one."""
     of_brokers = ClientListener(
         settings.listener_name or LISTENER_NAME,
         settings.listen,

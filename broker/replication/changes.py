@@ -1,6 +1,4 @@
-"""Which entities the batches between two images touched, so that nobody has to look through the
-whole image for them.
-"""
+"""The entities that the batches between two images touched: saves a scan of the whole image."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from raftlog.metadata.records import Record, RecordType
 from raftlog.node.storage.partition_api import PartitionKey
 
 KEPT_MAX = 200_000
-"""Beyond so many touched entities a look through everything is no dearer."""
+"""Number of touched entities beyond which a scan of everything is no dearer."""
 _PARTITION = frozenset({RecordType.PARTITION, RecordType.PARTITION_CHANGE})
 _BROKER = frozenset(
     {
@@ -25,7 +23,7 @@ _BROKER = frozenset(
 
 
 class ChangeCollector:
-    """Collects until somebody takes; ``take`` gives None when anything may have changed."""
+    """The changes since the last ``take``, which returns None when anything may have changed."""
 
     def __init__(self) -> None:
         self._all = True
@@ -38,7 +36,7 @@ class ChangeCollector:
         self._configs: dict[ConfigKey, None] = {}
 
     def note(self, records: Iterable[Record]) -> None:
-        """The records of a batch that is applied."""
+        """Note the records of an applied batch."""
         if self._all:
             return
         for record in records:
@@ -55,18 +53,18 @@ class ChangeCollector:
             self.everything()
 
     def note_configs(self, changes: Iterable[Change]) -> None:
-        """The records of a batch that sets config values and does nothing else."""
+        """Note the records of a batch that sets config values and does nothing else."""
         if not self._all:
             for resource_type, resource_name, _, _ in changes:
                 self._configs[resource_type, resource_name] = None
 
     def everything(self) -> None:
-        """The image was replaced: anything may differ."""
+        """Note that the image was replaced: anything may differ."""
         self._all = True
         self._clear()
 
     def take(self) -> Changes | None:
-        """What was touched since the last call."""
+        """Return the entities touched since the last call."""
         if self._all:
             self._all = False
             return None

@@ -1,10 +1,10 @@
-"""The broker's partition replicas at work: events in, effects carried out in order, on the store,
-the links and one timer.
+"""The running partition replicas of a broker: events in, effects carried out in order, on the
+store, the links and one timer.
 
-Nothing is decided here. What the pure part promises rests on three things that this shell does:
+Nothing is decided here. The promises of the pure part rest on three things that this shell does:
 effects are carried out in their order before the next event; a Flushed is stepped only when the
-disk has said so; and after any error of the store nothing more is stepped and nothing more is
-answered: who waits is told by a closed link, and what it means is *outcome unknown*.
+disk has confirmed it; and after any error of the store nothing more is stepped and nothing more is
+answered: the links of waiting clients are closed, which means *outcome unknown*.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from raftlog.wire.data.v1 import data_pb2
 log = structlog.get_logger(__name__)
 
 CHECK_EVERY_S = 1.0
-"""How often the disk's free space and silent leaders are looked at."""
+"""Interval between checks of the disk's free space and of silent leaders, in seconds."""
 INLINE_APPENDS_MAX = 4
-"""A flush of more writes than this is not done on the loop: others wait already."""
+"""Largest number of writes in a flush on the event loop: with more, other requests wait already."""
 RETENTION_KEYS = 1_000
-"""Of how many partitions one step looks at what need not be kept."""
+"""Number of partitions that one step checks for retention."""
 FETCH_MAX_BYTES = 32 << 20
-"""Of records in an answer to a consumer, whatever it asks for: it goes through memory, and into one
-message.
+"""Largest size in bytes of the records in an answer to a consumer, whatever it asks for: they pass
+through memory, and into one message.
 """
 BODIES = frozenset({"produce", "fetch", "list_offsets"})
 """The bodies of a BrokerRequest that are served here."""
 
 Answer = Callable[..., None]
-"""Sends the answer to one request, as a field of BrokerResponse."""
+"""A function that sends the answer to one request, as a field of BrokerResponse."""
 MakeReplicas = Callable[[Sequence[RecoveredPartition], float], PartitionReplicas]
 
 
 class DataPlane:
-    """The shell.
+    """The shell of a broker's partition replicas.
 
-    ``broker_status`` is asked before each step. ``time_ms``: what time it is. ``failed`` is called
+    ``broker_status`` is called before each step. ``time_ms`` returns the time. ``failed`` is called
     once, when the broker must stop.
     """
 
@@ -130,7 +130,7 @@ class DataPlane:
 
     @property
     def accept(self) -> Acceptor:
-        """Of the links of followers."""
+        """The acceptor of followers' links."""
         return self._sessions.accept
 
     @property
@@ -141,11 +141,12 @@ class DataPlane:
 
     @property
     def recovered(self) -> bool:
-        """Whether the store was read: before, nothing is served."""
+        """Whether the store was recovered: before that, nothing is served."""
         return self._replicas is not None
 
     def recover(self) -> dict[str, int]:
-        """Check the store and begin with what it holds: how many replicas and records, for a log.
+        """Check the store and begin with its replicas; return the numbers of replicas and records,
+        for a log.
 
         Raises CorruptLogError, StorageError.
         """
@@ -159,17 +160,17 @@ class DataPlane:
         return {"replicas": len(found), "records": sum(one.end_offset for one in found)}
 
     def image_moved(self, image: Image, changes: ev.Changes | None) -> None:
-        """The broker's newest image."""
+        """Process the broker's newest image."""
         self.step(ev.ImageMoved(image, changes))
 
     def client_closed(self, client: ev.Client) -> None:
-        """Nobody waits for what is parked for it."""
+        """Drop a closed client's parked requests."""
         self.step(ev.ClientClosed(client))
 
     def request(
         self, request: broker_pb2.BrokerRequest, answer: Answer, client: ev.Client | None = None
     ) -> None:
-        """One request of a client with one of ``BODIES``. Raises ApiError."""
+        """Serve a client's request with one of ``BODIES``. Raises ApiError."""
         replicas = self._served()
         body = request.WhichOneof("body")
         if body == "fetch":
@@ -187,18 +188,18 @@ class DataPlane:
     def describe_led(
         self, request: data_pb2.BrokerMetadataRequest
     ) -> data_pb2.BrokerMetadataResponse:
-        """The ISRs of what this broker leads (KIP-24). Raises ApiError."""
+        """Return the ISRs of the partitions that this broker leads (KIP-24). Raises ApiError."""
         replicas = self._served()
         self._stand()
         return led_page(replicas, request, self._loop.time())
 
     def unserved(self) -> Unserved:
-        """Partitions that this broker leads by the metadata and that cannot be used."""
+        """Return the partitions that this broker leads by the metadata but cannot serve."""
         self._stand()
         return self.replicas.unserved(self._loop.time(), low_space=self.space.low)
 
     def close(self) -> None:
-        """Stop, telling nobody. The store stays open. Idempotent."""
+        """Stop without a message to any peer. The store stays open. Idempotent."""
         if not self._over:
             self._over = True
             self._stop()
@@ -211,7 +212,7 @@ class DataPlane:
     # --- stepping --------------------------------------------------------------------------------
 
     def step(self, event: ev.Event) -> None:
-        """Take an event; one that comes while another is worked on waits its turn."""
+        """Process an event; one that arrives during another step waits its turn."""
         if self._over or self._replicas is None:
             return
         self._events.append(event)
@@ -219,7 +220,7 @@ class DataPlane:
             self._run()
 
     def _stand(self) -> None:
-        """Tell the replicas what this broker knows of itself, if that is news."""
+        """Step this broker's knowledge of itself, if that is news."""
         if not self._stepping:
             self._run()
 
@@ -237,7 +238,7 @@ class DataPlane:
         except FatalError as error:
             self._fail(error)
         except Exception as error:
-            # Half a step was carried out: nothing that follows could be trusted.
+            # Half a step was carried out: nothing after it could be trusted.
             self._fail(FatalError(f"the data plane failed: {error!r}"))
             raise
         finally:
@@ -252,12 +253,12 @@ class DataPlane:
         self.step(ev.Tick())
 
     def _check(self) -> None:
-        """Once a second: room on the disk, and leaders that do not answer."""
+        """Check once a second the free disk space, and leaders that do not answer."""
         if self._over:
             return
         try:
-            # Asked in any case: a store that has failed at work of its own, a compaction, says so
-            # here.
+            # Measured in any case: a store that has failed in work of its own, a compaction, says
+            # so here.
             free_bytes = self._store.free_bytes()
             if self.space.reserve_bytes and self.space.measured(free_bytes):
                 log.warning("free space", low=self.space.low, free_bytes=self.space.free_bytes)
@@ -270,7 +271,9 @@ class DataPlane:
         self._checks = self._loop.call_later(CHECK_EVERY_S, self._check)
 
     def _retain(self) -> None:
-        """Look at what need not be kept, some partitions a step: there may be very many."""
+        """Check for records that need not be retained, some partitions a step: there may be
+        many.
+        """
         self._retention_at = (
             self._loop.time() + self._settings.log_retention_check_interval_ms / 1000
         )
@@ -301,9 +304,7 @@ class DataPlane:
         self._store.delete(effect.key)
 
     def _flush_wanted(self, effect: ev.Flush) -> None:
-        """Flushes of one turn of the loop are one: it begins when all that has arrived was worked
-        on.
-        """
+        """Flush once for a turn of the loop: when every event that has arrived is processed."""
         self._flush_token = effect.token
         if not self._flush_due:
             self._flush_due = True
@@ -328,7 +329,7 @@ class DataPlane:
             self.step(ev.Flushed(token))
 
     def _fail(self, error: FatalError) -> None:
-        """Stop loudly: from here on nothing is acknowledged."""
+        """Stop, and report the error: from here on nothing is acknowledged."""
         if self._over:
             return
         self._over = True
@@ -367,8 +368,8 @@ class DataPlane:
         total = 0
         for read in effect.reads:
             if total and total >= effect.max_bytes:
-                # An answer that no message can hold would end the link, and be the same on the next
-                # one.
+                # An answer that fits into no message would end the link, and do the same on the
+                # next one.
                 effect.response.partitions[
                     read.index
                 ].error_code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -404,7 +405,7 @@ class DataPlane:
         self, future: asyncio.Future[controller_pb2.ControllerResponse]
     ) -> None:
         if self._over:
-            future.exception()  # Looked at: nobody is left to whom it matters.
+            future.exception()  # Retrieved: no caller is left for it.
             return
         try:
             response = require_success(future.result())

@@ -1,4 +1,4 @@
-"""What the data plane counts by itself; the rest the replicas know."""
+"""The counters of the data plane's shell; the replicas keep all others."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from raftlog.node.observability.latency import Latency
 
 
 class Figures:
-    """Counters since the start, and times."""
+    """Counters since the start, and latencies."""
 
     def __init__(self) -> None:
         self.bytes_in = 0
-        """Of batches appended, as a leader or a follower."""
+        """Bytes of batches appended, as a leader or a follower."""
         self.messages_in = 0
         self.bytes_out = 0
-        """To consumers."""
+        """Bytes sent to consumers."""
         self.replication_bytes_out = 0
-        """To followers."""
+        """Bytes sent to followers."""
         self.produce_requests = 0
         self.produce = Latency()
-        """From a produce request until its answer."""
+        """Time from a produce request until its answer."""
         self.flush = Latency()
-        """From asking the disk to sync until it has."""
+        """Time from the request to sync the disk until it is done."""
 
     def appended(self, size_bytes: int, records: int) -> None:
-        """A chunk was written."""
+        """Count an appended chunk."""
         self.bytes_in += size_bytes
         self.messages_in += records

@@ -13,7 +13,7 @@ SessionEvent = ReplicaFetchReceived | SessionClosed
 
 
 class FollowerSessions:
-    """Accepts the links of followers and answers them.
+    """The links of followers, and the answers to them.
 
     Sessions are numbered, and a number is never used again.
     """
@@ -24,25 +24,25 @@ class FollowerSessions:
         self._links: dict[Hashable, Link] = {}
 
     def accept(self, link: Link) -> _Session:
-        """A follower's link."""
+        """Accept a follower's link."""
         self._last += 1
         self._links[self._last] = link
         return _Session(self, self._last)
 
     def received(self, session: int, messages: Sequence[pb.ReplicaFetchRequest]) -> None:
-        """Fetches of one session."""
+        """Process the fetches of one session."""
         for message in messages:
             self._step(ReplicaFetchReceived(session, message))
 
     def closed(self, session: int) -> None:
-        """The link is gone, and the session with it."""
+        """End the session of a closed link."""
         if self._links.pop(session, None) is not None:
             self._step(SessionClosed(session))
 
     def answer(self, session: Hashable, response: pb.ReplicaFetchResponse) -> None:
-        """Send an answer, if the link is still there.
+        """Send an answer, if the link is still open.
 
-        One that no message can hold ends the session.
+        One that fits into no message ends the session.
         """
         link = self._links.get(session)
         if link is None:
@@ -55,7 +55,7 @@ class FollowerSessions:
             link.close(f"the answer to a replica fetch cannot be sent: {error}")
 
     def close(self) -> None:
-        """End all sessions; nobody is told."""
+        """End all sessions without a message."""
         links, self._links = self._links, {}
         for link in links.values():
             link.close("the broker stops")
@@ -68,9 +68,9 @@ class _Session:
         self._sessions, self._number = sessions, number
 
     def received(self, link: Link, messages: Sequence[pb.ReplicaFetchRequest]) -> None:
-        """Fetches."""
+        """Process fetches."""
         self._sessions.received(self._number, messages)
 
     def closed(self, link: Link, reason: str) -> None:
-        """The end."""
+        """End the session."""
         self._sessions.closed(self._number)

@@ -1,5 +1,5 @@
-"""The links of a follower: one to each broker that leads something it has a replica of, dialled
-again as long as it is wanted.
+"""The links of a follower: one to each broker that leads a partition it has a replica of,
+reconnected as long as it is wanted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LinkEvent = LinkOpened | LinkLost | ReplicaFetchAnswered
 class LeaderLink:
     """The link to one leader.
 
-    Answers of an earlier link are dropped; a leader that is silent for too long is hung up on.
+    Answers on an earlier link are dropped; the link to a leader that is silent for too long is
+    closed.
     """
 
     def __init__(
@@ -30,24 +31,24 @@ class LeaderLink:
         self.leader_id, self.endpoint = leader_id, endpoint
         self._step = step
         self._closed = False
-        # Of the fetches without an answer, in order: when the answer is overdue.
+        # When the answer is overdue, for each outstanding fetch, in order.
         self._overdue: dict[int, float] = {}
         self._dialer: Dialer = transport.dial(endpoint, Conversation.REPLICA_FETCH, self)
 
     def opened(self, link: Link) -> None:
-        """A new link is a new session."""
+        """Begin a new session on a new link."""
         if not self._closed:
             self._overdue.clear()
             self._step(LinkOpened(self.leader_id))
 
     def closed(self, link: Link, reason: str) -> None:
-        """No answer comes any more; the dialer connects again."""
+        """Drop outstanding fetches; the dialer connects again."""
         if not self._closed:
             self._overdue.clear()
             self._step(LinkLost(self.leader_id))
 
     def received(self, link: Link, messages: Sequence[pb.ReplicaFetchResponse]) -> None:
-        """Answers on the present link; one that nothing asked for is dropped."""
+        """Process answers on the present link; drop unexpected ones."""
         for message in messages:
             if (
                 not self._closed
@@ -69,8 +70,8 @@ class LeaderLink:
         self._overdue[request.correlation_id] = overdue_at
 
     def check(self, now: float) -> None:
-        """Hang up on a leader that owes an answer for too long: a process that has stopped leaves
-        its connections open.
+        """Close the link of a leader whose answer is overdue: a stopped process leaves its
+        connections open.
         """
         link = self._dialer.link
         if link is not None and next(iter(self._overdue.values()), NEVER) < now:
@@ -78,13 +79,15 @@ class LeaderLink:
             link.close("a fetch was not answered in time")
 
     def close(self) -> None:
-        """Hang up for good."""
+        """Close for good."""
         self._closed = True
         self._dialer.close()
 
 
 class LeaderLinks:
-    """All of them. ``silence_s``: how much later than it may be parked a fetch must be answered."""
+    """The links to all leaders. ``silence_s``: time beyond the longest parking of a fetch after
+    which its answer is overdue, in seconds.
+    """
 
     def __init__(
         self, transport: Transport, step: Callable[[LinkEvent], None], *, silence_s: float
@@ -95,7 +98,7 @@ class LeaderLinks:
         self._links: dict[int, LeaderLink] = {}
 
     def want(self, leader_id: int, endpoint: str) -> None:
-        """Keep a link there from now on."""
+        """Keep a link to this endpoint from now on."""
         known = self._links.get(leader_id)
         if known is not None:
             if known.endpoint == endpoint:
@@ -104,21 +107,21 @@ class LeaderLinks:
         self._links[leader_id] = LeaderLink(self._transport, leader_id, endpoint, self._step)
 
     def drop(self, leader_id: int) -> None:
-        """Nothing is followed from there any more."""
+        """Close the link: nothing is followed on it any more."""
         known = self._links.pop(leader_id, None)
         if known is not None:
             known.close()
 
     def send(self, leader_id: int, request: pb.ReplicaFetchRequest, now: float) -> None:
-        """A fetch to a leader that is wanted."""
+        """Send a fetch to a leader that is wanted."""
         self._links[leader_id].send(request, now + request.max_wait_ms / 1000 + self._silence_s)
 
     def check(self, now: float) -> None:
-        """Look for leaders that do not answer; now and then."""
+        """Check for leaders that do not answer; to be called from time to time."""
         for link in list(self._links.values()):
             link.check(now)
 
     def close(self) -> None:
-        """Hang up on all."""
+        """Close all links."""
         for leader_id in list(self._links):
             self.drop(leader_id)

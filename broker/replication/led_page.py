@@ -1,4 +1,4 @@
-"""Pages of the ISRs that a broker is asked for (KIP-24): one that leads very many partitions
+"""Pages of the ISRs that a broker is asked for (KIP-24): a broker that leads very many partitions
 answers in bounded time, many times. Pure.
 """
 
@@ -11,14 +11,14 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.wire.data.v1 import data_pb2 as pb
 
 PAGE_PARTITIONS = 1000
-"""Looked at for one answer, at most."""
+"""Largest number of partitions looked at for one answer."""
 _NOBODYS = (bytes(16), 0)
 
 
 def led_page(
     replicas: PartitionReplicas, request: pb.BrokerMetadataRequest, now: float
 ) -> pb.BrokerMetadataResponse:
-    """The answer to one request. Raises ApiError INVALID_REQUEST naming the field."""
+    """Return the answer to one request. Raises ApiError INVALID_REQUEST naming the field."""
     if len(request.partitions) > PAGE_PARTITIONS:
         message = f"{len(request.partitions)} partitions are more than {PAGE_PARTITIONS}"
         raise ApiError(ErrorCode.INVALID_REQUEST, message, field="partitions")
@@ -33,7 +33,8 @@ def led_page(
     if request.HasField("cursor"):
         begin = bisect_right(keys, (request.cursor.topic_id, request.cursor.partition_index))
     page = keys[begin : begin + limit]
-    # No keys would mean all of them; of one that nobody has, the answer still says who answers.
+    # No keys would mean all of them; with the key of a partition that does not exist, the answer
+    # still names its sender.
     asked = pb.BrokerMetadataRequest(partitions=[_wire(key) for key in page or [_NOBODYS]])
     response = replicas.describe_led(asked, now)
     led = [one for one in response.partitions if not one.error_code]

@@ -36,7 +36,7 @@ _COUNTERS = {
 
 
 def add_data_metrics(metrics: MetricsRegistry, plane: DataPlane) -> None:
-    """What the replicas and the shell count. Nothing before the store was recovered."""
+    """Add the counters of the replicas and of the shell. None before the store was recovered."""
     metrics.collect(lambda: _collect(plane))
     metrics.latency(
         "kafka_server_produce_total_time_seconds",
@@ -93,7 +93,7 @@ def _collect(plane: DataPlane) -> Iterator[Metric]:
 
 
 def _snake(name: str) -> str:
-    """A name of Kafka's as Prometheus wants one: only a histogram has a ``_count``."""
+    """Return a metric name of Kafka's in Prometheus's style: only a histogram has a ``_count``."""
     if name.endswith("Count"):
         name = name.removesuffix("Count") + "s"
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

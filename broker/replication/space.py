@@ -5,17 +5,17 @@ recovery and deletion.
 from __future__ import annotations
 
 ENOUGH_FACTOR = 1.25
-"""Of the reserve: how much must be free again, so that it does not flutter."""
+"""Multiple of the reserve that must be free before produce is allowed again: no flutter."""
 MAX_SHARE_OF_DISK = 0.05
 
 
 def effective_reserve_bytes(configured_bytes: int, disk_bytes: int) -> int:
-    """The reserve on a disk of this size: never more than a twentieth of it."""
+    """Return the reserve on a disk of this size: never more than a twentieth of it."""
     return min(configured_bytes, int(disk_bytes * MAX_SHARE_OF_DISK))
 
 
 class SpaceReserve:
-    """Whether the store's disk is below the reserve, as last measured. 0: never."""
+    """Whether the store's disk is below the reserve, as last measured. A reserve of 0: never."""
 
     def __init__(self, reserve_bytes: int) -> None:
         self.reserve_bytes = reserve_bytes
@@ -23,7 +23,7 @@ class SpaceReserve:
         self.low = False
 
     def measured(self, free_bytes: int) -> bool:
-        """So much is free; True if ``low`` has changed."""
+        """Take a measurement; return True if ``low`` has changed."""
         limit = self.reserve_bytes * (ENOUGH_FACTOR if self.low else 1)
         self.free_bytes = free_bytes
         was, self.low = self.low, free_bytes < limit
@@ -31,7 +31,7 @@ class SpaceReserve:
 
     @property
     def refusal(self) -> str:
-        """Why nothing is written; empty if there is room."""
+        """Return why nothing is written; empty if there is room."""
         if not self.low:
             return ""
         return (

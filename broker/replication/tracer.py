@@ -1,4 +1,4 @@
-"""How somebody follows the partition replicas of a broker: simulations, tests, a debugger."""
+"""The interface by which simulations, tests and debuggers observe partition replicas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raftlog.step_tracer import StepTracer
 
 
 class ReplicasTracer(StepTracer[Event, Effect], Protocol):
-    """Only looks. The steps are those of all partition replicas of one broker."""
+    """An observer that changes nothing, of the steps of one broker's partition replicas."""
 
     def replicas_recovered(self) -> None:
-        """The store was read; nothing was stepped yet."""
+        """Note that the store was recovered; nothing was stepped yet."""

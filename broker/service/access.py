@@ -1,8 +1,9 @@
-"""What a client of this broker may ask, and what its answers leave out.
+"""The permissions of a broker's clients: requests that they may send, and items that answers leave
+out.
 
-Always by the newest image that is applied here, whichever image answers [a topic is read from the
-image at LAO, which does not have the removal of a permission yet]; and when the answer goes out,
-too, not only when the request comes in [a read waits here while a permission is removed and every
+The newest image applied here decides, whichever image answers [a topic is read from the image at
+LAO, which does not have the removal of a permission yet]; and it decides when the answer is sent,
+too, not only when the request arrives [a read waits here while a permission is removed and every
 broker acknowledges that]. So a permission whose removal every unfenced broker has applied is of no
 use at any of them.
 
@@ -42,13 +43,13 @@ _NO_OFFSETS: dict[str, dict[str, int]] = {
 
 
 class RequestAccess:
-    """The permissions of a broker's clients. ``rules`` None: everybody may do everything."""
+    """The permissions of a broker's clients. ``rules`` None: every client may do everything."""
 
     def __init__(self, rules: ClientRules | None, view: View) -> None:
         self._rules, self._view = rules, view
 
     def check(self, peer: Peer, body: str, request: broker_pb2.BrokerRequest) -> Refused:
-        """The items that are refused. Raises ApiError if the whole request is."""
+        """Return the refused items. Raises ApiError if the whole request is refused."""
         if self._rules is None:
             return NONE_REFUSED
         return self._rules.authorization.check(
@@ -58,7 +59,7 @@ class RequestAccess:
     def may_describe(
         self, peer: Peer, resource: Callable[[str], Resource] = topic
     ) -> Callable[[str], bool] | None:
-        """Whether a resource of this name, a topic, may be shown; None: each may."""
+        """Return whether a resource of this name, a topic, may be shown; None: each may."""
         if self._rules is None:
             return None
         authorization, asker = self._rules.authorization, self._rules.asker_of(peer)
@@ -70,8 +71,8 @@ class RequestAccess:
     def partitions(
         self, peer: Peer, body: str, request: broker_pb2.BrokerRequest, answer: Answer
     ) -> tuple[broker_pb2.BrokerRequest | None, Answer]:
-        """The request without the partitions that are refused, None if nothing is left of it; and
-        the answer that has their errors in their places.
+        """Return the request without the refused partitions, None if nothing is left of it; and the
+        answer that has their errors in their places.
         """
         if self._rules is None:
             return request, answer
@@ -106,7 +107,7 @@ class RequestAccess:
         return left, woven
 
     def _refused(self, asker: Asker, operation: AclOperation, partitions: Iterable[Any]) -> Refused:
-        """Those whose topic is known here, and not allowed."""
+        """Return the partitions whose topic is known here, and not allowed."""
         assert self._rules is not None
         image, authorization = self._view.tip, self._rules.authorization
         errors: dict[int, ApiError] = {}
@@ -116,7 +117,7 @@ class RequestAccess:
                 continue
             wanted = topic(found.name)
             if not authorization.allows(asker, operation, wanted, image):
-                # Its name is not known to who has but its id.
+                # A client that has only the topic's id does not learn its name.
                 unnamed = topic(one.topic_id.hex())
                 errors[index] = refusal(
                     asker.caller, operation, unnamed, f"partitions[{index}].topic_id"

@@ -1,11 +1,11 @@
-"""ApiVersions: what clients may ask of this broker, by the feature levels that the cluster has
-finalized.
+"""ApiVersions: the requests that clients may send to this broker, by the feature levels that the
+cluster has finalized.
 
-A broker *offers* by its image at the LAO it was told, and *takes* by its newest one. So when it
-offers what a new level brings, every unfenced broker has applied that level and takes it [A has
+A broker *offers* by its image at the LAO it received, and *accepts* by its newest one. So when it
+offers what a new level brings, every unfenced broker has applied that level and accepts it [A has
 applied the level and offers by it, its client asks B next, which has not: B refuses]. When the
-levels at LAO change, each connection is told so, and closed a while later: clients make new ones
-(KIP-778).
+levels at LAO change, the broker announces that on each connection, and closes it a while later:
+clients make new ones (KIP-778).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ APIS = (
 
 
 class ApiVersions:
-    """What one broker offers. Pure. ``supported``: (name, lowest, highest level) of its build."""
+    """The offer of one broker. Pure. ``supported``: (name, lowest, highest level) of its build."""
 
     def __init__(self, view: View, supported: tuple[tuple[str, int, int], ...]) -> None:
         self._view = view
@@ -51,15 +51,13 @@ class ApiVersions:
         self._levels: Mapping[str, int] = {}
         self._epoch = -1
         self._guessed = False
-        """Somebody was answered before the levels were known."""
+        """Whether a client was answered before the levels were known."""
 
     def moved(self) -> bool:
-        """The view has moved: whether other levels are offered now than before, so that clients
-        have to ask anew.
-        """
+        """Return whether the moved view offers other levels, so that clients have to ask again."""
         view = self._view
         if view.features is self._seen:
-            # Nothing but config values has come since, and levels never go back to what they were.
+            # Only config values have changed since, and levels never return to earlier values.
             return False
         image = view.repeatable
         if image is None or image.features is self._seen:
@@ -73,7 +71,7 @@ class ApiVersions:
         return known
 
     def response(self) -> pb.ApiVersionsResponse:
-        """What is offered. Before this broker has ever known LAO: what needs no level."""
+        """Return the offer. Before LAO is known: the requests that need no level."""
         self._guessed = self._guessed or self._epoch < 0
         level = min(self._levels.get(METADATA_VERSION, MIN_METADATA_VERSION), self._highest())
         offered = pb.ApiVersionsResponse(

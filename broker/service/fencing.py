@@ -1,4 +1,4 @@
-"""Whether a broker may take anything new, and until when it may serve partitions."""
+"""The check whether a broker may accept new requests, and until when it may serve partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raftlog.clock import NEVER
 
 
 class Fencing:
-    """Judges by the registration, the session, and what was told of LAO.
+    """The verdict by the registration, the session, and the known LAO.
 
     ``now``: seconds of the loop's clock.
     """
@@ -28,7 +28,7 @@ class Fencing:
         self._now, self._tracer = now, tracer
 
     def why(self) -> str:
-        """Why this broker takes nothing new; empty if it does. For readiness too."""
+        """Return why this broker accepts nothing new; empty if it does. For readiness too."""
         if why := self._lifecycle.why_fenced(self._now()):
             return why
         if self._view.lao_above_applied:
@@ -39,14 +39,14 @@ class Fencing:
         return ""
 
     def why_for_client(self) -> str:
-        """As ``why``, for what a client has asked; the tracer hears of it."""
+        """Return ``why`` for a client's request, and tell the tracer."""
         why = self.why()
         if self._tracer is not None:
             self._tracer.fencing_checked(why)
         return why
 
     def status(self) -> BrokerStatusChanged:
-        """What this broker knows of itself: asked before each step of the data plane."""
+        """Return this broker's knowledge of itself: called before each step of the data plane."""
         why = self.why()
         serve_until = self._lifecycle.serve_until if not why else -NEVER
         return BrokerStatusChanged(

@@ -1,5 +1,5 @@
-"""What a broker tells its journal about its own life: looked at a few times a second, and compared
-with what was told last.
+"""The entries of a broker's journal about its own life: its state is checked a few times a second,
+and compared with the last entry.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from raftlog.node.observability.journal import Journal, Kind
 TICK_S = 0.2
 LOOP_GAP_S = 0.5
 SILENT_HEARTBEATS = 2
-"""So many heartbeats without an answer, and no controller is known."""
+"""Number of heartbeats without an answer after which no controller counts as known."""
 
 
 class BrokerLife:
-    """Looks at the parts of one broker, and moves none."""
+    """A reader of the parts of one broker that changes none."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class BrokerLife:
         self._loaded = 0
 
     def tick(self, now: float) -> None:
-        """Tell what has changed since the last tick."""
+        """Record what has changed since the last tick."""
         last, self._ticked_at = self._ticked_at, now
         if last is not None and now - last > TICK_S + LOOP_GAP_S:
             self._journal.note(Kind.LOOP_STALL, gap_ms=round((now - last - TICK_S) * 1000))

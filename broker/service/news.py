@@ -1,4 +1,4 @@
-"""What the news of one part of a broker means for its other parts."""
+"""The propagation of news from one part of a broker to its other parts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from raftlog.metadata.image import Image
 
 
 class News:
-    """Carries it. The parts that are made with its methods as callbacks come with ``connect``,
-    before any of them starts.
+    """The callbacks by which the parts of a broker affect each other. The parts that are made with
+    these methods as callbacks are passed to ``connect``, before any of them starts.
 
     ``now``: seconds of the loop's clock.
     """
@@ -42,11 +42,11 @@ class News:
         self._bind_generation = bind_generation
         self._controllers = controllers
         self._voters: Voters | None = None
-        """Those that were told to ``controllers``."""
+        """The voters last passed to ``controllers``."""
         self._shown: Image | None = None
-        """By the partition replicas."""
+        """The image last passed to the partition replicas."""
         self._seen = self._others_seen = -1
-        """``moves`` and ``other_moves`` of the view, when its newest image was looked at."""
+        """``moves`` and ``other_moves`` of the view, when its newest image was last processed."""
 
     def connect(
         self,
@@ -56,15 +56,15 @@ class News:
         watches: Watches,
         data: DataPlane | None,
     ) -> None:
-        """Once all parts are made."""
+        """Connect the parts, once all are made."""
         self._follower, self._registration = follower, registration
         self._requests, self._watches, self._data = requests, watches, data
 
     def moved(self) -> None:
-        """The view shows more, or LAO and the controller epoch were received."""
+        """Handle a view that shows more, or received LAO and the controller epoch."""
         view = self._view
         if view.moves == self._seen:
-            # Another LAO: nothing that the registration depends on. Watches at LAO show more.
+            # Another LAO: the registration does not depend on it. Watches at LAO show more.
             self._requests.released()
             self._watches.moved()
             return
@@ -86,47 +86,45 @@ class News:
         self._watches.moved()
 
     def _learn_voters(self) -> None:
-        """Let this broker find the quorum when all controllers that it was given are gone."""
+        """Learn the voters, to find the quorum when all configured controllers are gone."""
         voters = self._view.voters
         if voters is not None and voters is not self._voters:
             self._voters = voters
             self._controllers.learn(one.endpoint for one in voters.voters)
 
     def lease_wanted(self) -> None:
-        """A strict read waits: the next heartbeat is sent at once."""
+        """Send the next heartbeat at once: a strict read waits."""
         self._lifecycle.hasten(self._now())
         self._registration.pump()
 
     def heard(self) -> None:
-        """A heartbeat was answered: it may have told a new LAO, and so made room in the view, or
-        brought a lease.
-        """
+        """Handle an answered heartbeat: it may have brought a lease, or a LAO that makes room."""
         self._requests.released()
         self._follower.resume()
         self._watches.moved()
 
     def generation_known(self) -> None:
-        """The generation of the log was learned, of which something is applied from now on."""
+        """Handle the first known generation of the log: its records are applied from now on."""
         self._bind_generation(self._view.generation)
         self._lifecycle.generation_seen(self._view.generation, self._now())
         self._registration.pump()
 
     def generation_changed(self) -> None:
-        """The log was replaced by one that descends from it, and the view emptied."""
+        """Handle the replacement of the log by one that descends from it: the view is empty."""
         self._bind_generation(self._view.generation)
         self._lifecycle.generation_seen(self._view.generation, self._now())
         self._replaced(f"the log was replaced by generation {self._view.generation}")
 
     def log_diverged(self) -> None:
-        """The log lacks what was applied here, and the view was emptied."""
+        """Handle a log that lacks what was applied here: the view is empty."""
         self._lifecycle.log_diverged(self._now())
         self._replaced("the log lost records that this broker had applied")
 
     def _replaced(self, message: str) -> None:
         self._requests.refuse_parked(ApiError(ErrorCode.INCONSISTENT_GENERATION, message))
         self._watches.log_replaced(message)
-        # Before it is registered again: the old log's image is as new as any, and says nothing
-        # about this one.
+        # Before it registers again: the old log's image is as new as any, and says nothing about
+        # this one.
         self._show_image()
         self._registration.pump()
 

@@ -1,4 +1,4 @@
-"""What a broker says about itself: to probes, to people, and to who asks by RPC."""
+"""A broker's reports about itself: for probes, for people, and for RPCs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALSO = {
 
 
 class BrokerReport:
-    """Looks at the parts of one broker, and moves none. ``now``: seconds of the loop's clock."""
+    """A reader of one broker's parts that changes none. ``now``: seconds of the loop's clock."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class BrokerReport:
         self._data, self._time, self._now = data, time, now
 
     def ready(self) -> tuple[bool, str]:
-        """Whether it serves, and what it is or why not; also what it cannot do of what the metadata
-        says that it does.
+        """Return whether it serves, and its state or why not; also which partitions it leads by the
+        metadata and cannot serve.
 
-        Not ready with partitions that it should lead and does not: who restarts brokers one by one
-        must not go on. What passes by itself, or leaves reads, is only said.
+        Not ready with partitions that it should lead and does not: a rolling restart must not go
+        on. A condition that passes by itself, or that leaves reads possible, is only reported.
         """
         why, contradiction = self._fencing.why(), self.log_contradiction
         serving = f"serving up to offset {self._view.applied}"
@@ -76,11 +76,11 @@ class BrokerReport:
 
     @property
     def log_contradiction(self) -> str:
-        """Why the log contradicts what this broker has applied, for people; empty: it does not."""
+        """Return, for people, why the log contradicts what is applied here; empty: it does not."""
         return self._follower.contradiction or self._follower.refused
 
     def status(self) -> dict[str, object]:
-        """What a person looks at first."""
+        """Return the state that a person checks first."""
         view, lifecycle = self._view, self._lifecycle
         return {
             "state": lifecycle.state.name.lower(),
@@ -98,7 +98,7 @@ class BrokerReport:
         }
 
     def describe(self) -> broker_pb2.DescribeBrokerResponse:
-        """This broker about itself, by offsets and epochs."""
+        """Return this broker's description of itself, by offsets and epochs."""
         view, lifecycle = self._view, self._lifecycle
         return broker_pb2.DescribeBrokerResponse(
             broker_id=self._broker_id,

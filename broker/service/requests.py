@@ -46,32 +46,32 @@ log = structlog.get_logger(__name__)
 
 
 class ReplyTo(Protocol):
-    """Where an answer goes: a link, or the future of a unary call."""
+    """The destination of an answer: a link, or the future of a unary call."""
 
     @property
     def peer(self) -> str:
-        """Whose it is: all links of a connection are one reader."""
+        """The sender: all links of a connection are one reader."""
 
     @property
     def identity(self) -> PeerIdentity:
-        """What the other side has proved."""
+        """The proven identity of the peer."""
 
     @property
     def listener(self) -> str:
-        """The listener that the client has come to."""
+        """The listener that the client is connected to."""
 
     def send(self, message: Any) -> None:
         """Queue the answer. Raises LinkClosedError."""
 
     def unknown_kind(self, what: str) -> None:
-        """The request is none that is known here."""
+        """Note a request of an unknown kind."""
 
     def throttled(self, what: str) -> None:
-        """The client was told to wait."""
+        """Note that the client was told to wait."""
 
 
 class Pending(NamedTuple):
-    """A request, whom to answer, and when it came, by the stopwatch of the figures."""
+    """A request, the destination of its answer, and its arrival time by the figures' stopwatch."""
 
     link: ReplyTo
     request: broker_pb2.BrokerRequest
@@ -79,7 +79,9 @@ class Pending(NamedTuple):
 
 
 class RequestServer:
-    """Serves all links of clients. ``why_fenced``: why nothing new is taken now, empty if it is."""
+    """The server of all links of clients. ``why_fenced``: why new requests are refused;
+    empty: no.
+    """
 
     def __init__(
         self,
@@ -98,14 +100,14 @@ class RequestServer:
         client_rules: ClientRules | None = None,
         figures: RequestFigures | None = None,
     ) -> None:
-        """``client_rules``: of its clients; None: everybody may do everything. ``figures``: where
-        answers are counted; None: in some of its own.
+        """``client_rules``: of its clients; None: every client may do everything. ``figures``:
+        where answers are counted; None: in some of its own.
         """
         self._access = RequestAccess(client_rules, view)
         self._loop = asyncio.get_running_loop()
         self.figures = figures or RequestFigures(self._loop.time)
         self.writes_under_way = 0
-        """Forwarded, and not answered yet."""
+        """Number of writes that are forwarded and not answered yet."""
         self._view = view
         self._gate = gate
         self._writes = writes
@@ -123,21 +125,21 @@ class RequestServer:
         self._closing = False
 
     def queue_depths(self) -> dict[str, int]:
-        """Requests that wait here, by what for."""
+        """Return the number of waiting requests, by what they wait for."""
         return {"image": len(self._gate), "controller": self.writes_under_way}
 
     @property
     def parked_reads(self) -> int:
-        """How many reads wait for an image, or for a read lease."""
+        """Return the number of reads that wait for an image, or for a read lease."""
         return len(self._gate)
 
     def accept(self, link: Link) -> RequestServer:
-        """A client's link: this object handles them all."""
+        """Accept a client's link: this object handles them all."""
         self._links[link] = None
         return self
 
     def received(self, link: ReplyTo, messages: Sequence[broker_pb2.BrokerRequest]) -> None:
-        """Requests of one envelope."""
+        """Process the requests of one envelope."""
         begun = self.figures.stopwatch()
         for request in messages:
             pending = Pending(link, request, begun)
@@ -150,9 +152,9 @@ class RequestServer:
         self._arm()
 
     def closed(self, link: Any, reason: str) -> None:
-        """A client is gone, and what waits for it.
+        """Drop the waiting requests of a closed client.
 
-        Its writes go on: they may be executed already.
+        Its writes continue: they may be executed already.
         """
         self._links.pop(link, None)
         self._gate.abandon(link.peer, lambda pending: pending[0] is link)
@@ -160,8 +162,8 @@ class RequestServer:
             self._data.client_closed(Client(link.peer, id(link)))
 
     def released(self) -> None:
-        """The view has moved: answer the reads that waited for it, and tell clients if other
-        feature levels are offered now.
+        """Answer the reads that waited for the view to move, and tell clients if other feature
+        levels are offered now.
         """
         if self._versions.moved():
             self._renegotiate()
@@ -169,8 +171,8 @@ class RequestServer:
             self._release()
 
     def _release(self) -> None:
-        """Answer what can be answered, and go on in the next turn if it is much: thousands may wait
-        for one offset.
+        """Answer the reads that can be answered, and continue in the next turn if there are many:
+        thousands may wait for one offset.
         """
         self._release_due = False
         begun = self._stopwatch()
@@ -178,17 +180,17 @@ class RequestServer:
             self._answer(*found[0])
             took_s = self._stopwatch() - begun
             if took_s >= TURN_MAX_S:
-                # As long for everybody else.
+                # The same time for all other work.
                 self._release_due = True
                 self._loop.call_later(took_s, self._release)
                 return
 
     def _renegotiate(self) -> None:
-        """Tell every client what is offered now, and close the connections when what is under way
-        on them has had its time.
+        """Announce the new offer on every connection, and close each once its outstanding requests
+        have had their time.
 
-        A client that knows this message makes a new connection, and leaves the old one when all is
-        answered there.
+        A client that knows this message makes a new connection, and leaves the old one when all its
+        requests are answered there.
         """
         response = broker_pb2.BrokerResponse(api_versions=self._versions.response())
         told = list(self._links)
@@ -210,12 +212,12 @@ class RequestServer:
                 link.close("feature levels have changed")
 
     def refuse_parked(self, error: ApiError) -> None:
-        """Answer all reads that wait with an error."""
+        """Answer all waiting reads with an error."""
         for pending, reason in self._gate.refuse_all(error):
             self._refuse(pending, reason)
 
     def close(self) -> None:
-        """Take nothing more; what waits is told so."""
+        """Accept no more requests; answer the waiting ones with an error."""
         self._closing = True
         self._timer.cancel()
         self.refuse_parked(_SHUTTING_DOWN)
@@ -231,7 +233,7 @@ class RequestServer:
         if body is None:
             link.unknown_kind("a request without a body")
             raise ApiError(ErrorCode.INVALID_REQUEST, "a request without a body", field="body")
-        if body != "write":  # The controller checks that.
+        if body != "write":  # The controller checks it.
             check_limits(getattr(request, body))
         if body == "metadata":
             reads.check_page(request.metadata)
@@ -249,7 +251,7 @@ class RequestServer:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
                 )
-            # Without the request: the records of a produce that waits are in the log.
+            # Without the request: the records of a waiting produce are in the log.
             parent = tracing.parent_of(request) if tracing.active is not None else ""
             send = partial(self._send, link, request.correlation_id, body, begun, parent=parent)
             left, answer = self._access.partitions(link, body, request, send)
@@ -268,8 +270,8 @@ class RequestServer:
     # --- reads -----------------------------------------------------------------------------------
 
     def _answer(self, pending: Pending, image: Image) -> None:
-        """Answer a read. Never raises: a read that has waited is answered in the turn of whatever
-        has released it, and others wait behind it.
+        """Answer a read. Never raises: a parked read is answered in the turn of the event that
+        released it, and others wait behind it.
         """
         body = str(pending.request.WhichOneof("body"))
         try:
@@ -287,7 +289,7 @@ class RequestServer:
         self._reply(pending, body, token=token, **{body: answer})
 
     def _read(self, pending: Pending, body: str, image: Image) -> Any:
-        """The body of the answer to a read. Raises ApiError."""
+        """Return the body of the answer to a read. Raises ApiError."""
         link, request, _ = pending
         refused = self._access.check(link, body, request)
         if body == "metadata":
@@ -324,7 +326,7 @@ class RequestServer:
         code: int = 0,
         **fields: Any,
     ) -> None:
-        """Answer, if the link is still there, and count it. ``parent``: the span that waits."""
+        """Answer, if the link is still open, and count it. ``parent``: the span that waits."""
         body = fields.get(api)
         if body is not None:
             self.figures.failed_parts(api, body)
@@ -352,7 +354,7 @@ class RequestServer:
                 ErrorCode.INVALID_REQUEST, "this broker keeps no partitions", field="body"
             )
         if why := self._why_fenced():
-            # What it led may be another's by now.
+            # Its partitions may have another leader by now.
             raise ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
         return self._data.describe_led(request)
 
@@ -407,7 +409,7 @@ class RequestServer:
 
 
 def _api_of(request: broker_pb2.BrokerRequest) -> str:
-    """The body's name; of a write the name of what is forwarded."""
+    """Return the body's name; for a write that of the forwarded body."""
     body = request.WhichOneof("body") or ""
     return request.write.WhichOneof("body") or "" if body == "write" else body
 
@@ -422,8 +424,8 @@ _FAILED_HALFWAY = ApiError(
 def _answer_safely(
     answer: Callable[..., None], link: ReplyTo, correlation_id: int, **fields: Any
 ) -> None:
-    """Answer a request of the data plane. Never raises: what is answered there is answered in the
-    middle of a step, which fails as a whole.
+    """Answer a request of the data plane. Never raises: the answer is sent in the middle of a step,
+    which fails as a whole.
     """
     try:
         answer(**fields)
@@ -433,9 +435,9 @@ def _answer_safely(
 
 
 def _send(link: ReplyTo, correlation_id: int, **fields: Any) -> None:
-    """Answer, if the link is still there.
+    """Answer, if the link is still open.
 
-    It keeps nothing of the request: the records of a produce that waits are in the log.
+    It keeps nothing of the request: the records of a waiting produce are in the log.
     """
     try:
         try:

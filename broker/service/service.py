@@ -1,8 +1,7 @@
 """The broker as a whole: follows the log, keeps its registration alive, serves clients.
 
-A shell around the pure parts. It knows no wall clock and no randomness but what it is given, and
-touches the world through the transport and the loop's timers only, so that it runs unchanged in the
-simulator.
+A shell around the pure parts. Wall clock and randomness are passed in, and its only contact with
+the world is the transport and the loop's timers, so that it runs unchanged in the simulator.
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 class Serving(NamedTuple):
-    """What a listener serves, and ``access``: who may call it; as ``ServerTransport.listen`` takes
-    them.
-    """
+    """A listener's services, and ``access``: who may call them; for ``ServerTransport.listen``."""
 
     acceptors: Acceptors
     extra_handlers: Sequence[Any] = ()
@@ -63,14 +60,14 @@ class BrokerService:
     ``start`` listens, registers and follows; ``run`` does so and returns when the broker has to
     end; ``stop`` leaves the cluster in order (controlled shutdown) and makes ``run`` return.
 
-    ``store``: its partition replicas, opened and not yet recovered; whoever opened it closes it,
-    after this. None: the broker keeps no partitions. ``wall_clock_ms``: its own
-    clock, which is kept to the controllers' time and stamps the records that it is given.
-    ``stopwatch``: seconds that go on within a turn of the loop. ``tracer``: follows it.
-    ``client_rules``: who its clients are, and what they may do; None: everybody everything.
-    ``request_figures``: where answers are counted; None: in some of its own.
-    ``journal``: told of what operators may ask about later. ``generation``: of the log that the
-    broker's directory belongs to; ``bind_generation`` notes another one there, durably, or raises
+    ``store``: its partition replicas, opened and not yet recovered; the caller that opened it
+    closes it after this. None: the broker keeps no partitions. ``wall_clock_ms``: its own clock,
+    which is kept to the controllers' time and stamps the records that it appends. ``stopwatch``:
+    seconds that advance within a turn of the loop. ``tracer``: observes it. ``client_rules``: the
+    identities of its clients, and their permissions; None: every client may do everything.
+    ``request_figures``: where answers are counted; None: in some of its own. ``journal``: gets
+    events that operators may ask about later. ``generation``: of the log that the broker's
+    directory belongs to; ``bind_generation`` records another one there, durably, or raises
     StorageError.
     """
 
@@ -118,7 +115,7 @@ class BrokerService:
         )
         self._lease = ReadLease(lambda: self._lifecycle.epoch, news.lease_wanted)
         self.time = QuorumTime(wall_clock_ms, self._loop.time)
-        """What time it is, as the active controller says."""
+        """The time, as the active controller announces it."""
         # Clients, and so links, of their own: a heartbeat never waits behind a client's write.
         self._registration_client = RegistrationClient(
             settings,
@@ -220,7 +217,7 @@ class BrokerService:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of all listeners, that for brokers first."""
+        """host:port of all listeners, the one for brokers first."""
         return tuple(one.address for one in self._listeners)
 
     @property
@@ -234,17 +231,17 @@ class BrokerService:
 
     @property
     def settings(self) -> BrokerSettings:
-        """What it was made with."""
+        """The settings that it was made with."""
         return self._settings
 
     @property
     def view(self) -> View:
-        """What it can show: to look at, not to move."""
+        """Its view of the metadata: to read, not to change."""
         return self._view
 
     @property
     def lifecycle(self) -> Lifecycle:
-        """Its registration and its session: to look at, not to move."""
+        """Its registration and its session: to read, not to change."""
         return self._lifecycle
 
     def now(self) -> float:
@@ -271,10 +268,11 @@ class BrokerService:
     ) -> None:
         """Recover, listen, then begin to follow and to register.
 
-        ``serving``: what is really served on a listener, of what this broker has for it.
+        ``serving``: returns which of the services that this broker has for a listener are served
+        there.
 
-        Raises ConfigError if an address can't be bound, CorruptLogError and StorageError for what
-        the store holds.
+        Raises ConfigError if an address can't be bound, CorruptLogError and StorageError for a
+        damaged or unreadable store.
         """
         acceptors: Acceptors = {
             Conversation.BROKER: self.requests.accept,
@@ -283,7 +281,7 @@ class BrokerService:
         }
         of_clients = dict(acceptors)
         if self.data is not None:
-            # Before anybody can reach it: a broker whose replicas are damaged must not be heard of.
+            # Before a peer can connect: a broker whose replicas are damaged must stay unknown.
             recovered = self.data.recover()
             acceptors[Conversation.REPLICA_FETCH] = self.data.accept
         settings = self._settings
@@ -291,8 +289,7 @@ class BrokerService:
         for one in settings.client_listeners:
             await self._listen(one.listen, one.name, of_clients, serving)
         if self.data is not None:
-            # Said once it is certain that there will be a broker: one that cannot listen says that
-            # alone.
+            # Logged once it is certain that the broker runs: one that cannot listen logs only that.
             log.info("partition replicas recovered", broker=self._settings.broker_id, **recovered)
         self._registration_client.start(self.addresses)
         self._follower.start()
@@ -317,7 +314,7 @@ class BrokerService:
         )
 
     async def run(self) -> Exit:
-        """From start to end; why it ended.
+        """Run from start to end; return why it ended.
 
         Raises ConfigError, and FatalError if the log could not be followed.
         """
@@ -337,8 +334,8 @@ class BrokerService:
             self._done.set_exception(error)
 
     def stop(self) -> None:
-        """Ask for a controlled shutdown; ``ended`` says when it is over, within its timeout."""
-        # Before any heartbeat says that it stops: from that one on it may be fenced.
+        """Ask for a controlled shutdown; ``ended`` returns when it is over, within its timeout."""
+        # Before any heartbeat announces the stop: from that one on it may be fenced.
         self._lease.renounce()
         self._registration_client.stop()
 
@@ -358,7 +355,7 @@ class BrokerService:
             await listener.close()
 
     def why_fenced(self) -> str:
-        """Why this broker takes nothing new; empty if it does. For readiness too."""
+        """Return why this broker accepts nothing new; empty if it does. For readiness too."""
         return self._fencing.why()
 
     def _tick(self) -> None:
@@ -373,5 +370,5 @@ class BrokerService:
 
 
 def _split(rng: random.Random) -> random.Random:
-    """A generator of its own for each part: a change in one does not reshuffle the others."""
+    """Return a generator for one part: a change in one part does not reshuffle the others."""
     return random.Random(rng.getrandbits(64))

@@ -1,4 +1,4 @@
-"""How somebody follows a broker process: simulations, tests, a debugger."""
+"""The interface by which simulations, tests and debuggers observe a broker process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from broker.replication.tracer import ReplicasTracer
 
 
 class BrokerTracer(ReplicasTracer, Protocol):
-    """Only looks."""
+    """An observer that changes nothing."""
 
     def view_moved(self) -> None:
-        """The metadata view has applied records or a snapshot, has taken an announcement of LAO and
-        controller epoch, or was emptied.
+        """Note that the metadata view has applied records or a snapshot, has accepted an
+        announcement of LAO and controller epoch, or was emptied.
         """
 
     def fencing_checked(self, why_fenced: str) -> None:
-        """A client has asked for what only an unfenced broker does. ``why_fenced``: why it is not
-        done, empty if it is.
+        """Note a client's request that only an unfenced broker serves. ``why_fenced``: why it is
+        refused, empty if it is not.
         """

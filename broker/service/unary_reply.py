@@ -1,4 +1,4 @@
-"""Unary calls: a request from nowhere, whose answer goes into a future."""
+"""Unary calls: a request without a link, whose answer goes into a future."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from raftlog.wire.broker.v1 import broker_pb2
 async def answer(
     handler: LinkHandler, request: broker_pb2.BrokerRequest, caller: Caller
 ) -> broker_pb2.BrokerResponse:
-    """Have one request answered like those of a stream; what a forwarded write failed with becomes
-    the response's own error.
+    """Answer one request like those of a stream; the error of a forwarded write becomes the
+    response's own error.
     """
     response: broker_pb2.BrokerResponse = await unary.answer(handler, request, caller)
     if response.write.HasField("error"):

@@ -1,7 +1,7 @@
-"""Where watches come from, and how each is told: alone on its stream, or with others.
+"""Handles of watches, and their responses: alone on a stream, or shared with others.
 
-A *handle* stands for one watch, for the hub and for the shell. What several watches of one stream
-are told alike leaves as one response that names them all.
+A *handle* stands for one watch, for the hub and for the shell. Equal responses to several watches
+of one stream are sent as one that names them all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 _RESPONSE_TAG = pb.WatchManyResponse.RESPONSE_FIELD_NUMBER << 3 | 2
 _ID_BYTES = 4
-"""About what an id takes."""
+"""Approximate size of an id, in bytes."""
 
 
 class Handle(Protocol):
@@ -26,39 +26,39 @@ class Handle(Protocol):
 
     @property
     def link(self) -> Link:
-        """What it came on."""
+        """The link that it arrived on."""
 
     @property
     def unsent_bytes(self) -> int:
-        """What it shares its stream with, and itself, have not read."""
+        """Bytes that its stream, and it itself, have not sent yet."""
 
     def give(self, data: bytes) -> None:
-        """Send it a response. Raises LinkClosedError."""
+        """Send a response. Raises LinkClosedError."""
 
     def ended(self) -> None:
-        """The response with its error was given."""
+        """Note that its last response, an error, was sent."""
 
 
 class Shell(Protocol):
-    """What handles ask of :class:`broker.service.watches.Watches`."""
+    """The interface of :class:`broker.service.watches.Watches` for handles."""
 
     def begin(self, handle: Handle, request: pb.WatchRequest) -> None:
-        """Begin a watch, or tell it why not."""
+        """Begin a watch, or refuse it with an error."""
 
     def refuse(self, handle: Handle, error: ApiError) -> None:
         """End a watch with an error, whether it has begun or not."""
 
     def forget(self, handle: Handle) -> None:
-        """A watch is gone. Idempotent."""
+        """Forget a watch that has ended. Idempotent."""
 
     def unsent(self, stream: WatchStream) -> None:
-        """A stream has something to send, once this turn's work is done."""
+        """Note that a stream has responses to send at the end of this turn."""
 
     def close_later(self, link: Link) -> None:
-        """Nothing more comes on a link: close it, if its client does not."""
+        """Close a link without further watches later, if its client does not."""
 
     def go_on(self) -> None:
-        """Do what is due now."""
+        """Do the due work."""
 
 
 class OneWatch:
@@ -69,7 +69,7 @@ class OneWatch:
         self._shell, self._asked = shell, False
 
     def received(self, link: Link, messages: Sequence[pb.WatchRequest]) -> None:
-        """The one request."""
+        """Process the one request."""
         for request in messages:
             if self._asked:
                 message = "a watch has one request; make another call for another watch"
@@ -80,7 +80,7 @@ class OneWatch:
         self._shell.go_on()
 
     def closed(self, link: Link, reason: str) -> None:
-        """The client is gone."""
+        """Forget the watch of a closed client."""
         self._shell.forget(self)
 
     @property
@@ -93,12 +93,12 @@ class OneWatch:
         self.link.send(Encoded(data))
 
     def ended(self) -> None:
-        """The client closes when it has read that; who does not is closed."""
+        """Wait for the client to close the link after its last response; close it later if not."""
         self._shell.close_later(self.link)
 
 
 class WatchStream:
-    """Many watches of one link: a LinkHandler."""
+    """The watches of one link: a LinkHandler."""
 
     def __init__(self, shell: Shell, link: CountedLink) -> None:
         self.link = link
@@ -106,12 +106,12 @@ class WatchStream:
         self._watches: dict[int, _Numbered] = {}
         self._responses: list[bytes] = []
         self._data = b""
-        """The response whose watches are still being named."""
+        """The response whose watches are still being collected."""
         self._ids: list[int] = []
         self._waiting_bytes = 0
 
     def received(self, link: Link, messages: Sequence[pb.WatchManyRequest]) -> None:
-        """Watches to begin and to end."""
+        """Begin and end watches."""
         for message in messages:
             watch_id = message.watch_id
             match message.WhichOneof("body"):
@@ -136,18 +136,18 @@ class WatchStream:
         self._shell.begin(handle, request)
 
     def closed(self, link: Link, reason: str) -> None:
-        """The client is gone."""
+        """Forget the watches of a closed client."""
         watches, self._watches = self._watches, {}
         for handle in watches.values():
             self._shell.forget(handle)
 
     @property
     def unsent_bytes(self) -> int:
-        """Of the link, and of what it is given at the end of the turn."""
+        """Unsent bytes of the link, and of what is queued for the end of the turn."""
         return self.link.unsent_bytes + self._waiting_bytes
 
     def give(self, watch_id: int, data: bytes) -> None:
-        """A response for one watch, sent by ``flush``."""
+        """Queue a response for one watch; ``flush`` sends it."""
         if not self._ids and not self._responses:
             self._shell.unsent(self)
         if data is not self._data:
@@ -158,14 +158,14 @@ class WatchStream:
         self._waiting_bytes += _ID_BYTES
 
     def over(self, watch_id: int) -> None:
-        """The last response of a watch was given."""
+        """Note that the last response of a watch was sent."""
         self._watches.pop(watch_id, None)
 
     def flush(self) -> None:
-        """Send what was given."""
+        """Send the queued responses."""
         self._close_response()
         responses, self._responses, self._waiting_bytes = self._responses, [], 0
-        # The link's end is told to ``closed``.
+        # ``closed`` is called when the link ends.
         with suppress(LinkClosedError):
             for response in responses:
                 self.link.send(Encoded(response))
@@ -179,7 +179,7 @@ class WatchStream:
 
 
 class _Numbered:
-    """A watch of a stream."""
+    """A watch of a stream with several."""
 
     __slots__ = ("_id", "_stream")
 
@@ -201,5 +201,5 @@ class _Numbered:
         self._stream.give(self._id, data)
 
     def ended(self) -> None:
-        """Its id is free; its stream goes on."""
+        """Free its id; its stream stays open."""
         self._stream.over(self._id)

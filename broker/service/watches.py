@@ -1,7 +1,7 @@
 """The watches of clients: the shell of ``broker.watch``.
 
-A response is given to a link only while the link has room, so what waits for a slow reader is one
-bound, not what changes meanwhile. Work is done in turns, between which everybody else is served.
+A response is sent on a link only while the link has room, so a slow reader holds one bound of
+memory, however much changes. Work is done in turns, between which all others are served.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 log = structlog.get_logger(__name__)
 
 TICK_S = 0.1
-"""How often it is looked at whether watchers wait for progress, and whether this broker is
-fenced.
-"""
+"""Interval in seconds between checks for watchers that wait for progress, and for fencing."""
 LINGER_S = 5.0
-"""A link whose watch has ended is closed after this, if its client has not closed it."""
+"""Seconds until a link whose watch has ended is closed, if its client has not closed it."""
 _SHUTTING_DOWN = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
 
 
@@ -67,7 +65,7 @@ class Watches:
         view.onlooker = self.hub
         self._shares = Shares(settings.watch_max_watchers)
         self._places: dict[Handle, str] = {}
-        """The peer in whose name each open watch counts."""
+        """The peer whose share each open watch counts against."""
         self._unsent: dict[WatchStream, None] = {}
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -76,15 +74,15 @@ class Watches:
     # --- links -----------------------------------------------------------------------------------
 
     def accept(self, link: Link) -> OneWatch:
-        """A client's link for one watch."""
+        """Accept a client's link for one watch."""
         return OneWatch(self, cast(CountedLink, link))
 
     def accept_many(self, link: Link) -> WatchStream:
-        """A client's link for many watches."""
+        """Accept a client's link for many watches."""
         return WatchStream(self, cast(CountedLink, link))
 
     def begin(self, handle: Handle, request: pb.WatchRequest) -> None:
-        """Begin a watch, or tell it why not."""
+        """Begin a watch, or refuse it with an error."""
         try:
             self._begin(handle, request)
         except ApiError as error:
@@ -96,25 +94,25 @@ class Watches:
         self._give(Told(handle, ending(error), ends=True))
 
     def forget(self, handle: Handle) -> None:
-        """A watch is gone. Idempotent."""
+        """Forget a watch that has ended. Idempotent."""
         self._leave(handle)
         self.hub.forget(handle)
 
     def unsent(self, stream: WatchStream) -> None:
-        """A stream has something to send, once this turn's work is done."""
+        """Note that a stream has responses to send at the end of this turn."""
         self._unsent[stream] = None
 
     def close(self) -> None:
-        """Take nothing more; all watches are told so."""
+        """End all watches with an error, and accept no more."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
         self._give_all(self.hub.end_all(_SHUTTING_DOWN))
 
-    # --- what becomes of the view ----------------------------------------------------------------
+    # --- changes of the view ---------------------------------------------------------------------
 
     def moved(self) -> None:
-        """The view shows more, or LAO was received."""
+        """Process a view that shows more, or received LAO."""
         hub = self.hub
         if hub.rests:
             return
@@ -124,7 +122,7 @@ class Watches:
             self.go_on()
 
     def log_replaced(self, message: str) -> None:
-        """The log was replaced, and the view emptied."""
+        """End all watches: the log was replaced, and the view emptied."""
         error = ApiError(ErrorCode.INCONSISTENT_GENERATION, message, field="since.generation")
         self._give_all(self.hub.end_all(error, resumable=False))
 
@@ -171,7 +169,9 @@ class Watches:
     # --- rights ----------------------------------------------------------------------------------
 
     def _check_rights(self, asker: Asker, selectors: Sequence[str]) -> None:
-        """Refuse who names what it may not see; from a wider choice that is left out."""
+        """Refuse a watch that names an entity without the right to see it; a wider selection leaves
+        such entities out.
+        """
         for index, selector in enumerate(selectors):
             kind, key = entity_of(selector)
             row = WATCH.get(kind)
@@ -182,7 +182,7 @@ class Watches:
                 raise refusal(asker.caller, row.operation, row.resource(key), field)
 
     def _permits(self, asker: Asker, kind: str, key: str) -> bool:
-        """By the newest image, whichever is shown: see ``broker.service.access``."""
+        """Return the verdict of the newest image, whichever is shown: see ``access.py``."""
         assert self._rules is not None
         row = WATCH[kind]
         return self._rules.authorization.allows(
@@ -195,11 +195,11 @@ class Watches:
         return self._view.tip if mode == pb.LATEST else self._view.repeatable
 
     def close_later(self, link: Link) -> None:
-        """Nothing more comes on a link: close it, if its client does not."""
+        """Close a link without further watches later, if its client does not."""
         self._loop.call_later(LINGER_S, link.close, "the watch has ended")
 
     def go_on(self) -> None:
-        """Do what is due in a turn of its own: the caller has more important things to do first."""
+        """Do the due work in a turn of its own: the caller has more urgent things to do."""
         self._flush()
         if not self._turn_due and not self._closing:
             self._turn_due = True
@@ -217,7 +217,7 @@ class Watches:
                 self._give(one)
             took_s = self._stopwatch() - begun
             if took_s >= TURN_MAX_S:
-                # As long for everybody else.
+                # The same time for all other work.
                 self._turn_due = True
                 self._loop.call_later(took_s, self._turn)
                 break
@@ -231,7 +231,7 @@ class Watches:
             error = ApiError(ErrorCode.BROKER_FENCED, f"this broker is fenced: {why}")
             self._give_all(self.hub.end_all(error))
         else:
-            # Somebody may have read by now.
+            # A client may have read by now.
             self.moved()
 
     def _give_all(self, told: Sequence[Told]) -> None:
@@ -256,7 +256,7 @@ class Watches:
             self._shares.give_back(peer)
 
     def _flush(self) -> None:
-        """Send what this turn has given to streams of many watches."""
+        """Send this turn's responses on streams of many watches."""
         streams, self._unsent = self._unsent, {}
         for stream in streams:
             stream.flush()

@@ -1,4 +1,4 @@
-"""How the parts of a broker are put together that have parts of their own."""
+"""The wiring of the parts of a broker that have parts of their own."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def make_data_plane(
     failed: Callable[[FatalError], None],
     tracer: ReplicasTracer | None = None,
 ) -> DataPlane:
-    """The data plane of one broker over its store; ``recover`` comes next.
+    """Make the data plane of one broker over its store; ``recover`` is called next.
 
-    ``controllers`` becomes its own.
+    It takes ownership of ``controllers``.
     """
     given = settings.partitions or PartitionSettings(settings.broker_id, settings.cluster_id)
     of_partitions = replace(given, broker_id=settings.broker_id, cluster_id=settings.cluster_id)
@@ -76,7 +76,7 @@ def make_request_server(
     client_rules: ClientRules | None,
     figures: RequestFigures | None = None,
 ) -> RequestServer:
-    """What serves the clients of one broker, with a read gate of its own."""
+    """Make the server for the clients of one broker, with a read gate of its own."""
     gate: ReadGate[Pending] = ReadGate(
         view,
         lease,

@@ -1,8 +1,8 @@
-"""The changes that a broker keeps, so that a watch can go on where it was at another one. Pure.
+"""The changes that a broker keeps, so that a watch can continue at another broker. Pure.
 
-Chunks come in order, as they are applied, and are kept as they are. What they changed is found out
-when a watcher first wants it: a broker without watchers spends nothing. To find it out takes an
-image below the chunk: that of some chunks is kept, and the chunks behind it are folded with it.
+Chunks are added in order, as they are applied, and kept as they are. Their changes are worked out
+when a watcher first needs them: a broker without watchers spends nothing. That takes an image below
+the chunk: some chunks have theirs, and the chunks behind are folded into it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from raftlog.metadata.selectors import path_of
 
 IMAGE_EVERY_CHUNKS = 64
 IMAGE_EVERY_BYTES = 256 << 10
-"""An image is kept for so many chunks, or so many bytes of them."""
+"""An image is kept for this many chunks, or bytes of them."""
 _IMAGE_BYTES, _IMAGE_FACTOR = 4096, 8
-"""What an image costs beyond the next one that is kept: an estimate, on the high side."""
+"""Bytes that an image costs beyond the next one that is kept: an estimate, on the high side."""
 _CHUNK_BYTES = 300
 _CHANGE_BYTES, _CHANGE_FACTOR = 900, 2
-"""What a change costs in memory beside the bytes that it has in the log: an estimate, too."""
+"""Bytes that a change takes in memory beside those that it has in the log: an estimate, too."""
 
 
 class Kept:
-    """One change, with what every watcher needs of it."""
+    """One change, with the parts that every watcher needs."""
 
     __slots__ = ("_field", "change", "path")
 
@@ -39,14 +39,14 @@ class Kept:
 
     @property
     def field(self) -> bytes:
-        """As a field of a response; made once."""
+        """The change as a field of a response; encoded once."""
         if not self._field:
             self._field = change_field(self.change, self.path)
         return self._field
 
 
 class _Entry:
-    """A chunk, or what it changed."""
+    """A chunk, or its changes."""
 
     __slots__ = ("before", "bytes", "changes", "chunk", "epoch", "keeps_image", "last_offset")
 
@@ -55,7 +55,7 @@ class _Entry:
         self.chunk = chunk
         self.before: Image | None = None
         self.keeps_image = False
-        """Those behind it need its image."""
+        """Whether the chunks behind need its image."""
         self.changes: list[Kept] | None = None
         self.bytes = len(chunk) + _CHUNK_BYTES
 
@@ -67,7 +67,7 @@ class History:
         self.max_bytes = max_bytes
         self._image_every_bytes = min(IMAGE_EVERY_BYTES, max_bytes // 16)
         self.start = -1
-        """An offset: what was changed behind it is here."""
+        """Offset behind which all changes are here."""
         self.start_epoch = 0
         self.bytes = 0
         self._entries: list[_Entry] = []
@@ -75,14 +75,14 @@ class History:
 
     @property
     def middle(self) -> int:
-        """An offset in the middle of what is kept: a watcher that has heard of nothing behind it
-        should, before it is dropped.
+        """Return an offset in the middle of what is kept: a watcher without news from behind it
+        should get some before it is dropped.
         """
         entries = self._entries
         return entries[len(entries) // 2].last_offset if entries else self.start
 
     def newest(self, count: int) -> list[bytes]:
-        """The newest chunks, at most so many, ascending."""
+        """Return the newest chunks, at most ``count``, ascending."""
         return [one.chunk for one in self._entries[-count:]]
 
     def clear(self, image: Image) -> None:
@@ -92,7 +92,7 @@ class History:
         self._chunks_since_image = self._bytes_since_image = 0
 
     def needs_image(self, chunk_bytes: int) -> bool:
-        """Whether the image before a chunk of so many bytes is to be kept, which comes next."""
+        """Return whether to keep the image before the next chunk, which has ``chunk_bytes``."""
         return (
             not self._entries
             or self._chunks_since_image >= IMAGE_EVERY_CHUNKS
@@ -102,13 +102,13 @@ class History:
     def add(
         self, before: Image | None, chunk: bytes, last_offset: int, epoch: int, *, wanted: bool
     ) -> None:
-        """Take a chunk that was applied behind an image, and ends at an offset (inclusive).
+        """Add a chunk that was applied behind an image, and ends at an offset (inclusive).
 
-        ``before`` may be missing only if ``needs_image`` has said no, and it is not ``wanted``:
-        that somebody will ask for its changes soon.
+        ``before`` may be missing only if ``needs_image`` has returned False, and it is not
+        ``wanted``: that its changes are needed soon.
         """
         entry = _Entry(last_offset, epoch, chunk)
-        # As ``needs_image`` has said; most chunks come without an image.
+        # As ``needs_image`` has said; most chunks have none.
         keeps = before is not None and self.needs_image(len(chunk))
         self._chunks_since_image += 1
         self._bytes_since_image += len(chunk)
@@ -124,7 +124,7 @@ class History:
     def trim(self, floor: int) -> None:
         """Drop the oldest until the bound is kept; nothing above ``floor``.
 
-        What is left begins with an image.
+        The rest begins with an image.
         """
         entries = self._entries
         count = dropped = end = freed = 0
@@ -143,10 +143,10 @@ class History:
             del entries[:dropped]
 
     def after(self, position: Position, until: int) -> Iterator[Kept]:
-        """The changes behind a position, which is not below ``start``, up to an offset
+        """Yield the changes behind a position, which is not below ``start``, up to an offset
         (inclusive), in order.
         """
-        # A part of the record at the position's offset may lie behind it.
+        # A part of the record at the position's offset may be behind it.
         index = bisect_right(self._entries, position.offset - 1, key=_last_offset)
         while index < len(self._entries):
             changes = self._changes(index)
@@ -161,7 +161,7 @@ class History:
             index += 1
 
     def _changes(self, index: int) -> list[Kept]:
-        """What a chunk changed, found out with that of those before it that were folded for it."""
+        """Return a chunk's changes, worked out with those of the chunks folded for it."""
         found = self._entries[index].changes
         if found is not None:
             return found

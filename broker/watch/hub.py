@@ -1,15 +1,14 @@
-"""Who watches what on one broker, and what each is to be told next. Pure.
+"""The watchers of one broker, and the next response to each. Pure.
 
-Watchers that want the same, at the same level, with the same rights, are a *group*: what a change
-means is worked out once for a group, and its members get the same bytes. A level (at LAO, or at the
-tip) has a *head*, the position up to which the groups have been told. A member that stands at the
-head is *live*: a change costs only the groups that it concerns (``index.py``), and an idle watcher
-nothing.
+Watchers with the same selection, level and rights are a *group*: a change is worked out once for a
+group, and its members get the same bytes. A level (at LAO, or at the tip) has a *head*, the
+position up to which the groups have been told. A member at the head is *live*: a change costs only
+the groups that it concerns (``index.py``), and an idle watcher nothing.
 
-Whoever does not stand there catches up by itself from the history, with a position of its own: who
-has just come, who was sent more than it reads, and who has seen more elsewhere than is known here.
-Nothing is queued for it, so a slow watcher holds no memory; when what it needs has left the history
-it is told so, and ends.
+Any other watcher catches up by itself from the history, with a position of its own: a new one, one
+that was sent more than it reads, and one that has seen more elsewhere than is known here. Nothing
+is queued for it, so a slow watcher holds no memory; when the changes that it needs have left the
+history, it gets an error and ends.
 
 ``work`` does one bounded piece at a time.
 """
@@ -33,11 +32,11 @@ from raftlog.metadata.selectors import Selection
 from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 STEP_CHANGES = 256
-"""Changes that one piece of work looks at."""
+"""Number of changes that one piece of work looks at."""
 STEP_SENDS = 64
-"""Watchers that one piece of work tells something."""
+"""Number of watchers that one piece of work sends a response."""
 RESPONSE_BYTES = 256 << 10
-"""A response takes no further change beyond this."""
+"""Size in bytes beyond which a response takes no further change."""
 
 Handle = Any
 """The shell's name of a watcher."""
@@ -53,9 +52,9 @@ class Told(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Watchers that want the same.
+    """Watchers with the same selection.
 
-    ``mode``: REPEATABLE or LATEST. ``asker``: whose rights count, None: everybody's are the same.
+    ``mode``: REPEATABLE or LATEST. ``asker``: whose rights count, None: all have the same.
     """
 
     mode: int
@@ -72,17 +71,17 @@ class Watcher:
     handle: Handle
     group: Group
     position: Position | None
-    """What it has been told of, or what lies before that; None: it begins with the next image."""
+    """Position up to which it was told, or from which it will be; None: from the next image."""
     listing: Iterator[Listed | None] | None = None
     listed: Image | None = None
-    """The image of the initial list, while that goes on."""
+    """The image of the initial list, while that is being sent."""
     initial: bool = False
     started: bool = False
-    """It has been told where it begins."""
+    """Whether it was told where it begins."""
     fell_behind: bool = False
-    """It has read too slowly to be live."""
+    """Whether it has read too slowly to be live."""
     epoch: int = 0
-    """Of its last token."""
+    """Epoch of its last token."""
 
 
 class _Delivery(NamedTuple):
@@ -100,8 +99,9 @@ class _Delivery(NamedTuple):
 class WatchHub:
     """All watches of one broker.
 
-    ``image_of``: the newest image that a mode shows, None: unknown now. ``permits``: whether an
-    asker may see an entity, by its kind and key. ``has_room``: whether a handle takes more.
+    ``image_of``: returns the newest image that a mode shows, None: unknown now. ``permits``:
+    whether an asker may see an entity, by its kind and key. ``has_room``: whether a handle accepts
+    more.
     """
 
     def __init__(
@@ -128,37 +128,37 @@ class WatchHub:
         self._deliveries: deque[_Delivery] = deque()
         self._behind: dict[Watcher, None] = {}
         self._blocked: dict[Watcher, None] = {}
-        """Behind, and without anything to be told before something changes."""
+        """Watchers behind the head that need nothing before the next change."""
         self._clock = ProgressClock()
         self._jobs = (self._deliver, self._advance, self._catch_up, self._progress)
         self._next_job = 0
         self.changes_told = 0
-        """For metrics: changes sent to watchers, each as often as it was sent."""
+        """For metrics: number of changes sent to watchers, each counted as often as it was sent."""
         self.compacted = 0
-        """Watches that ended because what they needed had left the history."""
+        """Number of watches that ended because changes that they needed had left the history."""
         self.too_slow = 0
-        """Those of them that had not read fast enough."""
+        """Number of those watches that had not read fast enough."""
 
     def __len__(self) -> int:
         return len(self._watchers)
 
     @property
     def live(self) -> int:
-        """Watchers that stand at the head."""
+        """Number of watchers at the head."""
         return sum(self._live.values())
 
-    # --- what comes in ---------------------------------------------------------------------------
+    # --- input -----------------------------------------------------------------------------------
 
     def needs_image(self, chunk_bytes: int) -> bool:
-        """Whether the image before a chunk of so many bytes is needed, which comes next."""
+        """Return whether the image before the next chunk, which has ``chunk_bytes``, is needed."""
         return bool(self._watchers) or self.history.needs_image(chunk_bytes)
 
     def applied(self, before: Image | None, chunk: bytes, last_offset: int, epoch: int) -> None:
-        """The broker has applied a chunk behind an image."""
+        """Note that the broker has applied a chunk behind an image."""
         self.history.add(before, chunk, last_offset, epoch, wanted=bool(self._watchers))
 
     def replaced(self, image: Image) -> None:
-        """The broker goes on from another image: what lies between is not known."""
+        """Note that the broker continues from another image: the changes in between are unknown."""
         for delivery in self._deliveries:
             self._set_back(delivery.group, delivery.after)
         self._deliveries.clear()
@@ -170,12 +170,12 @@ class WatchHub:
 
     @property
     def rests(self) -> bool:
-        """Whether nobody watches, and nothing is to be dropped: ``moved`` would do nothing."""
+        """Whether ``moved`` would do nothing: no watchers, and nothing to drop."""
         history = self.history
         return not self._watchers and history.bytes <= history.max_bytes
 
     def moved(self, floor: int) -> None:
-        """Images may show more now. ``floor``: changes above it are still needed by somebody."""
+        """Note that images may show more now. ``floor``: changes above it are still needed."""
         self.history.trim(floor)
         self._unblock()
 
@@ -206,7 +206,7 @@ class WatchHub:
         self._clock.add(watcher, progress_ms, now)
 
     def forget(self, handle: Handle) -> None:
-        """A watcher is gone. Idempotent."""
+        """Forget a watcher. Idempotent."""
         watcher = self._watchers.pop(handle, None)
         if watcher is None:
             return
@@ -223,12 +223,12 @@ class WatchHub:
             del self._groups[group.mode, group.selection, group.asker]
 
     def end_all(self, error: ApiError, *, resumable: bool = True) -> list[Told]:
-        """End all watches, each with the last token that it can go on from elsewhere, if there is
-        any.
+        """End all watches, each with the last token from which it can continue elsewhere, if there
+        is any.
 
         ``resumable`` false: the log is another one. No place in the one before is a place in this
-        [it would be named with the new generation, and taken by every broker: a client that goes on
-        from the last token it was given is told half of one log, and half of the other].
+        [it would be named with the new generation, and accepted by every broker: a client that
+        continues from the last token it received gets half of one log, and half of the other].
         """
         self._deliveries.clear()
         return [
@@ -237,14 +237,14 @@ class WatchHub:
         ]
 
     def end(self, handle: Handle, error: ApiError) -> list[Told]:
-        """End a watch with an error; nothing if it has ended already."""
+        """End a watch with an error; does nothing if it has ended already."""
         watcher = self._watchers.get(handle)
         return [] if watcher is None else [self._end(watcher, error)]
 
-    # --- what goes out ---------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def work(self, now: float) -> list[Told] | None:
-        """The next piece of work, and what came of it; None: there is none."""
+        """Do the next piece of work and return its responses; None: there is none."""
         for _ in self._jobs:
             job = self._jobs[self._next_job]
             self._next_job = (self._next_job + 1) % len(self._jobs)
@@ -256,10 +256,10 @@ class WatchHub:
     def _token(self, epoch: int, position: Position) -> pb.WatchToken:
         return token(self._generation(), epoch, position)
 
-    # --- those who are live ----------------------------------------------------------------------
+    # --- live watchers ---------------------------------------------------------------------------
 
     def _advance(self, now: float) -> list[Told] | None:
-        """Work out what the next changes mean for the groups of a mode."""
+        """Work out the effect of the next changes on the groups of a mode."""
         if self._deliveries:
             return None
         for mode in self._heads:
@@ -272,7 +272,8 @@ class WatchHub:
     def _advance_to(self, mode: int, image: Image) -> None:
         head, until = self._heads[mode], Position(image.offset)
         if not self._live[mode] or head < Position(self.history.start):
-            # No watcher is up to date; or the history between is lost, and those that were hear it.
+            # No watcher is up to date; or the history between is lost, and those that were get an
+            # error.
             if self._live[mode]:
                 for group in self._groups.values():
                     if group.mode == mode:
@@ -311,14 +312,14 @@ class WatchHub:
         return group.asker is None or self._permits(group.asker, change.kind, change.key)
 
     def _deliver(self, now: float) -> list[Told] | None:
-        """Hand responses to the live members of a group."""
+        """Return responses for the live members of a group."""
         if not self._deliveries:
             return None
         delivery = self._deliveries[0]
         told: list[Told] = []
         for watcher in delivery.members:
             position = watcher.position
-            # Who has come to the head since it was worked out has it already.
+            # A watcher that has reached the head since it was worked out has it already.
             if watcher not in delivery.group.live or (
                 position is not None and position >= delivery.to
             ):
@@ -336,7 +337,7 @@ class WatchHub:
         return told
 
     def _leave(self, watcher: Watcher, position: Position) -> None:
-        """A live watcher goes on by itself, from a position."""
+        """Let a live watcher catch up by itself, from a position."""
         del watcher.group.live[watcher]
         self._live[watcher.group.mode] -= 1
         if watcher.position is None or watcher.position < position:
@@ -349,7 +350,7 @@ class WatchHub:
             self._leave(watcher, position)
             watcher.fell_behind = False
 
-    # --- those who catch up ----------------------------------------------------------------------
+    # --- watchers that catch up ------------------------------------------------------------------
 
     def _unblock(self) -> None:
         if self._blocked:
@@ -357,7 +358,7 @@ class WatchHub:
             self._blocked = {}
 
     def _catch_up(self, now: float) -> list[Told] | None:
-        """Let the one who has waited longest do its next step."""
+        """Let the watcher that has waited longest do its next step."""
         if not self._behind:
             return None
         watcher = next(iter(self._behind))
@@ -368,7 +369,7 @@ class WatchHub:
         return told
 
     def _step(self, watcher: Watcher) -> list[Told]:
-        """One step of a watcher that was taken from those behind; it puts it where it belongs."""
+        """Do one step of a watcher that was removed from those behind; put it where it belongs."""
         image, start = self._image_of(watcher.group.mode), self.history.start
         if image is None:
             self._blocked[watcher] = None
@@ -394,7 +395,7 @@ class WatchHub:
         return [self._tell(watcher, found)] if found or not watcher.started else []
 
     def _tell(self, watcher: Watcher, changes: list[bytes]) -> Told:
-        """The changes up to where a watcher stands."""
+        """Return the response with the changes up to a watcher's position."""
         assert watcher.position is not None
         watcher.started = True
         self.changes_told += len(changes)
@@ -404,7 +405,7 @@ class WatchHub:
     def _scan(
         self, watcher: Watcher, position: Position, image: Image
     ) -> tuple[list[bytes], Position, int]:
-        """The next changes for a watcher, how far that goes, and the epoch there."""
+        """Return the next changes for a watcher, how far they reach, and the epoch there."""
         group = watcher.group
         found: list[bytes] = []
         size = 0
@@ -417,7 +418,9 @@ class WatchHub:
         return found, Position(image.offset), image.epoch
 
     def _settle(self, watcher: Watcher, image: Image) -> None:
-        """Where a watcher belongs by its position: with the live ones if it stands at the head."""
+        """Put a watcher where it belongs by its position: with the live ones at the head,
+        or not.
+        """
         mode, position = watcher.group.mode, watcher.position
         assert position is not None
         if position < Position(image.offset):
@@ -426,7 +429,7 @@ class WatchHub:
         if not self._live[mode]:
             self._heads[mode], self._head_epochs[mode] = position, watcher.epoch
         if self._heads[mode] != position:
-            # The head comes, in the next piece of work, or has passed.
+            # The head will move in the next piece of work, or has passed.
             target = self._behind if self._heads[mode] > position else self._blocked
             target[watcher] = None
             return
@@ -435,7 +438,7 @@ class WatchHub:
         self._live[mode] += 1
 
     def _list(self, watcher: Watcher, image: Image) -> list[Told]:
-        """The next part of the initial list."""
+        """Return the next part of the initial list."""
         if watcher.listing is None:
             watcher.listed = image
             watcher.listing = listing(image, watcher.group.selection)
@@ -457,10 +460,10 @@ class WatchHub:
         watcher.listing = watcher.listed = None
         return [self._tell(watcher, fields)]
 
-    # --- what is said otherwise ------------------------------------------------------------------
+    # --- other responses -------------------------------------------------------------------------
 
     def _progress(self, now: float) -> list[Told] | None:
-        """Tell one who has heard nothing for a while how far it has come."""
+        """Send its position to a watcher that has received nothing for a while."""
         if self._deliveries:
             return None
         watcher = self._clock.due(now, self.history.middle)
@@ -488,7 +491,7 @@ class WatchHub:
         return ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, message, field="since.offset")
 
     def _oldest(self) -> pb.WatchToken:
-        """What a watcher can go on from that has come too late."""
+        """Return the oldest token from which a late watcher can continue."""
         return self._token(self.history.start_epoch, Position(self.history.start))
 
     def _end(
@@ -499,7 +502,7 @@ class WatchHub:
         *,
         resumable: bool = True,
     ) -> Told:
-        """Forget a watcher; what to tell it."""
+        """Forget a watcher; return its last response."""
         self.forget(watcher.handle)
         at = None
         if resumable and watcher.started and watcher.position is not None:
@@ -508,17 +511,17 @@ class WatchHub:
 
 
 class _Batch:
-    """What the changes of one step are for each group, cut into responses."""
+    """The changes of one step for each group, cut into responses."""
 
     def __init__(self, head: Position) -> None:
         self._head = head
         self.open: dict[Group, tuple[Position, list[Kept]]] = {}
-        """Behind which position, and what."""
+        """The position behind which a group's open response begins, and its changes."""
         self.full: list[tuple[Group, list[Kept], Position]] = []
         self._sizes: dict[Group, int] = {}
 
     def add(self, group: Group, kept: Kept) -> None:
-        """A change for a group."""
+        """Add a change for a group."""
         after, changes = self.open.setdefault(group, (self._head, []))
         changes.append(kept)
         size = self._sizes.get(group, 0) + len(kept.field)

@@ -1,4 +1,6 @@
-"""Which watchers a change concerns: found by its path, whatever the others watch. Pure."""
+"""An index of the watchers that a change concerns: found by its path, whatever others
+watch. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ class SelectorIndex:
         self._exact: dict[str, dict[Group, None]] = {}
         self._prefixes: dict[str, dict[Group, None]] = {}
         self._lengths: dict[int, int] = {}
-        """Length of a prefix -> how many there are of it."""
+        """Number of prefixes by their length."""
 
     def add(self, group: Group) -> None:
-        """Take a group in."""
+        """Add a group."""
         selection = group.selection
         for path in selection.exact:
             self._exact.setdefault(path, {})[group] = None
@@ -33,7 +35,7 @@ class SelectorIndex:
             groups[group] = None
 
     def remove(self, group: Group) -> None:
-        """Look a group up no more, whatever changes."""
+        """Remove a group."""
         selection = group.selection
         for path in selection.exact:
             groups = self._exact[path]
@@ -51,7 +53,7 @@ class SelectorIndex:
                 del self._lengths[len(prefix)]
 
     def groups(self, path: str) -> dict[Group, None]:
-        """The groups that want a change of the entity at a path, each once."""
+        """Return the groups that select the entity at a path, each once."""
         found = dict(self._exact.get(path, _NONE))
         size = len(path)
         for length in self._lengths:

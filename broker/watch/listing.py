@@ -11,14 +11,14 @@ from raftlog.metadata.image import Image
 from raftlog.metadata.selectors import PLURAL, Selection, path_of, unquoted
 
 LOOKS_A_STEP = 512
-"""After so many entities that are not selected the list pauses."""
+"""Number of unselected entities after which the list pauses."""
 
 Entity = tuple[str, Any]
 """An entity of the list: its key in words, and its value."""
 
 
 class Listed(NamedTuple):
-    """An entity that is selected."""
+    """A selected entity."""
 
     kind: str
     key: str
@@ -27,10 +27,11 @@ class Listed(NamedTuple):
 
 
 def listing(image: Image, selection: Selection) -> Iterator[Listed | None]:
-    """The entities, each kind sorted by its keys; None now and then, where others may go on.
+    """Yield the entities, each kind sorted by its keys; None now and then, where other work may
+    run.
 
-    What is selected by its own path is looked up; for anything else all entities of the kind are
-    looked at.
+    Entities selected by their own path are looked up; for anything else all entities of the kind
+    are looked at.
     """
     for kind, plural in PLURAL.items():
         exact = sorted(path for path in selection.exact if path.partition("/")[0] == plural)
@@ -54,7 +55,7 @@ def listing(image: Image, selection: Selection) -> Iterator[Listed | None]:
 
 def _config_point(image: Image, segments: list[str]) -> Iterator[Entity]:
     if len(segments) < 2 or segments[0] not in TYPE_NUMBERS:
-        # All of a type.
+        # All entities of a type.
         yield from _configs(image)
         return
     number, name = TYPE_NUMBERS[segments[0]], unquoted(segments[1])
@@ -99,7 +100,7 @@ _POINTS: dict[str, Callable[[Image, list[str]], Iterator[Entity]]] = {
     "broker": _broker_point,
     "kv": _key_point,
 }
-"""How an entity is found by the rest of its path, and what lies below it."""
+"""Look-ups by kind: an entity by the rest of its path, and those below it."""
 
 
 def _configs(image: Image) -> Iterator[Entity]:

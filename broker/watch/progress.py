@@ -1,4 +1,4 @@
-"""When a watcher has heard nothing for so long that it is told how far it has come. Pure."""
+"""A clock for progress: finds the watcher that was sent nothing for its interval. Pure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from broker.watch.hub import Watcher
 
 LEAST_MS = 100
-"""The shortest interval between two tellings of progress."""
+"""Shortest interval between two progress responses, in milliseconds."""
 EARLY_S = 1.0
-"""A watcher whose last token is about to leave the history is told at most so often."""
+"""Shortest interval in seconds for a watcher whose last token is about to leave the history."""
 
 
 class ProgressClock:
-    """Who was told something when, for intervals that are rounded up to a power of two times
-    LEAST_MS: those of one length stand in one queue, so that only its front is looked at.
+    """The time of each watcher's last response, for intervals that are rounded up to a power of two
+    times LEAST_MS: those of one length share a queue, so that only its front is looked at.
     """
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[Watcher, float]] = {}
-        """By interval: when each was told something, the one that waits longest first."""
+        """Time of each watcher's last response, by interval, oldest first."""
         self._interval_of: dict[Watcher, int] = {}
         self._last = (b"", b"")
 
     def add(self, watcher: Watcher, interval_ms: int, now: float) -> None:
-        """A watcher that was told something now."""
+        """Add a watcher that received a response now."""
         interval = LEAST_MS
         while interval < interval_ms:
             interval *= 2
@@ -36,7 +36,7 @@ class ProgressClock:
         self._queues.setdefault(interval, {})[watcher] = now
 
     def remove(self, watcher: Watcher) -> None:
-        """A watcher is gone."""
+        """Remove a watcher."""
         interval = self._interval_of.pop(watcher)
         queue = self._queues[interval]
         del queue[watcher]
@@ -44,7 +44,7 @@ class ProgressClock:
             del self._queues[interval]
 
     def told(self, watcher: Watcher, now: float) -> None:
-        """A watcher was told something; one that is gone by now is nobody's business."""
+        """Note a response to a watcher; one that is already removed is ignored."""
         interval = self._interval_of.get(watcher)
         if interval is not None:
             queue = self._queues[interval]
@@ -52,9 +52,9 @@ class ProgressClock:
             queue[watcher] = now
 
     def due(self, now: float, stale_offset: int) -> Watcher | None:
-        """One who should be told something; None: nobody yet.
+        """Return a watcher that should get a response; None: none is due.
 
-        ``stale_offset``: who knows of nothing behind it is told sooner.
+        ``stale_offset``: a watcher without news from behind it is due sooner.
         """
         for interval, queue in self._queues.items():
             watcher, told_at = next(iter(queue.items()))
@@ -67,7 +67,7 @@ class ProgressClock:
         return None
 
     def bytes_of(self, token: pb.WatchToken) -> bytes:
-        """A response with nothing but a token; many want the same."""
+        """Return a response with nothing but a token; many watchers get the same."""
         key = token.SerializeToString()
         if self._last[0] != key:
             self._last = (key, response(token))

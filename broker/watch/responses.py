@@ -1,7 +1,7 @@
-"""What watchers are told, as bytes: each change is encoded once for all of them.
+"""Responses to watchers, as bytes: each change is encoded once for all of them.
 
 A response is the concatenation of its fields, as protobuf defines a message, so the same bytes of a
-change stand in the responses of different watchers.
+change are in the responses of different watchers.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 def token(generation: int, epoch: int, position: Position) -> pb.WatchToken:
-    """A position as watchers know it."""
+    """Return a position as watchers know it."""
     part = 0 if position.part == WHOLE else position.part
     return pb.WatchToken(generation=generation, epoch=epoch, offset=position.offset, part=part)
 
 
 def position_of(message: pb.WatchToken) -> Position:
-    """The position that a watcher names."""
+    """Return the position that a watcher names."""
     return Position(message.offset, message.part or WHOLE)
 
 
 def change_field(change: Change, path: str) -> bytes:
-    """A change, as a field of a response."""
+    """Return a change, as a field of a response."""
     position = change.position
     message = pb.WatchChange(
         kind=change.kind,
@@ -49,7 +49,7 @@ def change_field(change: Change, path: str) -> bytes:
 
 
 def initial_field(kind: str, key: str, path: str, value: Any, image: Image) -> bytes:
-    """An entity of the initial list, as a field of a response."""
+    """Return an entity of the initial list, as a field of a response."""
     message = pb.WatchChange(
         kind=kind,
         key=key,
@@ -64,7 +64,7 @@ def initial_field(kind: str, key: str, path: str, value: Any, image: Image) -> b
 
 
 def response(at: pb.WatchToken | None, changes: Iterable[bytes] = ()) -> bytes:
-    """A response up to a token."""
+    """Return a response up to a token."""
     head = b"" if at is None else pb.WatchResponse(token=at).SerializeToString()
     return head + b"".join(changes)
 
@@ -72,5 +72,5 @@ def response(at: pb.WatchToken | None, changes: Iterable[bytes] = ()) -> bytes:
 def ending(
     error: ApiError, at: pb.WatchToken | None = None, oldest: pb.WatchToken | None = None
 ) -> bytes:
-    """The last response of a watch."""
+    """Return the last response of a watch."""
     return pb.WatchResponse(token=at, error=error_to_wire(error), oldest=oldest).SerializeToString()
