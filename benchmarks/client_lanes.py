@@ -1,5 +1,5 @@
-"""What a lane brings a client: two clients write to one quorum in turn, one of which asks for none, so
-that both meet the same hour of the machine.
+"""The gain of a lane for a client: two clients write to one quorum in turn, one of them without a
+lane, so that both meet the same hour of the machine.
 
 ``python -m benchmarks.client_lanes [w1|w2|w3|w4] [ROUNDS]``: CPU a write of leader, followers, client.
 """

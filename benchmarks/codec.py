@@ -1,5 +1,5 @@
-"""``python -m benchmarks.codec``: what each function of the compiled codec takes for a write, and
-what its twin in Python takes: microseconds of CPU, 64 writes at a time, the best of many.
+"""``python -m benchmarks.codec``: cost of each function of the compiled codec for a write, and of
+its twin in Python: microseconds of CPU, 64 writes at a time, the best of many.
 
 The nodes and the client are not there, so all is warm: compare the columns.
 """

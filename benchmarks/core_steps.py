@@ -1,8 +1,8 @@
-"""What the quorum's state machine costs by itself: microseconds a step, by role and event, of three
+"""Cost of the quorum's state machine by itself: microseconds a step, by role and event, of three
 cores in one process.
 
-No bytes, no disk, no network: effects are handed on at once, flushes complete at once. What is left
-is the price of deciding.
+No bytes, no disk, no network: effects are carried out at once, flushes complete at once. The
+remainder is the cost of deciding.
 
     .venv/bin/python -m benchmarks.core_steps [--writes N] [--json]
 """

@@ -1,5 +1,5 @@
-"""W6, W9, W8: a leader that dies, falls silent, leaves or hands over; and what an idle cluster
-burns.
+"""W6, W9, W8: a leader that crashes, falls silent, leaves or transfers its leadership; and the CPU
+of an idle cluster.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What lanes bring brokers: a write each 10 ms, on two quorums with as many brokers each that are
-asked in turn, so that both meet the same hour of the machine.
+"""The gain of lanes for brokers: a write each 10 ms, on two quorums with the same number of brokers
+that are asked in turn, so that both meet the same hour of the machine.
 
 ``python -m benchmarks.fan_out [BROKERS] [ROUNDS] [DIRECTORY]``: prints, for each, the CPU of the
 leader (less what a write without brokers takes: see ``w5c``) and of a broker, a broker and write,

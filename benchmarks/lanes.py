@@ -1,4 +1,4 @@
-"""What a lane brings: one write in flight, on two quorums that are asked in turn, so that both meet
+"""The gain of a lane: one write in flight, on two quorums that are asked in turn, so that both meet
 the same hour of the machine.
 
 ``python -m benchmarks.lanes [DIRECTORY] [ROUNDS]``: on a disk, or on one that is memory, and how

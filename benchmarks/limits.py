@@ -1,4 +1,4 @@
-"""What this machine can do at best: one durable write, one message there and back."""
+"""The machine's limits: one durable write, one message there and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""K3: one call that creates many partitions, until the reply and until every broker has them.
+"""K3: one call that creates many partitions, until the reply and until every broker has applied
+them.
 
 Twice: with brokers that keep the image and no replicas (the metadata path alone), and with real
 broker processes, which create the replicas as well.

@@ -1,4 +1,4 @@
-"""etcd: three processes on one machine, by the programs that its own scripts have built."""
+"""etcd: three processes on one machine, of the programs that its own scripts have built."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Brokers that remember when they had applied what, and when they were told; run as a process: see
-``propagation``.
+"""Brokers that record when they applied an offset, and when they received a LAO that covers it; run
+as a process: see ``propagation``.
 
     python -m benchmarks.observers CLUSTER_ID CONTROLLERS FIRST_ID COUNT
 

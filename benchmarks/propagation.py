@@ -1,4 +1,4 @@
-"""W5, K4: how long until everybody has it, and until everybody knows that everybody has it."""
+"""W5, K4: time until every broker has applied a write, and until every broker knows it."""
 
 from __future__ import annotations
 

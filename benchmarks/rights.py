@@ -1,4 +1,4 @@
-"""Mutual TLS and an authorizer with many entries, for what is measured with them."""
+"""Mutual TLS and an authorizer with many entries, for measurements with them."""
 
 from __future__ import annotations
 

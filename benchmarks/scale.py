@@ -1,6 +1,4 @@
-"""W7: 100,000 partitions: memory and disk for each, and how long nodes take to be back with
-them.
-"""
+"""W7: 100,000 partitions: memory and disk for each, and the restart time of nodes with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Percentiles, and what a process has burnt."""
+"""Percentiles, and the CPU time and memory of processes."""
 
 from __future__ import annotations
 

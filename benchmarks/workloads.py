@@ -1,4 +1,4 @@
-"""The workloads by name: what each measures, and how."""
+"""The workloads by name: their figures, and how each is run."""
 
 from __future__ import annotations
 

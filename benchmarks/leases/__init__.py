@@ -1,1 +1,1 @@
-"""What leases and locks cost: kept alive, handed over, lost; here and at the peer."""
+"""Cost of leases and locks: kept alive, passed on, lost; here and at the peer."""

@@ -1,4 +1,4 @@
-"""What stands on the page: for each row, where its figures are in our results and in the peer's."""
+"""Figures on the page: for each row, their place in our results and in the peer's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``benchmarks/run all``: every workload of the page, ours and the peer's in turn, as one table.
 
-Each of our runs is a process of its own with fresh nodes, and so is each of the peer's. What fails
-is said in the table; the rest goes on.
+Each of our runs is a process of its own with fresh nodes, and so is each of the peer's. The table
+names failures; the other runs go on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ LIMIT_S = 1200.0
 CLEAN_UP_S = 60.0
 NOISY_PERCENT, TRIES = 8.0, 3
 """A short run beside which others used so much of the machine is repeated, so often in all: the
-peer's script does the same."""
+peer's script does the same.
+"""
 PLAIN_ERRORS = {"TYPER_STANDARD_TRACEBACK": "1", "_TYPER_STANDARD_TRACEBACK": "1"}
 SAID_MAX = 200
 """Characters of an error in the table."""

@@ -1,4 +1,4 @@
-"""Results of all runs as a table: medians, spreads, ratios, and what has failed."""
+"""Results of all runs as a table: medians, spreads, ratios, and failures."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where the CPU of a write goes, stage by stage, in real processes under real load."""
+"""CPU of a write, stage by stage, in real processes under real load."""

@@ -1,4 +1,4 @@
-"""From what processes have recorded to a table: microseconds of CPU a write, by stage and role."""
+"""A table from the processes' recordings: microseconds of CPU a write, by stage and role."""
 
 from __future__ import annotations
 

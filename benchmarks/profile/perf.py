@@ -1,4 +1,4 @@
-"""Samples of ``perf``, if this machine has it: which binary the CPU is in, without a wrapper."""
+"""Samples of ``perf``, if this machine has it: CPU by binary, without a wrapper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ KINDS = {
     "libc": ("libc.", "libc-", "libm", "ld-linux", "libstdc++", "[vdso]"),
 }
 """Fragments of a path; the first kind that fits. ``python`` is in the path of every package: it
-comes after them."""
+comes after them.
+"""
 _LINE = re.compile(r"^\s*(\d+)\s+([0-9a-f]+)\s+\((.*)\)\s*$")
 
 

@@ -1,4 +1,4 @@
-"""What one process has used between two moments: CPU by thread, and the loop's thread by stage."""
+"""CPU of one process between two moments: by thread, and the loop's thread by stage."""
 
 from __future__ import annotations
 

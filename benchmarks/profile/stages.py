@@ -1,4 +1,4 @@
-"""Which functions make up which stage.
+"""Stages of a write, with the functions of each.
 
 A stage's time is the self time of its functions: what they call belongs to them, unless it is
 listed under another stage. The table is the only place to change when a function is renamed or a

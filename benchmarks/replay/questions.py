@@ -1,5 +1,5 @@
-"""What is asked in SQL: the same text for Spark and for DuckDB, over a view ``records`` (``offset``
-is called ``at_offset`` there).
+"""Questions in SQL: the same text for Spark and for DuckDB, over a view ``records`` (``offset`` is
+called ``at_offset`` there).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a side says what it does: one JSON line when a step begins, and one when it has ended."""
+"""Reports of a side on its steps: one JSON line when a step begins, and one when it has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results for people."""
+"""Tables with the results, for people."""
 
 from __future__ import annotations
 

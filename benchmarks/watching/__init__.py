@@ -1,1 +1,1 @@
-"""What a delivered change costs: many watchers, few writes, here and at the peer."""
+"""Cost of a delivered change: many watchers, few writes, here and at the peer."""

@@ -1,5 +1,5 @@
-"""Many watchers of the same thing, and writes at a bounded rate: until the first and the last of
-them have each, what a delivered change costs the servers, and what memory a watcher takes.
+"""Many watchers of the same keys, and writes at a bounded rate: time until the first and the last
+of them have each, the servers' cost of a delivered change, and the memory of a watcher.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``watch``: three brokers tell the changes of configs, at LAO, as they do unless asked otherwise."""
+"""``watch``: three brokers send the changes of configs, at LAO, their default level."""
 
 from __future__ import annotations
 

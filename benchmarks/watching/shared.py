@@ -1,4 +1,4 @@
-"""Many watchers on one stream: how each side is asked, and whose a message is."""
+"""Many watchers on one stream: the requests of each side, and the watches of a message."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 gRPC in Python takes some 50 us of CPU for a message that it receives: with ten thousand watchers on
 the machine of the servers, the benchmark would measure its own client. This takes a few. It opens
-streams, cuts what comes into messages, answers pings, and knows no more: a call that ends with an
-error just ends.
+streams, cuts the received bytes into messages, answers pings, and does no more: a call that ends
+with an error just ends.
 """
 
 from __future__ import annotations

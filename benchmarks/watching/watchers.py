@@ -1,4 +1,4 @@
-"""Watchers that remember when they had which change; run as a process: see ``deliveries``.
+"""Watchers that record when they received a change; run as a process: see ``deliveries``.
 
     python -m benchmarks.watching.watchers < PLAN
 
