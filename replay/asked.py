@@ -1,4 +1,4 @@
-"""Which entities a question is about: one of them, all of a kind, or all; as data, for Spark
+"""The entities that a question is about: one of them, all of a kind, or all; as data, for Spark
 (:mod:`replay.selection`) and for the jobs without it.
 
 A record changes one entity group, so only the groups that the entities are in are read and folded,

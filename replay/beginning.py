@@ -1,4 +1,4 @@
-"""Where a fold begins: at the empty state, or at the last checkpoint before what is asked for.
+"""The beginning of a fold: the empty state, or the last checkpoint before the range in question.
 
 A job that begins with a checkpoint believes it: it reads nothing of what lies below. So its answer
 names the checkpoint, and ``verify`` folds what leads to it.

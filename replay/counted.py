@@ -1,4 +1,4 @@
-"""A census that an answer can be made of."""
+"""The census of a log that is not empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a replay, in a paragraph that an operator can act on."""
+"""Errors of a replay, each explained in a paragraph that an operator can act on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An export as a question reaches into it: which files may hold records of interest."""
+"""An export as one question reads it: the files that may hold records of interest."""
 
 from __future__ import annotations
 

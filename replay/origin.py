@@ -1,5 +1,5 @@
-"""Whose log a result is about: it says so, as other systems' logs lack what ours has. The ids of an
-imported log's topics are as Kafka prints them.
+"""The kind of cluster whose log a result is about: the result names it, as other systems' logs lack
+facts that ours has. The ids of an imported log's topics are as Kafka prints them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a job is asked for; the same from the command line, from spark-submit and from Python."""
+"""The request of a job; the same from the command line, from spark-submit and from Python."""
 
 from __future__ import annotations
 

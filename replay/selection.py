@@ -1,4 +1,4 @@
-"""What a question is about (:mod:`replay.asked`), as conditions on columns of Spark."""
+"""The selection of a question (:mod:`replay.asked`), as conditions on columns of Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job's result is shown, whatever has run the job."""
+"""Output of a job's result, whichever engine ran the job."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An export as Spark reads it: which files a question needs, whether they are whole, and their
-rows.
-"""
+"""An export as Spark reads it: the files that a question needs, their checks, and their rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs of the log, and conditions on offset, epoch and time as such runs.
 
-None of the three ever falls along the log. So what a range of any of them leaves is one run of
-batches: a reader skips what is before it and stops at what is after.
+None of the three ever falls along the log. So a range of any of them selects one run of batches: a
+reader skips the batches before it and stops behind it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The kernels read the export's files themselves, by pyarrow: only the columns that they need, as
 arrays. Rows that come from Java would cost five times as much, to be put into columns again, and
-would have to be brought together first. Spark says where a task runs, starts it again where a
-machine is lost, and hands over what it found.
+would have to be brought together first. Spark says where a task runs, restarts it where a machine
+is lost, and returns its findings.
 """
 
 from __future__ import annotations

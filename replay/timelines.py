@@ -1,4 +1,4 @@
-"""Timelines: from when to when something was so.
+"""Timelines: the intervals in which a fact held.
 
 The kernels' (:mod:`replay.kernels`), as tables of Spark; no record is decoded.
 

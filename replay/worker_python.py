@@ -5,8 +5,8 @@ Spark puts the zipped copy of PySpark in its own directory first on the path of 
 keeps no compiled modules of a zip: each process that is not forked from another one compiles all of
 PySpark anew, which is three times the work of its start. The source of a stream is such a process,
 and has to be there within ten seconds by the clock, on a busy machine too. So they start through a
-launcher that takes the copy off the path. Where the Spark is not PySpark's own, or somebody has
-said what to run where, nothing is changed.
+launcher that takes the copy off the path. Where the Spark is not PySpark's own, or the user has
+configured the interpreters, nothing is changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What all Python workers of Spark do: before their first task, and with what Spark hands them."""
+"""Common code of all Python workers of Spark: their preparation, and slices of the batches that
+they receive.
+"""
 
 from __future__ import annotations
 

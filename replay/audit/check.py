@@ -1,7 +1,7 @@
 """The audit in Spark: the kernels of :mod:`replay.kernels.audit`, each over the records that it
 judges.
 
-Spark reads, spreads and sorts; what is right and wrong it leaves to the kernels.
+Spark reads, spreads and sorts; the kernels judge.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What Spark hands to the rules: the records, spread so that what is judged together is together,
-and what few records say, which every task gets.
+"""The history as Spark passes it to the rules: the records, spread so that records judged together
+are together, and the facts of rare records, which every task receives.
 """
 
 from __future__ import annotations

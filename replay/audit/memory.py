@@ -1,5 +1,4 @@
-"""What an audit must remember of a history that it has judged, to judge what comes behind it: some
-of its records.
+"""Memory of an audit: the records of a judged history that the judgement of later ones needs.
 
 Brokers, partitions and topics are remembered as the open intervals of their timelines; of the other
 records those are kept that a later one is compared with. They are as many as the cluster has

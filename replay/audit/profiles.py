@@ -1,5 +1,5 @@
-"""Which rules judge a log, by whose it is: some need what Kafka's does not say, others what only
-Kafka's says.
+"""Profiles of the audit: the rules that judge a log, by the kind of cluster that wrote it. Some
+need facts that Kafka's log lacks, others facts that only Kafka's log has.
 """
 
 from __future__ import annotations

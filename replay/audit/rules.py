@@ -1,6 +1,4 @@
-"""The rules by name: how bad it is, in a sentence what is wrong, and which records are looked
-at.
-"""
+"""The rules by name: severity, the offence in a sentence, and the examined record types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes MessagePack takes for values, many at a time: as ``entity_bytes`` packs them."""
+"""Sizes of values in MessagePack, in bytes, many at a time: as ``entity_bytes`` packs them."""
 
 from __future__ import annotations
 

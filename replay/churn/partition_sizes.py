@@ -1,5 +1,5 @@
-"""How large partitions were, without a fold: most records are about them, and their states are
-known from the steps.
+"""Sizes of partitions, without a fold: most records are about them, and their states are known from
+the steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large the progress of LAO and what each broker had applied were, without a fold: few
+"""Sizes of the entities of LAO's progress and of the brokers' applied offsets, without a fold: few
 entities, which very many records change.
 """
 

@@ -1,5 +1,5 @@
-"""How large the state was, and so a snapshot of it, from the fold itself: what each record adds to
-it and takes away.
+"""Size of the state, and so of a snapshot of it, from the fold itself: the bytes that each record
+adds and removes.
 """
 
 from __future__ import annotations

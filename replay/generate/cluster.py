@@ -1,6 +1,4 @@
-"""The made-up cluster's brokers and partitions: what happens to them, as the controller decides
-it.
-"""
+"""The generated cluster's brokers and partitions: their events, as the controller decides them."""
 
 from __future__ import annotations
 

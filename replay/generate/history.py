@@ -1,4 +1,4 @@
-"""One made-up history, from the first record to as many as were asked for."""
+"""A generated history, from the first record to the requested number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log in the making: every batch is folded as nodes fold it, and encoded as the leader does."""
+"""The generated log: every batch is folded as nodes fold it, and encoded as the leader does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What brokers have applied, and the progress records that the controller writes of it."""
+"""Applied offsets of the brokers, and the controller's progress records of them."""
 
 from __future__ import annotations
 

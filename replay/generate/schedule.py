@@ -1,4 +1,4 @@
-"""What happens when: actions by time, and things that come back at random."""
+"""The schedule of a generated history: actions by time, and events that recur at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and their tools do to the made-up cluster: topics, configs, moves."""
+"""Operations of people and their tools on the generated cluster: topics, configs, moves."""
 
 from __future__ import annotations
 

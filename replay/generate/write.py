@@ -1,4 +1,4 @@
-"""A made-up history as an export: made in one process, written in another."""
+"""A generated history as an export: made in one process, written in another."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What was not available, for how long, and why: partitions, topics, brokers, controllers, and an
-SLO table.
+"""Availability: outages of partitions, topics, brokers and controllers with their duration and
+cause, and an SLO table.
 
 A partition is *leaderless* while nobody leads it (offline, as Kafka counts), *under min ISR* while
 fewer are in sync than ``min.insync.replicas`` as it was in force then, *unwritable* (for acks=all)

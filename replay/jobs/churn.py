@@ -1,9 +1,9 @@
-"""What changed over and over, and what grew: ISRs, leaderships, configs, the log by record type,
-and the state with a forecast.
+"""Churn and growth: ISRs, leaderships, configs, the log by record type, and the state with a
+forecast.
 
-A replica that leaves an ISR because its leader says so lagged; one that the controller takes out
-was fenced, shut down or moved. The size of the state is by the fold, entity by entity; the
-forecasts are straight lines through the last periods.
+A replica that its leader removed from an ISR lagged; one that the controller removed was fenced,
+shut down or moved. The size of the state is by the fold, entity by entity; the forecasts are
+straight lines through the last periods.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What differs between two points: which entities were created, deleted, or changed, and in which
-fields.
+"""Differences between two points: the entities that were created, deleted or changed, and their
+changed fields.
 
 Only the groups that a record between the points changes are folded, from their beginning; what else
 there is cannot differ.

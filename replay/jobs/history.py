@@ -1,5 +1,5 @@
-"""The history of one entity, or of all of a kind: what changed, when, by whom, from what, to what,
-field by field.
+"""The history of one entity, or of all of a kind: each change with its time, its principal, and the
+value of each field before and after.
 """
 
 from __future__ import annotations

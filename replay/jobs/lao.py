@@ -1,5 +1,5 @@
-"""The LowestAcknowledgedOffset over time: how long writes took to be visible everywhere, and which
-broker held them up.
+"""The LowestAcknowledgedOffset over time: how long writes took to be visible everywhere, and the
+brokers that held it back.
 
 From the progress records, which are a sample of LAO's progress: see :mod:`replay.lag.samples` for
 what they can and cannot say, and :mod:`replay.lag.holders` for how a stall is laid to brokers. A

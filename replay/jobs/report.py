@@ -1,4 +1,4 @@
-"""The report: what happened to the cluster, on one page that opens offline.
+"""The report: the cluster's history on one page that opens offline.
 
 See :mod:`replay.report`.
 """

@@ -1,4 +1,4 @@
-"""What the log holds, the state it leads to, and the audit: in one run, which pays the start of
+"""The contents of the log, the state at its end, and the audit: in one run, which pays the start of
 Spark once.
 """
 

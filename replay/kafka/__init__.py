@@ -1,1 +1,1 @@
-"""Reads the metadata logs of Apache Kafka (KRaft), and makes exports of them for every job."""
+"""Importer of the metadata logs of Apache Kafka (KRaft): it makes exports of them for every job."""

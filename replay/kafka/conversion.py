@@ -1,8 +1,8 @@
 """Kafka's batches as raftlog's: the same offsets, epochs and times, in raftlog's bytes.
 
-A transaction of the metadata log (KIP-868) is one batch: an image is at the end of a batch, so
-nobody ever sees a half of it. The records of an aborted one keep their offsets and have no effect.
-One that outlived its controller is several batches, as the election of the next one stands between
+A transaction of the metadata log (KIP-868) is one batch: an image is at the end of a batch, so no
+reader ever sees a half of it. The records of an aborted one keep their offsets and have no effect.
+One that outlived its controller is several batches, as the record of the next election lies between
 them, and is no part of it.
 """
 

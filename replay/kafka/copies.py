@@ -1,8 +1,8 @@
 """The copies of a metadata log: the directories ``__cluster_metadata-0`` of one or several nodes.
 
-Nodes hold the same batches at the same offsets, each as far as it came; what was never committed
-may differ. Where copies differ, the one whose log ends with the higher epoch is right (Raft's rule
-for votes). Where one is damaged, another one is read.
+Nodes hold the same batches at the same offsets, up to their own log ends; uncommitted batches may
+differ. Where copies differ, the one whose log ends with the higher epoch is right (Raft's rule for
+votes). Where one is damaged, another one is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Makes an export of a Kafka cluster's metadata log.
+"""Import of a Kafka cluster's metadata log into an export.
 
-An export that is there already goes on where it ends. The log is read from its beginning again for
-that: what a record means may depend on those before it.
+An existing export is continued at its end. The log is still read from its beginning: the meaning of
+a record may depend on earlier ones.
 """
 
 from __future__ import annotations

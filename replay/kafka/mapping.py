@@ -1,8 +1,8 @@
-"""What each of Kafka's records is in raftlog's log: one record for one, at the same offset.
+"""The mapping of Kafka's records to raftlog's: one record for one, at the same offset.
 
-What maps, maps; the rest becomes an ImportedRecord, with an entity of its own where Kafka has one.
-Nothing is invented: a field that raftlog does not have is in the ImportedRecord's JSON, or, for
-fields of mapped records, left to Kafka's files (``docs/kafka.md`` lists them).
+A record without a counterpart becomes an ImportedRecord, with an entity of its own where Kafka has
+one. Nothing is invented: a field that raftlog does not have is in the ImportedRecord's JSON, or,
+for fields of mapped records, left to Kafka's files (``docs/kafka.md`` lists them).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The primitive types of Kafka's protocol, in the flexible form of metadata records (KIP-482).
 
-Every length is checked against the bytes that are there before anything is made of it.
+Every length is checked against the remaining bytes before it is used.
 """
 
 from __future__ import annotations

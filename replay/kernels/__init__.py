@@ -1,7 +1,7 @@
-"""What the replay makes of records, as kernels over Arrow batches: no Spark, no files.
+"""Kernels of the replay over Arrow batches: no Spark, no files.
 
-A kernel takes slices of the log in the order of offsets and carries what it must remember from one
-to the next, so its memory is that of the cluster, not of the history. Spark runs the same kernels
-(:mod:`replay.audit.check`) as worker processes without a JVM do (:mod:`replay.local`): each rule
-stands here, once.
+A kernel takes slices of the log in the order of offsets and carries its state from one to the next,
+so its memory is that of the cluster, not of the history. Spark runs the same kernels
+(:mod:`replay.audit.check`) as worker processes without a JVM do (:mod:`replay.local`): each rule is
+written here, once.
 """

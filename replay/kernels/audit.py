@@ -1,4 +1,5 @@
-"""The audit as kernels: of partitions, clients, progress and rights; and what facts alone say.
+"""The audit as kernels: of partitions, clients, progress and rights; and the findings in the facts
+alone.
 
 Findings are those at or behind ``facts.since``, against the rules that were chosen.
 """

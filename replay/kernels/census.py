@@ -1,4 +1,4 @@
-"""What a pass over all records counts: where they begin and end, epoch by epoch, type by type."""
+"""A census of all records: their range, by epoch and by type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access control entries over time: where the verdict on a question turns.
+"""Access control entries over time: the offsets at which the verdict on a question turns.
 
 As :class:`raftlog.node.security.authorizer.Authorizer` has it: a DENY that matches decides, else an
 ALLOW. Hosts are not in the log; a right from some host counts as one.

@@ -1,6 +1,6 @@
-"""What few records say and many are judged by: which broker was registered when, which topic there
-was, which level was in force. It is as large as the number of such records, and every worker gets
-it whole.
+"""Facts in rare records by which many others are judged: the registered brokers, the topics and the
+levels at each offset. Their size is the number of such records, and every worker receives them
+whole.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Intervals of partitions: from when to when a state stood, once its end is known."""
+"""Intervals of partitions: begin and end of each state, once its end is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slice's steps with what several rules ask of each."""
+"""A slice's steps with the values that several rules need of each."""
 
 from __future__ import annotations
 

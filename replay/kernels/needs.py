@@ -1,12 +1,13 @@
 """The rights that records of clients' requests need, by :mod:`raftlog.node.security.permissions`:
 the audit's side of that table.
 
-Keys that are deleted in the batch that ends their lease go with it: who has the lease may end it.
+Keys that are deleted in the batch that ends their lease go with it: the owner of a lease may end
+it.
 
-Left out is what a node writes in its own name: registrations, heartbeats, ISRs; and the voter set,
-which a controller changes for itself. So is what belongs to another record of its batch: the
-partitions and configs of a topic that is created, the configs of one that is deleted, the ISRs that
-an unregistered broker leaves.
+Left out are records that a node writes in its own name: registrations, heartbeats, ISRs; and the
+voter set, which a controller changes for itself. So are records that belong to another one of their
+batch: the partitions and configs of a topic that is created, the configs of one that is deleted,
+the ISRs that an unregistered broker leaves.
 """
 
 from __future__ import annotations

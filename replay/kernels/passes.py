@@ -1,7 +1,7 @@
 """A pass over the records, as data: an engine runs it in Spark's tasks, or in worker processes.
 
-What a job makes of records stands in the parts of a pass; the job itself puts together what they
-found, which is small. So it is written once for all engines.
+The parts of a pass process the records; the job merges their findings, which are small. So each job
+is written once for all engines.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""How far the brokers were behind the log, and who held the LowestAcknowledgedOffset back."""
+"""Lag of the brokers behind the log, and the brokers that held LAO back."""

@@ -1,8 +1,7 @@
-"""Who held LAO back, from when to when.
+"""Brokers that held LAO back, with the times from which and until which they did.
 
 A *stall* is a sample whose oldest newly covered record had waited for long; records that no sample
-covers at the end are one, too. Whom LAO waited for, by what the log has to say; the first that
-holds:
+covers at the end are one, too. The cause of a stall, by the log; the first that holds:
 
 * ``FENCED``: members were fenced, unregistered or replaced while the record waited, and LAO went on
   without them;
@@ -11,7 +10,7 @@ holds:
 * ``FAILOVER``: a controller's epoch began meanwhile: until all members have reported to it, LAO is
   unknown;
 * ``BEHIND``: members had applied just what LAO was, and less than another one;
-* ``UNKNOWN``: whoever it was has caught up at one blow, and left no trace.
+* ``UNKNOWN``: the broker has caught up at one blow, and left no trace.
 
 A *hold-up* is a run of stalls by the same brokers, or some of them, without a sample between them
 that is none: an outage of a site is one, however many brokers it takes along.

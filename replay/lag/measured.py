@@ -1,4 +1,4 @@
-"""What controllers have measured: the sketches of progress records put together."""
+"""Measurements of controllers: the merged sketches of progress records."""
 
 from __future__ import annotations
 

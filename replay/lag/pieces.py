@@ -1,4 +1,4 @@
-"""LAO of a log that comes piece by piece: what is remembered of one piece for the next."""
+"""LAO of a log that comes piece by piece: the memory of one piece for the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timeline of LAO: each sample, and how far it was behind."""
+"""The timeline of LAO: each sample, and its lag."""
 
 from __future__ import annotations
 

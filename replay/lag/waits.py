@@ -1,5 +1,5 @@
-"""How long each record waited for LAO: a pass over all records, in stretches that know nothing of
-each other, since all samples are known before.
+"""Waits of the records for LAO: a pass over all records, in independent stretches, since all
+samples are known before.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What each broker said of itself: the offset it had applied, for as long as nothing newer was
-said.
+"""Applied offsets of each broker, by the samples: each holds until a sample names a newer one.
 
 A sample names the brokers that changed since the last one, so the words are as many as the log's
 entries, not samples times brokers.

@@ -1,4 +1,4 @@
-"""The audit without Spark: one pass for what few records say, one for each part of the rules."""
+"""The audit without Spark: one pass for the rare records, one for each part of the rules."""
 
 from __future__ import annotations
 

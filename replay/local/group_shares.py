@@ -1,5 +1,5 @@
-"""Who of several workers folds which groups, and what each reads for it: of an export with buckets
-only the files that these groups are in.
+"""The shares of the groups that several workers fold, and the files that each reads: of an export
+with buckets only the files with these groups.
 """
 
 from __future__ import annotations

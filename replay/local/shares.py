@@ -1,5 +1,5 @@
-"""Who of several workers reads what, where records that belong together must come to one of them:
-his share of the buckets that the export has, or of hashes that each worker makes himself.
+"""The shares of the records that several workers read, where records that belong together must
+reach one of them: some of the export's buckets, or of hashes that each worker computes.
 """
 
 from __future__ import annotations

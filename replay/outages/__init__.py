@@ -1,1 +1,1 @@
-"""What was not there, from when to when, and why: brokers, partitions, controllers."""
+"""Outages of brokers, partitions and controllers: begin, end and cause."""

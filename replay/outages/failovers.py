@@ -1,4 +1,4 @@
-"""Controllers, their changes, and how long there was none."""
+"""Controllers, their changes, and the gaps without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the job availability answers: bounded, typed, ready for JSON."""
+"""Result of the job availability: bounded, typed, ready for JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions that could not be used: without a leader, or with fewer in sync than
+"""Unusable partitions: without a leader, or with fewer replicas in sync than
 ``min.insync.replicas``.
 """
 

@@ -1,4 +1,4 @@
-"""What the job availability answers, for people: tables for a terminal."""
+"""Tables for a terminal with the result of the job availability."""
 
 from __future__ import annotations
 

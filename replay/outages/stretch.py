@@ -1,6 +1,4 @@
-"""A stretch of time: what of an interval lies in it, and how much of it lies in each of its hours
-or days.
-"""
+"""A stretch of time: the part of an interval in it, and the share of each of its hours or days."""
 
 from __future__ import annotations
 

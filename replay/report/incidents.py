@@ -1,4 +1,4 @@
-"""Incidents: what began close together, the gravest first, with what had been changed shortly
+"""Incidents: troubles that began close together, the gravest first, with the changes shortly
 before.
 """
 

@@ -1,4 +1,6 @@
-"""LAO on the time axis: how long writes waited to be visible everywhere, and who held it back."""
+"""LAO on the time axis: how long writes waited to be visible everywhere, and the brokers that held
+it back.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What happened to partitions, as what began at one moment: so that the fencing of a broker with a
-hundred thousand partitions is a few rows.
+"""Events of partitions, grouped by the moment at which they began: so the fencing of a broker with
+a hundred thousand partitions is a few rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page: figures and tables in one file that asks nobody for anything."""
+"""The page: figures and tables in one file that loads nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Jobs by Spark's own tables. What they tell, and what they do without Spark: ``replay/jobs``."""
+"""Jobs by Spark's own tables. Their results, and their forms without Spark: ``replay/jobs``."""

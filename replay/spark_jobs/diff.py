@@ -1,4 +1,4 @@
-"""The diff by Spark: what was touched is folded in its tasks."""
+"""The diff by Spark: the changed groups are folded in its tasks."""
 
 from __future__ import annotations
 

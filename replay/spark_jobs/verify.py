@@ -1,4 +1,4 @@
-"""Verification in Spark's tasks: what the fold has no checkpoints for, it makes by groups."""
+"""Verification in Spark's tasks: without checkpoints the fold is made by groups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The audit of an export that is still written: the same rules, each micro-batch with what is
-remembered of those before it.
+"""The audit of an export that is still written: the same rules, each micro-batch with the
+remembered state of those before it.
 """
 
 from __future__ import annotations

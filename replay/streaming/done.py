@@ -1,4 +1,4 @@
-"""How far a job that follows an export has come: one small file, written last.
+"""The position of a job that follows an export: one small file, written last.
 
 Needs no Spark to be read.
 """

@@ -1,5 +1,5 @@
-"""LAO of an export that is still written: its lag at each progress record, and an alert whenever
-something waited for long.
+"""LAO of an export that is still written: its lag at each progress record, and an alert whenever a
+record waited for long.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a streaming job has done so far, in a directory: its output, and what it must remember.
+"""The ledger of a streaming job, in a directory: its output, and its state.
 
 ::
 

@@ -1,4 +1,4 @@
-"""A streaming job: every micro-batch is judged with what was remembered of those before it.
+"""A streaming job: every micro-batch is judged with the remembered state of those before it.
 
 Spark's own state stores know keys and values; what a rule of the audit needs is the open intervals
 of timelines, which are tables. So the stream is plain, and its state is kept by

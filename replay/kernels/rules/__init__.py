@@ -1,3 +1,3 @@
-"""The rules of the audit, as kernels. Which there are: :mod:`replay.audit.rules`; what each means:
+"""The rules of the audit, as kernels. Their list: :mod:`replay.audit.rules`; their meaning:
 docs/audit.md.
 """

@@ -2,8 +2,8 @@
 after the client was closed.
 
 A batch names its client and number in its header; a client's id is the offset of the record that
-opened it. An id that no record has opened is nobody's affair: nothing is remembered of it, and
-nothing was promised.
+opened it. An id that no record has opened is not judged: nodes remember nothing of it, and promise
+nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Rule about brokers that go: who is fenced, shut down, replaced or unregistered is out of every
-ISR in the batch that says so.
+"""Rule about departed brokers: a broker that is fenced, shut down, replaced or unregistered leaves
+every ISR in the batch with that record.
 
-But as an ISR's last member, who leads nothing then: nobody else is known to hold every record. A
-batch of more than FENCING_BATCH_MAX records may leave the rest to the next ones, and the broker
-stays fenced until all is done; so it is looked at once more just before the batch that unfences it.
+It stays only as an ISR's last member, and leads nothing then: no other replica is known to have
+every record. A batch of more than FENCING_BATCH_MAX records may leave the rest to the next ones,
+and the broker stays fenced until all is done; so the rule examines it once more just before the
+batch that unfences it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Rules about brokers in partitions, each at one moment: who becomes a replica, who is admitted to
-an ISR, who proposes it, who is made its leader.
+"""Rules about brokers in partitions, each at one moment: new replicas, admissions to an ISR and
+their proposers, and new leaders.
 
-KIP-903: a replica enters an ISR only under the broker epoch that is registered. What a leader
-proposed is judged by what stood in the log below the record; what the controller did by itself, by
-what stands there behind the whole batch, as a broker may come or go in it.
+KIP-903: a replica enters an ISR only under the broker epoch that is registered. A leader's proposal
+is judged by the state below the record; the controller's own change by the state behind the whole
+batch, as a broker may register or leave in it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rules about one partition: who is in its ISR, who leads it, that its epochs grow, and how its
-reassignments go.
+"""Rules about one partition: the members of its ISR, its leader, the growth of its epochs, and its
+reassignments.
 """
 
 from __future__ import annotations

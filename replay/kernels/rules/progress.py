@@ -1,12 +1,12 @@
 """Rules about LowestAcknowledgedOffset, as progress records say it: below the high watermark, never
-back, and applied by all who count. And about what it is made of: the high watermark and the applied
-offsets, which stay within the log and never go back while one controller counts them.
+back, and applied by all LAO members. And rules about its sources: the high watermark and the
+applied offsets, which stay within the log and never go back while one controller counts them.
 
 A progress record names the brokers whose applied offset has changed since the one before it in its
-controller epoch. So what each broker had applied when a record was written is its last word in that
+controller epoch. So the applied offset of each broker at a record is the last one named in that
 epoch, under that registration: exactly, as the record was decided by the very offsets that it
-names. Who counts is who is unfenced where the record stands. (LAO counts those too whose fencing is
-not committed yet; which they are does not stand in the log.)
+names. The members are the brokers that are unfenced at the record. (LAO also counts brokers whose
+fencing is not committed yet; the log does not name them.)
 """
 
 from __future__ import annotations

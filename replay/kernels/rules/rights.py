@@ -1,14 +1,14 @@
-"""The rule about access control entries: who wrote had the right to it, by the entries below the
-batch.
+"""The rule about access control entries: the writer of a record had the right to it, by the entries
+below the batch.
 
 What a record needs is what the request behind it needs, and the verdict is that of
 :mod:`raftlog.node.security.authorizer`. Two things are not in the log: the hosts that requests came
-from, and ``super.users``. So nobody is found who had the right from some host, and super users are
-named by who asks.
+from, and ``super.users``. So a principal that had the right from some host is no finding, and the
+question names the super users.
 
-A verdict changes only where an entry that is about the question comes or goes. So each question
-(principal, operation, resource) has a line of such turns, and the records that ask it are put into
-that line: no record meets the entries.
+A verdict changes only where an entry about the question is added or removed. So each question
+(principal, operation, resource) has a line of such turns, into which its records are sorted: no
+record is compared with the entries.
 """
 
 from __future__ import annotations

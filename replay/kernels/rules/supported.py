@@ -1,5 +1,5 @@
-"""Levels of features and what registered programs support: who does not know a level cannot read
-the records that it allows.
+"""Levels of features and what registered programs support: a program that does not know a level
+cannot read the records that it allows.
 """
 
 from __future__ import annotations
