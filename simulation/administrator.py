@@ -1,5 +1,5 @@
-"""Somebody who moves partitions about: reassignments and their cancellation, more partitions,
-leaders elected, unclean ones allowed.
+"""An administrator client: reassignments and their cancellation, more partitions, leader elections,
+unclean ones allowed.
 
 What is asked for is drawn from the newest image of a broker, so most of it makes sense, and some
 comes too late.

@@ -1,4 +1,4 @@
-"""Clients with rights that change all the time: of four hosts and three principals (``CALLERS``).
+"""Clients whose rights change all the time: on four hosts, of three principals (``CALLERS``).
 
 Each asks for what it may and for what it may not, alike: reads of every mode through brokers,
 listings, configs, topics, exactly-once clients, those of others too. Now and then one states

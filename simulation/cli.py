@@ -1,4 +1,4 @@
-"""``raftlog debug simulate``: run one cluster from a seed, or look for a seed that goes wrong."""
+"""``raftlog debug simulate``: run one cluster from a seed, or search for a seed that fails."""
 
 from __future__ import annotations
 

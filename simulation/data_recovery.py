@@ -1,5 +1,4 @@
-"""What must come of partitions when the faults are over: ISRs full again, everything committed,
-records taken.
+"""Recovery of partitions after the faults: ISRs full again, everything committed, records accepted.
 
 Whoever is asked to read gets what is committed, the last records with it: a partition that takes
 records may give none. Asked for where the leader is a healed broker that reaches the controllers;

@@ -1,5 +1,5 @@
-"""Producers and consumers of partitions: topics that stay, with one to three replicas each, and
-those that others make and delete.
+"""Producers and consumers of partitions: permanent topics, with one to three replicas each, and
+topics that other clients create and delete.
 
 A producer waits for all replicas, or for the leader alone; it repeats what may have been done, or
 does not; which, is drawn for each.

@@ -1,5 +1,5 @@
-"""Exports that run now and then, and say so by their cursors: what each has yet to read, no node
-may drop. checks/export_cursors.py looks.
+"""Exports that run now and then and set cursors: no node may drop a record that an export has yet
+to read; checked by checks/export_cursors.py.
 
 Nothing is really exported: an exporter knows how far it has read, and that is what its cursor says.
 """

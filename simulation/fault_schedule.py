@@ -1,4 +1,4 @@
-"""When the faults of a run's config strike: the safety phase."""
+"""The schedule of a run's faults: the safety phase."""
 
 from __future__ import annotations
 

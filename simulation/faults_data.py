@@ -1,4 +1,4 @@
-"""Faults of brokers that keep partitions: their disks, the ways between them, and pauses beyond
+"""Faults of brokers that keep partitions: their disks, the links between them, and pauses beyond
 their timeouts.
 
 A disk that is replaced or damaged counts no more: the checkers are told (see

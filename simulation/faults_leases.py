@@ -1,5 +1,5 @@
-"""Faults that leases for strict reads have to stand: controllers deposed in company, and answers
-that come late.
+"""Faults against read leases: controllers deposed together with a broker, and answers that come
+late.
 """
 
 from __future__ import annotations

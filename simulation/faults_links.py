@@ -1,4 +1,4 @@
-"""Faults of the network between hosts: who can reach whom.
+"""Faults of the links between hosts: cuts, delays and resets.
 
 A cut counts when it has held something up.
 """

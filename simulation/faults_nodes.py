@@ -1,4 +1,4 @@
-"""Faults of nodes: death, pauses, clocks, and what brokers and clients do wrong.
+"""Faults of nodes: crashes, pauses, clocks, and errors of brokers and clients.
 
 Each is counted when it has had an effect.
 """

@@ -1,5 +1,4 @@
-"""Faults that hold up everything: they come once, when the others have had their time, one after
-the other.
+"""Faults that stop the whole cluster: each strikes once, after the others have had their time.
 
 Meanwhile only faults of brokers begin anew, what they are for takes a controller that stays; and
 none where a broker has to stay, too.

@@ -1,5 +1,5 @@
-"""What operators do while everything else goes wrong: brokers are unregistered, voters move, hosts
-are mapped, levels lowered.
+"""Operations during faults: brokers are unregistered, voters move, hosts are mapped, levels
+lowered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Voters that were removed, and do not take it: they campaign on.
+"""Removed voters that go on campaigning.
 
 The others know that the removal is committed, so nothing comes of it (see ``checks/membership``).
 """

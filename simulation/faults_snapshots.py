@@ -1,5 +1,5 @@
-"""What comes between two parts of a snapshot that somebody fetches: death of either side, a cut,
-and a newer snapshot in its place.
+"""Faults between two parts of a snapshot that a node fetches: death of either side, a cut, and a
+newer snapshot in its place.
 
 A fetch takes a few milliseconds. So the fault does not wait for one to be under way: it lies in
 wait for a part that is not the last.

@@ -1,5 +1,5 @@
-"""What operators do to the quorum while everything else goes wrong: voters come and go, disks are
-replaced, the leadership is moved.
+"""Operations on the quorum during faults: voters are added and removed, disks replaced, the
+leadership transferred.
 
 One change at a time, as KIP-853 wants it. A disk is lost only when the set is known, large enough,
 and no change of unknown outcome may still come; until the node is a voter again under its new

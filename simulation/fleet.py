@@ -1,4 +1,4 @@
-"""The hosts of a simulated cluster: made at its birth, and added to it later."""
+"""The hosts of a simulated cluster: made at its start, and added to it later."""
 
 from __future__ import annotations
 

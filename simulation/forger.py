@@ -1,5 +1,5 @@
 """A client that poses as a node, on every conversation: it votes, fetches, heartbeats and proposes
-ISRs under the ids of others. Nodes must refuse all of it, and each for this reason.
+ISRs under other nodes' ids. Nodes must refuse all of it, and each for this reason.
 """
 
 from __future__ import annotations

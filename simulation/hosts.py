@@ -1,5 +1,5 @@
-"""Controllers and brokers as hosts of the simulated world: processes that start, die and come back,
-and the disks that stay.
+"""Controllers and brokers as hosts of the simulated world: processes that start, crash and restart,
+and disks that stay.
 """
 
 from __future__ import annotations

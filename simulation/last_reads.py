@@ -1,5 +1,4 @@
-"""What brokers must serve when the faults are over: each healed one, asked alone, reads of every
-mode.
+"""Final reads: each healed broker, asked alone, must answer reads of every mode after the faults.
 
 Counter-example: a broker that has applied and told everything, and never gets a lease again,
 refuses strict reads for ever. That a write is served, and all have caught up with it, does not

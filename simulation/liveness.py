@@ -1,4 +1,4 @@
-"""What must happen once a majority is healed, each within the bound: the liveness phase."""
+"""The liveness phase: conditions that must hold within a bound once a majority is healed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Leaders of partitions: what no simulated broker stores data for, but proposes ISRs of, at the
-right time and too late.
+"""Leaders of partitions for which no simulated broker stores data: they propose ISRs, in time and
+too late.
 
 Each broker has one beside it, which reads the broker's newest image as a replica manager would, and
 sends AlterPartition through the shipped client. What it knows of broker epochs may be old when a

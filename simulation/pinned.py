@@ -1,4 +1,4 @@
-"""A client that asks one controller, and nobody else, whoever leads."""
+"""A client that asks one controller alone, whichever leads."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@ directories.
 
 As docs/operations.md says it ("A quorum lost for good"): all controllers are stopped; of the
 directories that are left the one that has the most is recovered, by the shipped code; it leads
-alone, all others join anew with empty disks, and brokers find out by themselves. An operator may be
-interrupted by a power cut, and then does it again.
+alone, all others join anew with empty disks, and brokers find out by themselves. A power cut may
+interrupt an operator, who then repeats the recovery.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starts processes again that have ended by themselves, as a supervisor and an operator would."""
+"""Restarts of processes that have ended by themselves, as a supervisor and an operator do them."""
 
 from __future__ import annotations
 

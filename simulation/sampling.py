@@ -1,4 +1,4 @@
-"""Looks at all hosts, again and again: for the transcript, for the checkers, and for who ended."""
+"""Repeated samples of all hosts: for the transcript, the checkers, and to find ended processes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Silent leaders and far followers: a controller that hangs is replaced in time, and nobody is
-elected otherwise.
+"""Silent leaders and far followers: a controller that hangs is replaced in time, and no other
+election takes place.
 
 Each life draws how far the controllers are from each other, up to 200 ms one way, each direction
 for itself or one or two of them far from all. Then, again and again: everyone hears the leader, its

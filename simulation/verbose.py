@@ -1,6 +1,4 @@
-"""Writes every step of every controller into the transcript: what came in, and what the state
-machine made of it.
-"""
+"""A transcript of every step of every controller: the event, and its effects."""
 
 from __future__ import annotations
 

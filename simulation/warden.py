@@ -1,5 +1,5 @@
-"""Who gives rights to the callers and takes them: few entries, on few names, so that many of them
-meet.
+"""A client that grants and revokes the callers' rights: few entries, on few names, so that many of
+them meet.
 """
 
 from __future__ import annotations

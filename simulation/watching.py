@@ -1,4 +1,6 @@
-"""Hands what happens inside the hosts to the checkers: the shipped code tells its tracers."""
+"""Forwards the events inside the hosts to the checkers, as the shipped code reports them to its
+tracers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The clients of a simulated cluster: writes and reads of every kind, each told to the checkers as
-an operation.
+"""The clients of a simulated cluster: writes and reads of every kind, each reported to the checkers
+as an operation.
 """
 
 from __future__ import annotations

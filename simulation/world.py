@@ -1,4 +1,4 @@
-"""A whole cluster's life from a seed and a config: two phases, checks all the way, faults counted,
+"""A whole cluster's life from a seed and a config: two phases, checks throughout, counted faults,
 and a transcript.
 
 *Safety* (``fault_schedule.py``): all the faults of the config, and every promise checked at each

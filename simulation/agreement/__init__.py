@@ -1,4 +1,4 @@
-"""Whether the replay of an exported log agrees with the cluster that wrote it: simulated runs are
+"""Agreement of the replay of an exported log with the cluster that wrote it: simulated runs are
 exported and asked with Spark.
 
 ``witness`` notes what state the nodes really had, ``runs`` runs and exports, ``replayed`` asks;

@@ -1,5 +1,5 @@
-"""``scripts/agreement``: many simulated runs, each exported and replayed; and what an audit sees
-of the simulator's mutants.
+"""``scripts/agreement``: many simulated runs, each exported and replayed; and the audit's findings
+about the simulator's mutants.
 """
 
 from __future__ import annotations

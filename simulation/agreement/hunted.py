@@ -1,5 +1,5 @@
-"""Runs with a rule broken on purpose, each in a process of its own: some never end, and are
-ended.
+"""Runs with a rule broken on purpose, each in a process of its own: a run that does not end is
+killed.
 """
 
 from __future__ import annotations

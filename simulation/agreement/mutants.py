@@ -1,5 +1,4 @@
-"""Which of the simulator's mutants the replay of the exported log sees, by which rule, and which it
-cannot see.
+"""Mutants that the replay of the exported log notices, by rule, and mutants that it cannot notice.
 
 A mutant is lived with no checker but the ledger, so that it has time to do harm; then the log is
 exported and audited as any other. It is *seen* if the audit finds something, or if the fold from

@@ -1,5 +1,5 @@
-"""Asks Spark about an exported run, by the code that ``raftlog replay`` runs, and compares with
-what the nodes had.
+"""Replay of an exported run in Spark, by the code that ``raftlog replay`` runs, compared with the
+states of the nodes.
 
 * The state hash at every offset at which some node was seen, from one fold.
 * The job ``verify``: each file, the chain of batches, both forms, and the states of controllers and

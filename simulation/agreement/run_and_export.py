@@ -1,5 +1,5 @@
-"""Runs a simulated cluster and exports its committed log in increments, as ``raftlog export`` would
-have done while it ran.
+"""Runs of a simulated cluster whose committed log is exported in increments, as ``raftlog export``
+does it.
 """
 
 from __future__ import annotations

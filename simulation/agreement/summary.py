@@ -1,4 +1,4 @@
-"""Many runs, each replayed and compared, and what they came to."""
+"""Summary of many runs, each replayed and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Why the replay cannot see what a mutant breaks. A mutant that is not named here must be seen."""
+"""Reasons for which the replay cannot notice a mutant. It must notice a mutant that is not named
+here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Clients of the real cluster: those of the simulation for metadata, and producers; all that they
-do is noted as operations.
+"""Clients of the real cluster: the simulation's clients for metadata, and producers; their calls
+are noted as operations.
 """
 
 from __future__ import annotations

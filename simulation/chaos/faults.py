@@ -1,6 +1,4 @@
-"""What is done to the cluster: each fault begins, holds for a while, and is undone by
-:func:`heal`.
-"""
+"""Faults of the real cluster: each begins, holds for a while, and is undone by :func:`heal`."""
 
 from __future__ import annotations
 

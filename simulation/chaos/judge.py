@@ -1,4 +1,4 @@
-"""Whether the clients' history and what the nodes hold in the end agree with what was promised.
+"""The verdict: whether the clients' history and the final contents of the nodes keep the promises.
 
 The checkers are those of the simulation. Nobody looked on inside the nodes, so the committed log as
 it is in the end is given to them first, whole, and then what the clients did, in its order. What

@@ -1,4 +1,4 @@
-"""A disk that can lose its power: an ext4 file system in a file, which forgets what was not synced.
+"""A disk that can lose power: an ext4 file system in a file, which forgets unsynced writes.
 
 ``EXT4_IOC_SHUTDOWN`` without a flush of the journal is what file system developers use for it: from
 then on every operation fails with EIO, and the next mount finds what had reached the device. What

@@ -1,6 +1,4 @@
-"""Faults of identity and time: a node that is another one, or is where it was not, or was when it
-is not.
-"""
+"""Faults of identity and time: nodes replaced, at other addresses, or with wrong clocks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What must always hold in a simulated cluster, checked at every step."""
+"""Invariants of a simulated cluster, checked at every step."""

@@ -1,4 +1,4 @@
-"""How a checker is told what happens in a simulated cluster.
+"""The interface by which checkers are told of the events in a simulated cluster.
 
 A checker derives from :class:`Checker` and overrides the hooks it needs; a hook that nobody
 overrides costs nothing. It raises :class:`CheckFailedError` (any AssertionError will do) as soon as

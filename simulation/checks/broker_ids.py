@@ -1,5 +1,5 @@
-"""Broker ids that are found (KIP-426): every registration maps its host, and a host keeps its
-broker's id whatever becomes of its disk.
+"""Search for broker ids (KIP-426): every registration maps its host, and a host keeps its broker's
+id even if its disk is replaced.
 
 In the simulated world broker 200 + N runs on host bN. Wherever it has not registered from elsewhere
 meanwhile (as a twin makes it do), nothing but it may ever be registered from bN: neither another's

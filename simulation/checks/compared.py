@@ -1,5 +1,5 @@
-"""Compare-and-set, on configs and on keys: each success has found what it expected, and each
-refusal something else (I30).
+"""Compare-and-set on configs and keys: each success found the expected value, and each refusal
+another one (I30).
 
 * In the committed log, the value right before a success is the one that it expected.
 * A change that was definitely refused is not in the log, and at some moment between its begin and

@@ -1,4 +1,4 @@
-"""Images compared by what they hold, entity by entity, and not by their hashes.
+"""Comparison of images by their contents, entity by entity, and not by their hashes.
 
 Counter-example: the hash leaves out a field, or an index that is no part of it, and who loads a
 snapshot loses just that: all hashes agree, and the node decides by another state than the others.

@@ -1,4 +1,4 @@
-"""Contradictions: what a node refuses as one, no node that keeps the rules sends.
+"""Contradictions: no node that keeps the rules sends a message that its receiver refuses as one.
 
 In a simulation nobody forges messages.
 

@@ -1,4 +1,4 @@
-"""What producers and consumers of partitions see, from end to end (I26).
+"""Observations of the producers and consumers of partitions, from end to end (I26).
 
 * A record that was acknowledged to all is committed where the answer says, with that content, once.
 * A record that was definitely refused is never committed; one that nobody has sent is not either.

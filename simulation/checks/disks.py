@@ -1,4 +1,4 @@
-"""What the simulated disks really hold: the truth behind every acknowledgement."""
+"""The true contents of the simulated disks, behind every acknowledgement."""
 
 from __future__ import annotations
 

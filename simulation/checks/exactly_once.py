@@ -1,4 +1,4 @@
-"""Exactly once, no phantoms, and the order of things (I14).
+"""Exactly-once writes: no duplicates, no phantoms, and the order of operations (I14).
 
 Each config write of a run writes a value that no other writes to that key, so the committed log
 says how often it was executed. Answered *ok*: once. Definitely failed: never. Unknown: at most

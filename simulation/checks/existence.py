@@ -1,5 +1,5 @@
-"""Answers without records: what a controller says of a topic was so in what was committed between
-the question and the answer (I13).
+"""Answers without records: a controller's statement about a topic was true in the committed log
+between question and answer (I13).
 
 The committed log is the order of things, so no search is needed: an answer that changed nothing
 must be true of an image whose offset lies between what was committed when the client asked and what

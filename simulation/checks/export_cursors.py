@@ -1,5 +1,4 @@
-"""Export cursors: a node drops nothing of its log that a cursor, in the image that is committed
-there, asks to keep.
+"""Export cursors: a node drops no part of its log that a cursor in its committed image protects.
 
 The cursors at each offset are taken from the committed records, not from the fold that is under
 test. A cursor that lay below a node's log start before asks for nothing more there: it was set when

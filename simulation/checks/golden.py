@@ -1,4 +1,4 @@
-"""The committed log, as it must look to everybody for ever: collected once, folded once, and asked
+"""The committed log, the same for all nodes at all times: collected once, folded once, and queried
 by all checkers.
 
 It grows when the high watermark of a leader does. From it: the state hash at every offset, what

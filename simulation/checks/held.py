@@ -1,4 +1,4 @@
-"""Leases, locks and double barriers: what is held, by whom, and for how long (I31).
+"""Leases, locks and double barriers: their holders, and the times of holding (I31).
 
 * The log ends no lease by time before the lease's time has passed since the last confirmed
   keep-alive was *sent*, as far as clocks run apart.

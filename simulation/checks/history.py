@@ -1,5 +1,4 @@
-"""What clients did, as histories of single objects: the checker that asks whether they are
-linearizable (I13).
+"""Operations of clients as histories of single objects, checked for linearizability (I13).
 
 What is linearizable in raftlog: what the active controller decides. A write is a write of its key's
 register; creating and deleting topics are calls on the topic's existence, and their errors

@@ -1,5 +1,5 @@
-"""Former incarnations of a broker: whoever has been replaced in the log is told so, and no
-heartbeat of his is accepted any more.
+"""Former incarnations of a broker: a replaced incarnation is told so, and none of its heartbeats is
+accepted any more.
 
 A heartbeat that leaves its broker when a newer registration of that id is committed, and that is
 answered by the controller of that registration's epoch or of a later one, must not be answered as a

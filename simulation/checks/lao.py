@@ -1,5 +1,4 @@
-"""LowestAcknowledgedOffset, as it leaves the controllers (KIP-343's promise to writers rests on
-it).
+"""LowestAcknowledgedOffset, as the controllers send it (KIP-343's promise to writers rests on it).
 
 * Monotone in an epoch, and across epochs: nothing that a later controller announces is below
   anything an earlier one ever announced, also when the earlier one, deposed, is still talking.

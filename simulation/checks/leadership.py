@@ -1,4 +1,4 @@
-"""How leaders begin and end (Raft 5.4.2, KIP-996, KAFKA-15489).
+"""Begin and end of leaderships (Raft 5.4.2, KIP-996, KAFKA-15489).
 
 * The first batch of an epoch is its leader's own LeaderChange record.
 * A leader that no majority has fetched from for one and a half fetch timeouts leads no more

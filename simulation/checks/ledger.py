@@ -1,4 +1,4 @@
-"""The books that the checkers of the quorum share: each node's log, and the committed one; kept
+"""The ledger that the checkers of the quorum share: each node's log, and the committed one; kept
 from effects, in their order.
 
 A checker subscribes to kinds of effects; the ledger carries each effect into its books first and

@@ -1,5 +1,5 @@
 """metadata.version: it is raised only when every registered broker and every voter knows the level,
-nobody registers who does not (KIP-584), and a broker offers it to clients when every unfenced
+no broker registers that does not (KIP-584), and a broker offers it to clients when every unfenced
 broker has applied it (KIP-778).
 
 Would catch: a level that is raised beside builds that do not know it, a broker of such a build that

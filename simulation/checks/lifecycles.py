@@ -1,4 +1,4 @@
-"""A broker's life as KIP-343 has it, and the double roll.
+"""Lifecycle of a broker as KIP-343 has it, and the double roll.
 
 * *Self-fencing*: a broker takes nothing new if the last heartbeat or registration of its that a
   controller accepted was sent longer ago than ``broker.fencing.timeout.ms``, by its own clock;
@@ -92,7 +92,8 @@ class Lifecycles(Checker):
         """
         self.self_fenced = self.after_leave = self.alone = 0
         """How often a broker was asked while it had to fence itself, an id was registered after a
-        leave, and a broker was found that had fenced itself while it counted as unfenced."""
+        leave, and a broker was found that had fenced itself while it counted as unfenced.
+        """
         self._steady: tuple[str, int, float] = ("", 0, 0.0)
         """The active controller, its epoch, and since when it decides and commits without a
         pause.

@@ -1,6 +1,5 @@
-"""The log hash at every offset of the committed log, by the rules of
-``raftlog/metadata/log_hash.py`` read once more, from decoded records; and what progress records
-claim of it.
+"""The log hash at every offset of the committed log, computed a second time from decoded records by
+the rules of ``raftlog/metadata/log_hash.py``; and the hashes in progress records.
 
 Would catch: a tail that is hashed twice or not at all by a new leader, a chunk cut elsewhere that
 changes the hash, a chain that begins elsewhere on a node that began with a snapshot, a record that

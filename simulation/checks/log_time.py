@@ -1,4 +1,4 @@
-"""What time the log says it is, beside what the wall clocks of the voters said when it was written.
+"""Log time, compared with the wall clocks of the voters when each batch was written.
 
 * Log time moves on only to a time that a majority's clocks have reached, up to the tolerance.
 * It goes back only if it is far ahead, and then to the majority's time; else it stands still.

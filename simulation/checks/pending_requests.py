@@ -1,4 +1,4 @@
-"""What hosts have asked controllers and not been answered yet, as checkers keep it.
+"""Pending requests of hosts to controllers, as checkers keep them.
 
 Each link counts its requests for itself, and two hosts may have several links. So a number alone
 does not tell which request an answer is to: its body does. An error has none, and leaves what was

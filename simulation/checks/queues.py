@@ -1,4 +1,4 @@
-"""Bounded queues (I20): what waits in a node never passes the bound that its code names.
+"""Bounded queues (I20): no queue of a node passes the bound that its code names.
 
 Sampled. Would catch: a queue that nobody bounds any more, reports or effects that pile up behind a
 vote, images kept without end, a parked read that nobody expires.

@@ -1,4 +1,5 @@
-"""Nothing that somebody may not do is in the committed log (I27).
+"""Rights of committed records: no record is in the committed log whose principal lacked the right
+to it (I27).
 
 With an authorizer each batch with a client's principal is judged by the entries just before it in
 the log, with a naive authorizer (``acl_history``):

@@ -1,4 +1,5 @@
-"""Nobody is shown what he may not see, and nodes believe no client that poses as one of them (I28).
+"""Rights of readers: no client is shown an entity that it may not see, and nodes believe no client
+that poses as one of them (I28).
 
 * What a broker answers a caller shows only what the entries of the newest image that the broker has
   applied allow, whichever image answers; and it refuses only what these do not allow.

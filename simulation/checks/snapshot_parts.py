@@ -1,5 +1,5 @@
-"""What is given of a snapshot is what the giver has on its disk under that very name, at the place
-asked for (KIP-630).
+"""Parts of snapshots: a sent part is on the sender's disk under that very name, at the requested
+place (KIP-630).
 
 That what somebody has put together of such parts is sound and is the state at its offset says I11
 (``states``), and of brokers I15.

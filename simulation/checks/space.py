@@ -1,4 +1,4 @@
-"""The free-space reserve: a controller that leads while no disk has its reserve takes no client's
+"""The free-space reserve: a controller that leads while no disk has its reserve accepts no client's
 write.
 
 What it goes by are measurements that are made once a second, and what followers said in their last

@@ -1,4 +1,4 @@
-"""States (I9, I10, I11).
+"""States of nodes (I9, I10, I11).
 
 I10: the same offset is the same state on every node. I11: a snapshot and the log behind it are the
 fold from 0. I9: where the offsets of one node may lie.

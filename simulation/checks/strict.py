@@ -1,5 +1,5 @@
-"""Strict reads (I22): together with the writes that were answered ``acknowledged`` or ``visible``
-they are linearizable.
+"""Strict reads (I22): together with the writes answered ``acknowledged`` or ``visible`` they are
+linearizable.
 
 * A strict read shows every such write that was answered before it began, and all that a strict read
   showed that was answered before it began: whichever brokers, whatever they know about their own

@@ -1,4 +1,4 @@
-"""All checkers of one run, in the order in which they must hear of things: the ledger first."""
+"""All checkers of one run, in the order in which they receive events: the ledger first."""
 
 from __future__ import annotations
 

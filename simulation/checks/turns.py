@@ -1,4 +1,5 @@
-"""Where code takes time, no callback of a node holds up its loop for longer than a turn may take.
+"""Turns of event loops: where code takes time, no callback of a node holds up its loop for longer
+than a turn may take.
 
 Would catch: a turn that decides whatever waits.
 """

@@ -1,5 +1,5 @@
-"""Where mutants are hunted: small clusters, short lives, and the faults that bring a kind of
-breakage to light.
+"""Configs of the hunts for mutants: small clusters, short lives, and the faults that reveal a kind
+of breakage.
 """
 
 from __future__ import annotations

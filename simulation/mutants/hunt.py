@@ -1,5 +1,5 @@
-"""Hunting all mutants, from several starting points, on all cores; and the table of what noticed
-them.
+"""The hunt for all mutants, from several starting points, on all cores; and the table of the checks
+that noticed them.
 
 Each hunt has a process of its own. A mutant may spin so that no virtual time passes: no timer ends
 that run. It is given a wall-clock bound, and its process is killed.

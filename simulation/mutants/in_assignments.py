@@ -1,6 +1,4 @@
-"""Mutants of what moves partitions about: reassignments, elections, and what they must not do to an
-ISR.
-"""
+"""Mutants of assignments: reassignments, elections, and their effect on ISRs."""
 
 from __future__ import annotations
 

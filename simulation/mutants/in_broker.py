@@ -1,4 +1,4 @@
-"""Mutants of the broker and the client: which image answers, and what is sent again."""
+"""Mutants of the broker and the client: the image that answers, and the retried requests."""
 
 from __future__ import annotations
 

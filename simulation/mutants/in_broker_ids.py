@@ -1,4 +1,4 @@
-"""Mutants of the search for broker ids (KIP-426): what is given to a broker that has none."""
+"""Mutants of the search for broker ids (KIP-426): the id of a broker that has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the controller: what it says, and when."""
+"""Mutants of the controller: its answers, and their time."""
 
 from __future__ import annotations
 

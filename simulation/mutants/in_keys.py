@@ -1,4 +1,4 @@
-"""Mutants of keys, conditions, leases and what clients make of them."""
+"""Mutants of keys, conditions and leases, and of the recipes that clients build on them."""
 
 from __future__ import annotations
 

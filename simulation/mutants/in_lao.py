@@ -1,4 +1,6 @@
-"""Mutants of LowestAcknowledgedOffset: who counts, since when, and with what."""
+"""Mutants of LowestAcknowledgedOffset: its members, the time from which they count, and their
+offsets.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Mutants of brokers' lives (KIP-343): who counts, until when, and what the double roll leaves
-behind.
+"""Mutants of brokers' lifecycles (KIP-343): members and their sessions, and the remains of a double
+roll.
 """
 
 from __future__ import annotations

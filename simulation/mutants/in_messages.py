@@ -1,5 +1,5 @@
-"""Mutants of messages as they travel: what only shows because the simulated network carries bytes,
-and no objects.
+"""Mutants of encoded messages: they show only because the simulated network carries bytes, and no
+objects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mutants of what operators ask for: brokers unregistered, levels lowered, hosts mapped by hand,
+"""Mutants of operators' requests: brokers unregistered, levels lowered, hosts mapped by hand,
 voters moved.
 """
 

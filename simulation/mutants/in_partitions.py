@@ -1,5 +1,5 @@
-"""Mutants of what keeps ISRs true: broker epochs, and what registering and fencing do to
-partitions.
+"""Mutants of the rules that keep ISRs true: broker epochs, and the effects of registering and
+fencing on partitions.
 """
 
 from __future__ import annotations

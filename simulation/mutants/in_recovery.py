@@ -1,4 +1,4 @@
-"""Mutants of unsafe recovery: the generation, the epochs, and what brokers make of them."""
+"""Mutants of unsafe recovery: the generation, the epochs, and the brokers' reaction to them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Mutants of snapshots: what is in them, and what becomes of the log and the image when one is
-installed.
-"""
+"""Mutants of snapshots: their contents, and the log and image after one is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of watches: what is told, to whom, and from where on."""
+"""Mutants of watches: the changes sent, their receivers, and the first offset."""
 
 from __future__ import annotations
 

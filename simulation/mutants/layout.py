@@ -1,5 +1,5 @@
-"""Finding a fragment of source whatever its layout: where lines break, and which commas close a
-list, is the formatter's business.
+"""Search for a fragment of source regardless of its layout: line breaks, and commas that close a
+list, are the formatter's business.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a mutant is, and how one is hunted: run after run from seeds, until a check fails."""
+"""Mutants, and the hunt for one: run after run from seeds, until a check fails."""
 
 from __future__ import annotations
 

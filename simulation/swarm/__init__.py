@@ -1,1 +1,1 @@
-"""What a run is made of, drawn from its seed: the cluster, its clients and its faults."""
+"""Configs of runs, drawn from their seeds: the cluster, its clients and its faults."""

@@ -1,5 +1,4 @@
-"""What a run is made of: a cluster's size and pace, its clients, and which faults are on and how
-strongly.
+"""The config of a run: the cluster's size and pace, its clients, and the rates of its faults.
 
 Swarm testing (Groce et al., ISSTA 2012): each run draws a subset of the faults, so that what one
 fault hides another run shows. Everything is drawn from the seed; a config drawn before and printed

@@ -1,4 +1,4 @@
-"""The faults there are: their names, and how strong each may be.
+"""The faults of simulated runs: their names, and the range of each rate.
 
 What they do is in ``faults_*.py`` and ``network_faults.py``.
 """

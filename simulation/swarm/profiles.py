@@ -1,4 +1,4 @@
-"""Profiles: what has to come together in one run, so that a check has something to look at.
+"""Profiles: settings that must come together in one run, so that a check has something to look at.
 
 Faults and workload are drawn each for itself (``swarm.draw_freely``), so that what one fault hides
 another run shows. But some checks have work only where several meet: a process that was taken for

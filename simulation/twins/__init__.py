@@ -1,4 +1,4 @@
-"""Twins of what is real: time, network and disk.
+"""Simulated twins of time, network and disk.
 
 The code above the three seams runs on them unchanged.
 """

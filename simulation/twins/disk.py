@@ -1,5 +1,5 @@
-"""The simulated disk: a LogStore in memory that keeps what is durable and what is not apart, and
-breaks as told.
+"""The simulated disk: a LogStore in memory that keeps durable and unflushed bytes apart, and fails
+on command.
 
 A :class:`SimDisk` outlives the node that uses it. A crash keeps what was synced and a random prefix
 of what was not: the write that was torn, or zeroed, is the first that is lost: one write is one

@@ -1,5 +1,5 @@
-"""What every simulated disk is made of: chunks in order, latency, faults that are ordered, and a
-store that crashes under its user.
+"""Common parts of all simulated disks: chunks in order, latency, ordered faults, and a store that
+crashes under its user.
 """
 
 from __future__ import annotations

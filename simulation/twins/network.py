@@ -1,5 +1,4 @@
-"""The simulated network: hosts, the delays between them, and what can go wrong, all from one random
-generator.
+"""The simulated network: hosts, the delays between them, and faults, all from one random generator.
 
 Each flow and each dialer draws from a generator of its own, named after what it serves, so that a
 change in one place does not reshuffle the rest. A host stands for a process *and* its kernel: a

@@ -1,5 +1,4 @@
-"""What goes wrong with messages all the time, on links that are open: drawn for each envelope and
-each connect.
+"""Permanent faults of messages on open links: drawn for each envelope and each connect.
 
 The real links are gRPC streams over TCP, so within one stream nothing is lost, doubled or
 overtaken. What loss, duplication and reordering can still do to the code above, and what stands for

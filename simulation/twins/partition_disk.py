@@ -1,4 +1,4 @@
-"""The simulated disk of a broker's partition replicas: a PartitionStore in memory, made like
+"""The simulated disk of a broker's partition replicas: a PartitionStore in memory, built like
 :mod:`simulation.twins.disk`.
 
 All replicas share one order of writes, as they share RocksDB's WAL: a crash keeps what was synced
