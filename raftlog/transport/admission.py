@@ -1,5 +1,4 @@
-"""Admission of calls: the caller is identified once, before any handler sees the call; unary
-methods, health and reflection also need a place and a turn.
+"""Admission of calls: the server identifies each caller once, before a handler sees the call.
 
 A call needs a place. Then its caller has to be known, except for a health check. Only then its
 request is read, and gets its turn: one is begun in each turn of the loop, however many have
@@ -34,19 +33,22 @@ from raftlog.transport.certificates import identity_of
 from raftlog.transport.statuses import abort, peer_address
 
 AUTHORIZATION_KEY = "authorization"
-"""The metadata of a call that has its token: ``Bearer`` and the token."""
+"""Metadata key of a call's token; the value is ``Bearer`` and the token."""
 METADATA_MAX_BYTES = TOKEN_MAX_CHARS + 4_096
-"""Of a call's metadata, where tokens are taken. gRPC refuses some calls with more, and all with
-16 KiB."""
+"""Limit of a call's metadata in bytes, on listeners that accept tokens. gRPC refuses some larger
+calls, and all above 16 KiB.
+"""
 EXPIRED = "the token has expired: connect again with a fresh one"
 
 _CALLER: ContextVar[PeerIdentity] = ContextVar("raftlog_caller")
 _COMPLAINTS: ContextVar[Complaints] = ContextVar("raftlog_complaints")
-"""gRPC runs each call in a task of its own, from the interceptors to the handler."""
+"""Complaints of the present call: gRPC runs each call in a task of its own, from the interceptors
+to the handler.
+"""
 
 
 async def admit(context: Any, access: Access, bounds: Bounds) -> Admitted:
-    """Who makes this call. Raises ApiError, which the caller is to be told."""
+    """Return the identity of a call's caller. Raises ApiError, which is sent to the caller."""
     shown = identity_of(context)
     if access.tokens is None:
         return Admitted(shown)
@@ -61,24 +63,24 @@ async def admit(context: Any, access: Access, bounds: Bounds) -> Admitted:
 
 
 def remember(identity: PeerIdentity, complaints: Complaints) -> None:
-    """For the handler of the call that runs here."""
+    """Store the caller's identity for the handler of the present call."""
     _CALLER.set(identity)
     _COMPLAINTS.set(complaints)
 
 
 def remembered(context: Any) -> PeerIdentity:
-    """Who makes the call that runs here."""
+    """Return the identity of the present call's caller."""
     return _CALLER.get(None) or identity_of(context)
 
 
 def complaining(peer: str) -> Callable[[str], None] | None:
-    """Counts what the caller of the call that runs here may not do; None: nobody counts."""
+    """Return the counter of the present caller's violations; None: they are not counted."""
     complaints = _COMPLAINTS.get(None)
     return None if complaints is None else partial(complaints.add, Complaint.FORBIDDEN, peer)
 
 
 class ExpiryTimer:
-    """Tells once when a token has expired, on whatever the wall clock says by then."""
+    """A timer that reports once, by the wall clock, that a token has expired."""
 
     def __init__(self, proved: Proved, access: Access, expired: Callable[[ApiError], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -87,7 +89,7 @@ class ExpiryTimer:
         self._look()
 
     def cancel(self) -> None:
-        """Tell nothing more."""
+        """Cancel the report."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -102,14 +104,14 @@ class ExpiryTimer:
 
 _CONVERSATIONS = frozenset(conversation.value for conversation in Conversation)
 OPEN_METHOD = "/grpc.health.v1.Health/Check"
-"""Whoever connects may call it: a probe has no token."""
+"""Health check method, open to every client: a probe has no token."""
 _OWN = "/raftlog."
 FOREIGN_REQUEST_MAX_BYTES = 4 << 10
-"""The largest request for the health: it names a service."""
+"""Largest health request, in bytes: it names a service."""
 
 
 class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Wraps the handlers of a server. Conversations have places and turns of their own."""
+    """The interceptor of a server's handlers. Conversations have places and turns of their own."""
 
     def __init__(self, bounds: Bounds, access: Access, max_bytes: int) -> None:
         """``max_bytes``: the largest request of the server's own methods."""
@@ -122,7 +124,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
     ) -> Any:
-        """The handler of one call, guarded."""
+        """Return the guarded handler of one call."""
         self._bounds.newcomers.count += 1
         handler = await continuation(details)
         if handler is None or details.method in _CONVERSATIONS:
@@ -147,7 +149,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     @contextmanager
     def _place(self, peer: str) -> Iterator[ApiError | None]:
-        """A place among the calls, or why there is none."""
+        """Hold a place among the calls; yields the refusal if no place is free."""
         places = self._places
         if not places.take(peer):
             message = (
@@ -162,7 +164,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     @asynccontextmanager
     async def _identified(self, context: Any, method: str = "") -> AsyncIterator[ApiError | None]:
-        """Why the caller is refused; None: it is known to the handler from here on."""
+        """Identify the caller for the handler; yields the refusal, None if it is admitted."""
         if method == OPEN_METHOD:
             yield None
             return
@@ -182,8 +184,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._turns.begin_last()
 
     def _unary(self, behaviour: Any, parse: Callable[[bytes], Any] | None, method: str) -> Any:
-        """A handler that reads its request when the caller is known: gRPC's own for unary methods
-        reads first, and holds whatever anybody sends.
+        """Return a handler that reads its request only after the caller is identified: gRPC's own
+        handler for unary methods reads first, and holds the bytes of every sender.
         """
         most_bytes = self._max_bytes if method.startswith(_OWN) else FOREIGN_REQUEST_MAX_BYTES
 
@@ -213,7 +215,7 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return call
 
     async def _read(self, context: Any, peer: str, most_bytes: int) -> bytes:
-        """The request of a call. Raises ApiError."""
+        """Read the request of a call. Raises ApiError."""
         bounds, loop = self._bounds, asyncio.get_running_loop()
         timeout_s = bounds.limits.message_timeout_ms / 1000
         reason = f"the request was not complete within {timeout_s:g} s"
@@ -264,8 +266,8 @@ class Admission(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 yield request
 
     def _lenient(self, handler: Any) -> Callable[[bytes], Any]:
-        """A parser that takes what does not parse for an empty request, which the service answers
-        with its own error.
+        """Return a parser that turns a malformed request into an empty one, which the service
+        answers with its own error.
         """
         parse = handler.request_deserializer
 

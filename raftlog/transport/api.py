@@ -58,30 +58,32 @@ class Conversation(Enum):
 
 
 WATCHES = (Conversation.WATCH, Conversation.WATCH_MANY)
-"""Of clients that say little, and may read slowly: how much of a link is unsent counts."""
+"""Conversations of watching clients, which send little and may read slowly: their unsent bytes are
+counted.
+"""
 
 
 class LinkClosedError(RaftlogError):
-    """The link is gone, or its queue is full: what was sent on it may or may not have arrived."""
+    """The link is closed or its queue is full: a message sent on it may or may not have arrived."""
 
 
 class Link(Protocol):
-    """One live stream. Created open; after ``closed`` was reported nothing more comes from it."""
+    """One live stream, open when created; it delivers nothing after ``closed`` was reported."""
 
     @property
     def peer(self) -> str:
-        """The other side's address with its port: it names the connection, in logs and wherever
-        connections share something fairly (``raftlog.bounds``).
+        """The peer's address with its port, which names the connection in logs and in fair sharing
+        (``raftlog.bounds``).
         """
 
     @property
     def identity(self) -> PeerIdentity:
-        """What the other side has proved about itself. Only the serving side knows."""
+        """Identity that the peer has proved; set on the serving side alone."""
 
     @property
     def listener(self) -> str:
-        """The name of the listener that the other side has come to; empty on the dialling side, and
-        where the only listener has no name.
+        """Name of the listener that accepted the link; empty on the dialling side, and where the
+        only listener has no name.
         """
 
     def send(self, message: Any) -> None:
@@ -97,53 +99,55 @@ class Link(Protocol):
         """End the stream; ``closed`` follows on the handler. Idempotent."""
 
     def unknown_kind(self, what: str) -> None:
-        """The peer sent what this side has no name for: counted and logged, nothing else."""
+        """Count and log a message of unknown kind from the peer."""
 
     def malformed(self, what: str) -> None:
-        """The peer sent what is beyond a limit: counted and logged, nothing else."""
+        """Count and log a message from the peer that exceeds a limit."""
 
     def forbidden(self, what: str) -> None:
-        """The peer sent what it may not: counted and logged, nothing else."""
+        """Count and log a request that the peer is not permitted to send."""
 
     def throttled(self, what: str) -> None:
-        """The peer was told to wait: counted and logged, and what it sends next is read later, the
-        later the more the refusal has cost.
+        """Count and log that the peer was throttled, and delay its next message in proportion to
+        the cost of the refusal.
         """
 
 
 class CountedLink(Link, Protocol):
-    """A link that says how much of it is under way."""
+    """A link that reports its unsent bytes."""
 
     @property
     def unsent_bytes(self) -> int:
-        """Of what was sent here and has not left: who has much more to send waits."""
+        """Size of the queued messages that have not left, in bytes: a sender of large data waits
+        for it to shrink.
+        """
 
 
 class LinkHandler(Protocol):
-    """What reacts to one link."""
+    """Callbacks of one link."""
 
     def received(self, link: Link, messages: Sequence[Any]) -> None:
-        """The messages of one envelope, in order."""
+        """Process the messages of one envelope, in order."""
 
     def closed(self, link: Link, reason: str) -> None:
-        """The link is gone. Called once."""
+        """Process the end of the link. Called once."""
 
 
 class DialHandler(LinkHandler, Protocol):
-    """What reacts to the links that a dialer makes, one after the other, at most one alive.
+    """Callbacks of the links that a dialer makes one after the other, at most one alive.
 
-    One with a method ``attempt_failed(reason, error)`` is told of each attempt that comes to
-    nothing; ``error`` is the server's own, if it does not let in who connects, as its token does
-    not count, else None. Further attempts follow all the same.
+    A handler with a method ``attempt_failed(reason, error)`` learns of each failed attempt;
+    ``error`` is the server's refusal of an invalid token, else None. Further attempts follow in
+    both cases.
     """
 
     def opened(self, link: Link) -> None:
-        """A new link is ready. Links before it have been reported closed."""
+        """Process a new link. Links before it have been reported closed."""
 
 
 class Dialer(Protocol):
-    """Keeps one link to one address alive, reconnecting with a bounded, spread backoff until it is
-    closed.
+    """A keeper of one link to one address: it reconnects with a bounded, spread back-off until it
+    is closed.
     """
 
     @property
@@ -152,14 +156,16 @@ class Dialer(Protocol):
 
     @property
     def last_failure(self) -> str:
-        """Why the last attempt to connect failed; empty if none has since the last link."""
+        """Reason why the last connection attempt failed; empty if none has failed since the last
+        link.
+        """
 
     def close(self) -> None:
         """Stop for good; a live link is closed."""
 
 
 class Probe(Enum):
-    """What a raw TCP connect to an address found. REFUSED proves that no process listens there."""
+    """Result of a raw TCP connect. REFUSED proves that no process listens at the address."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
@@ -168,7 +174,7 @@ class Probe(Enum):
 
 Acceptor = Callable[[Link], LinkHandler]
 Acceptors = dict[Conversation, Acceptor]
-"""What serves each conversation of a listener."""
+"""Acceptor of each conversation of a listener."""
 
 
 class Listener(Protocol):
@@ -183,14 +189,14 @@ class Listener(Protocol):
 
 
 class Transport(Protocol):
-    """Makes links: all that a client needs."""
+    """A factory of links: the whole network of a client."""
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
-        """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this
-        returns.
+        """Begin to keep a link to ``address``; ``handler`` is never called before this returns.
 
-        ``address``: host:port; the network of a node takes ``NAME://host:port`` too, and of several
-        of these (``raftlog.endpoint.endpoints_text``) the one that this node prefers.
+        ``address``: host:port; the network of a node also accepts ``NAME://host:port``, and several
+        of these (``raftlog.endpoint.endpoints_text``), of which it dials the one that this node
+        prefers.
         """
 
     async def probe(self, address: str, timeout_s: float) -> Probe:
@@ -201,7 +207,7 @@ class Transport(Protocol):
 
 
 class ServerTransport(Transport, Protocol):
-    """Takes links, too. One per process."""
+    """A transport that also accepts links. One per process."""
 
     async def listen(
         self,

@@ -55,7 +55,7 @@ _SHOWN_CHARACTERS = 300
 
 
 class Complaint(StrEnum):
-    """The kinds; the value is the metric's label."""
+    """The kinds of complaints; the value is the metric's label."""
 
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
@@ -90,7 +90,7 @@ _EVENT = {
 
 
 class Complaints:
-    """Of one process's transport."""
+    """The complaint counters and complaint log of one process's transport."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -100,7 +100,7 @@ class Complaints:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, complaint: Complaint, peer: str, detail: str) -> None:
-        """Count one; log it, if not too much was logged lately."""
+        """Count a complaint, and log it unless the log limit is reached."""
         self.counts[complaint] += 1
         if self._timer is None:
             self._timer = self._loop.call_later(PERIOD_S, self._period_over)
@@ -112,7 +112,7 @@ class Complaints:
             self._left_out[complaint] += 1
 
     def close(self) -> None:
-        """Say what was left out. Idempotent."""
+        """Log the number of complaints that were left out. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._period_over()
@@ -133,22 +133,22 @@ def host_of(peer: str) -> str:
 
 
 class Connections:
-    """Those of one node that have a call open. Pure."""
+    """The connections of one node that have an open call. Pure."""
 
     def __init__(self, *, per_address: int, per_principal: int) -> None:
         self._bounds = {"address": per_address, "principal": per_principal}
         self._calls: Counter[tuple[str, str]] = Counter()
-        """(Peer, whose) -> open calls: a connection may show several tokens."""
+        """Open calls by (peer, holder): a connection may show several tokens."""
         self._of: Counter[tuple[str, str]] = Counter()
-        """(Kind, holder) -> connections."""
+        """Connections by (kind, holder)."""
 
     def of(self, kind: str, holder: str) -> int:
-        """The connections of an "address", or a "principal", that have a call open."""
+        """Return the number of connections with an open call of an "address" or a "principal"."""
         return self._of[kind, holder]
 
     @contextmanager
     def counted(self, peer: str, identity: PeerIdentity) -> Iterator[str]:
-        """Count a call as long as it is open; yields why it is refused, empty: it is not.
+        """Count a call while it is open; yields why it is refused, empty if it is not.
 
         A certificate's subject stands for its principal, whatever mapping rules make of it.
         """
@@ -181,14 +181,14 @@ class Connections:
 
 
 class Cuttable(Protocol):
-    """A link with something unsent."""
+    """A link with unsent bytes."""
 
     def cut(self, reason: str) -> None:
-        """Close it; it gives back what it holds."""
+        """Close the link; it returns its unsent bytes to the budget."""
 
 
 class SendBudget:
-    """The bytes that wait to be sent, on all links of a transport."""
+    """The budget of unsent bytes on all links of a transport."""
 
     def __init__(self, max_total_bytes: int) -> None:
         self._max_total_bytes = max_total_bytes
@@ -197,7 +197,7 @@ class SendBudget:
         self._behind: dict[Cuttable, None] = {}
 
     def add(self, link: Cuttable, count: int) -> None:
-        """A link has so many more bytes to send. May cut links, this one among them."""
+        """Add ``count`` unsent bytes of a link. May cut links, this one among them."""
         self.total_bytes += count
         if link not in self._behind:
             self._behind[link] = None
@@ -213,7 +213,7 @@ class SendBudget:
                 return
 
     def sent(self, link: Cuttable, count: int, *, all_sent: bool) -> None:
-        """So many of them have left, or are dropped."""
+        """Subtract ``count`` bytes that were sent or dropped."""
         self.total_bytes -= count
         self._behind.pop(link, None)
         if not all_sent:
@@ -221,11 +221,11 @@ class SendBudget:
 
 
 MAX_SAID = 64
-"""Reasons that are remembered as said."""
+"""Most failure reasons that are remembered as logged."""
 
 
 class LaneCounts:
-    """Of one transport: how many links use a lane, and what has come of asking for one."""
+    """Lane counts of one transport: links on a lane, and outcomes of lane attempts."""
 
     def __init__(self) -> None:
         self.served: Counter[Conversation] = Counter()
@@ -234,10 +234,10 @@ class LaneCounts:
         self._said: set[tuple[str, str]] = set()
 
     def failed(self, address: str, reason: str, *, loses_fetches: bool = True) -> None:
-        """Count an attempt; said once for each reason until there is a lane again.
+        """Count a failed attempt; each reason is logged once until a lane opens again.
 
-        ``loses_fetches``: it is the log that has to go over gRPC, which an operator may want to
-        mend; else it is requests of a client.
+        ``loses_fetches``: the log is sent over gRPC meanwhile, which an operator may want to
+        repair; otherwise only client requests are.
         """
         self.failures += 1
         said = address, reason
@@ -251,24 +251,24 @@ class LaneCounts:
             )
 
     def had(self, address: str) -> None:
-        """There is a lane to this address: the next failure is news."""
+        """Record a lane to this address, so that the next failure is logged."""
         self._said = {one for one in self._said if one[0] != address}
 
 
 _TCP_INFO_BYTES = 136
 _RECEIVED_AT = 128
-"""Where struct tcp_info has tcpi_bytes_received (Linux 4.1)."""
+"""Offset of tcpi_bytes_received in struct tcp_info (Linux 4.1)."""
 _DESCRIPTORS = "/proc/self/fd"
 
 
 class ReceivedBytes:
-    """Counters of connections, by the address of the other side as gRPC writes it."""
+    """Kernel counters of received bytes, by peer address in gRPC's notation."""
 
     def __init__(self) -> None:
         self._descriptors: dict[str, int] = {}
 
     def of(self, peer: str) -> int | None:
-        """Return the bytes received from a peer so far; None: its connection is not known."""
+        """Return the bytes received from a peer so far; None: its connection is unknown."""
         descriptor = self._descriptors.get(peer)
         if descriptor is None:
             return None
@@ -290,7 +290,9 @@ class ReceivedBytes:
 
 
 def _look(descriptor: int) -> tuple[str, int] | None:
-    """Return the peer of a TCP connection and the bytes received from it; None: it is none."""
+    """Return the peer of a TCP connection and the bytes received from it; None for other
+    descriptors.
+    """
     try:
         connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, descriptor)
     except OSError:
@@ -309,7 +311,7 @@ def _look(descriptor: int) -> tuple[str, int] | None:
 
 
 def _address(host: str, port: int) -> str:
-    """As ``statuses.peer_address`` has it."""
+    """Return an address in the form of ``statuses.peer_address``."""
     host = host.removeprefix("::ffff:")
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -325,7 +327,7 @@ RESPONSE_SHIFT = 7
 FEW_BYTES = 64 << 10
 """No deadline applies to a connection that holds no more."""
 LOOK_S = 0.1
-"""Pause between two looks, unless they are costly:"""
+"""Pause between two looks, in seconds, unless looks are costly:"""
 LOOK_SHARE = 20
 """a pause is at least this many times as long as the look before it took."""
 MIN_QUIET = 64
@@ -341,11 +343,11 @@ class OpenCall:
         self, cut: Callable[[str], None], max_bytes: int, begun_at: int, since: float
     ) -> None:
         self.cut = cut
-        """Ends the call; the text says why."""
+        """Callback that ends the call; its argument is the reason."""
         self.max_bytes = max_bytes
-        """Largest message that the call takes."""
+        """Largest message that the call accepts, in bytes."""
         self.counted_bytes = OVERHEAD_BYTES
-        """Wire bytes that are accounted for: of complete messages, and the allowances."""
+        """Accounted wire bytes: complete messages and allowances."""
         self.progressed = False
         """True if a message was completed since the last look."""
         self.reads = True
@@ -353,16 +355,16 @@ class OpenCall:
         self.begun_at = begun_at
         """Bytes that the connection had received when the present message may have begun."""
         self.since = since
-        """When that was, in seconds of the loop's clock."""
+        """Time of ``begun_at``, in seconds of the loop's clock."""
 
     def took(self, length: int) -> None:
-        """Account for a complete message of so many bytes."""
+        """Account for a complete message of ``length`` bytes."""
         self.counted_bytes += length + OVERHEAD_BYTES
         self.progressed = True
 
 
 class _Connection:
-    """The open calls of one connection, and what it holds."""
+    """The open calls of one connection, and the estimate of its unfinished messages."""
 
     __slots__ = (
         "calls", "counted_bytes", "ended_bytes", "held_bytes", "looked", "many_since", "received",
@@ -371,26 +373,26 @@ class _Connection:
     def __init__(self, now: float) -> None:
         self.calls: dict[OpenCall, None] = {}
         self.received = 0
-        """Bytes at the last look."""
+        """Bytes received at the last look."""
         self.ended_bytes = OPENING_BYTES
-        """Accounted for by calls that have ended."""
+        """Wire bytes accounted for by ended calls."""
         self.counted_bytes = 0
-        """Accounted for at the last look."""
+        """Wire bytes accounted for at the last look."""
         self.held_bytes = 0
-        """Estimate of the unfinished messages at the last look."""
+        """Estimated size of the unfinished messages at the last look, in bytes."""
         self.looked = now
         self.many_since = math.inf
-        """Since when it has held more than FEW_BYTES; inf: it does not."""
+        """Time since which the estimate exceeds FEW_BYTES; inf: it does not."""
 
     def restart(self) -> None:
-        """Begin anew: the kernel counts another connection of the same peer."""
+        """Restart the count: the kernel counts another connection of the same peer."""
         self.received = 0
         self.counted_bytes -= OPENING_BYTES
         for call in self.calls:
             call.begun_at = 0
 
     def look(self, received: int, now: float) -> None:
-        """Estimate what the connection holds."""
+        """Update the estimate of the connection's unfinished bytes."""
         grown, before = received - self.received, self.received
         counted = self.ended_bytes + sum(call.counted_bytes for call in self.calls)
         allowed = counted - self.counted_bytes + int(QUIET_BYTES_A_S * (now - self.looked))
@@ -413,7 +415,9 @@ class _Connection:
 
     @property
     def most_bytes(self) -> int:
-        """Largest total size of unfinished messages of its calls, with room for framing."""
+        """Largest total size of the unfinished messages of its calls, in bytes, with room for
+        framing.
+        """
         return sum(call.max_bytes + (call.max_bytes >> 4) + FEW_BYTES for call in self.calls)
 
 
@@ -439,11 +443,11 @@ class UnfinishedMessages:
         self._max_total_bytes, self._timeout_s = max_total_bytes, timeout_s
         self._connections: dict[str, _Connection] = {}
         self._quiet: dict[str, _Connection] = {}
-        """Without an open call."""
+        """Connections without an open call, by peer."""
         self._max_quiet = MIN_QUIET
-        """When there are more of these, those that have closed are dropped."""
+        """Number of quiet connections above which the closed ones are dropped."""
         self.total_bytes = 0
-        """Estimate at the last look."""
+        """Estimate at the last look, in bytes."""
 
     def __bool__(self) -> bool:
         """True while a call is open."""
@@ -460,13 +464,13 @@ class UnfinishedMessages:
         return call
 
     def end(self, peer: str, call: OpenCall) -> None:
-        """Watch a call no longer."""
+        """Stop watching a call."""
         connection = self._connections[peer]
         del connection.calls[call]
         connection.ended_bytes += call.counted_bytes
 
     def look(self, now: float) -> None:
-        """Cut what holds too much, or for too long."""
+        """Cut the calls that hold too many unfinished bytes, or hold them for too long."""
         received = {peer: self._received.of(peer) for peer in self._connections}
         unknown = [peer for peer, count in received.items() if count is None]
         if unknown:
@@ -490,7 +494,7 @@ class UnfinishedMessages:
         self._share(held)
 
     def _rest(self, peer: str) -> None:
-        """Keep what is known of a connection without calls, as long as it may have others."""
+        """Keep the counters of a connection without calls, which may have further calls."""
         connection = self._quiet[peer] = self._connections.pop(peer)
         connection.held_bytes = 0
         if len(self._quiet) > self._max_quiet:
@@ -500,7 +504,7 @@ class UnfinishedMessages:
             self._max_quiet = 2 * len(self._quiet) + MIN_QUIET
 
     def _cut_late(self, connection: _Connection, now: float) -> None:
-        """Cut the calls whose message has taken too long."""
+        """Cut the calls whose message exceeds the time limit."""
         if now - connection.many_since < self._timeout_s:
             return
         for call in list(connection.calls):
@@ -509,7 +513,9 @@ class UnfinishedMessages:
                 connection.held_bytes, connection.many_since = 0, math.inf
 
     def _share(self, held: Counter[str]) -> None:
-        """Cut connections of the address that holds most until it leaves as much to others."""
+        """Cut connections of the address with the most unfinished bytes until it leaves as much to
+        others.
+        """
         while held:
             host, most = held.most_common(1)[0]
             if most <= self._max_total_bytes - self.total_bytes:
@@ -530,7 +536,7 @@ class UnfinishedMessages:
 
 
 class UnfinishedWatch:
-    """Looks at the unfinished messages of one node's listeners as long as calls are open."""
+    """The periodic check of one node's unfinished messages while calls are open."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, max_total_bytes: int, timeout_s: float
@@ -568,11 +574,11 @@ class UnfinishedWatch:
 
 
 UNARY = "unary"
-"""The pool of everything that is no conversation: unary calls, health, reflection."""
+"""The pool of all calls outside conversations: unary calls, health, reflection."""
 
 
 class Bounds:
-    """Made on the event loop, once for each transport."""
+    """All limits and shares of one transport. Made on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: TransportLimits) -> None:
         self.limits = limits
@@ -584,7 +590,7 @@ class Bounds:
             loop, limits.max_unfinished_total_bytes, limits.message_timeout_ms / 1000
         )
         self.unfinished_frames = Shares(limits.max_unfinished_total_bytes)
-        """Bytes of the frames of lanes that have arrived in part, by address."""
+        """Bytes of partly received lane frames, by address."""
         pools = [*(conversation.name for conversation in Conversation), UNARY]
         # Of each conversation its own: a flood of one kind never takes the time or the places of
         # another.
@@ -613,20 +619,20 @@ class Bounds:
 
     @contextmanager
     def connection(self, peer: str, identity: PeerIdentity) -> Iterator[ApiError | None]:
-        """Count a call's connection as long as the call is open; why the call is refused, None: it
-        is not.
+        """Count a call's connection while the call is open; yields the refusal, None if it is
+        admitted.
         """
         with self.connections.counted(peer, identity) as why:
             yield self.throttled(Complaint.TOO_MANY_CONNECTIONS, peer, why) if why else None
 
     def throttled(self, complaint: Complaint, peer: str, message: str) -> ApiError:
-        """Complain about a peer; the refusal that it is told."""
+        """Complain about a peer, and return the refusal for it."""
         self.complaints.add(complaint, peer, message)
         return ApiError(
             ErrorCode.THROTTLING_QUOTA_EXCEEDED, message, throttle_time_ms=RETRY_AFTER_MS
         )
 
     def unauthenticated(self, peer: str, message: str) -> ApiError:
-        """Complain about a peer that has not proved who it is; the refusal that it is told."""
+        """Complain about a peer without proof of its identity, and return the refusal for it."""
         self.complaints.add(Complaint.UNAUTHENTICATED, peer, message)
         return ApiError(ErrorCode.SASL_AUTHENTICATION_FAILED, message)

@@ -1,5 +1,5 @@
-"""Certificates: the keys and signatures that gRPC's TLS library accepts, validity, the identity in
-a peer's certificate, and objects that are made again when their files have changed.
+"""Certificates: accepted keys and signatures, validity, the peer's identity, and objects that are
+rebuilt when their files change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OWN_KEYS = {
     f"{_EC}/2a8648ce3d030107": "P-256",
     f"{_EC}/2b81040022": "P-384",
 }
-"""Object identifiers, as hexadecimal DER; of a key on a curve with that of the curve."""
+"""Object identifiers of accepted keys, as hexadecimal DER; for an elliptic key with its curve's."""
 _AUTHORITY_KEYS = {
     **_OWN_KEYS,
     f"{_EC}/2b81040021": "P-224",
@@ -55,7 +55,7 @@ _PSS_PARAMETERS = (
     "3034a00f300d06096086480165030402{hash:02x}0500a11c301a06092a864886f70d010108300d06096086480165"
     "030402{hash:02x}0500a2030201{salt:02x}"
 )
-"""The hash is that of the mask, too, and the salt as long as the hash."""
+"""RSA-PSS parameters whose mask uses the same hash, and whose salt has the hash's length."""
 _SIGNATURES = frozenset(
     {
         *(f"2a864886f70d0101{hash_:02x}" for hash_ in (5, 11, 12, 13, 14)),  # RSA with SHA-1, -2
@@ -65,7 +65,7 @@ _SIGNATURES = frozenset(
         *(_PSS + _PSS_PARAMETERS.format(hash=one, salt=16 + 16 * one) for one in (1, 2, 3)),
     }
 )
-"""SHA-1: OpenSSL decides."""
+"""Accepted signature kinds. SHA-1 is among them: OpenSSL decides about it."""
 
 
 def unusable_chain(pem: str) -> str:
@@ -90,8 +90,9 @@ def unusable_authorities(pem: str) -> str:
 
 
 def missing_usages(pem: str, *, dials: bool) -> list[str]:
-    """Return the extended key usages that a node's own certificate lacks; one without any such
-    extension has all. ``dials``: it is a client's, too.
+    """Return the extended key usages that a node's own certificate lacks.
+
+    A certificate without that extension lacks none. ``dials``: it is also a client certificate.
     """
     _, found, behind = _certificates(pem)[0].partition(_EXTENDED_KEY_USAGE)
     if not found:
@@ -162,12 +163,12 @@ def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
 _VALIDITY = re.compile(
     rb"(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)"
 )
-"""Both times of a certificate, as DER has them: with two digits for the year, or with four."""
+"""Both validity times of a certificate in DER, with two-digit or four-digit years."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of a client; without a certificate it has a token."""
+    """PEM files of a client; a client without a certificate has a token."""
 
     ca: Path
     certificate: Path | None = None
@@ -175,7 +176,7 @@ class TlsFiles:
 
 
 def invalid_now(certificate: Path) -> str:
-    """Return why the first certificate of a PEM file is not valid at this time; empty: it is."""
+    """Return why the first certificate of a PEM file is invalid now; empty if it is valid."""
     began, ends = times_of(certificate)
     now = datetime.now(UTC)
     if ends is not None and ends < now:
@@ -184,7 +185,7 @@ def invalid_now(certificate: Path) -> str:
 
 
 def times_of(certificate: Path) -> tuple[datetime | None, datetime | None]:
-    """From when to when the first certificate of a PEM file is valid; None: that cannot be read."""
+    """Return the validity period of a PEM file's first certificate; None if it cannot be read."""
     try:
         pem = _PEM.search(certificate.read_text())
         return times_of_der(ssl.PEM_cert_to_DER_cert(pem[0]) if pem else b"")
@@ -193,13 +194,15 @@ def times_of(certificate: Path) -> tuple[datetime | None, datetime | None]:
 
 
 def first_end(certificates: Iterable[Path]) -> datetime | None:
-    """When the first of these files' certificates ends; None: there is none that can be read."""
+    """Return the earliest end of validity of these files' first certificates; None if none can be
+    read.
+    """
     ends = [at for _, at in map(times_of, certificates) if at is not None]
     return min(ends, default=None)
 
 
 def times_of_der(der: bytes) -> tuple[datetime | None, datetime | None]:
-    """From when to when it is valid."""
+    """Return the validity period of a DER certificate."""
     found = _VALIDITY.search(der)
     if found is None:
         return None, None
@@ -218,16 +221,16 @@ def _time(digits: bytes) -> datetime | None:
 
 
 def at_text(when: datetime | None) -> str:
-    """Return a time behind a blank; empty if it is not known."""
+    """Return a time behind a blank; empty if the time is unknown."""
     return "" if when is None else f" {when:%Y-%m-%dT%H:%M:%SZ}"
 
 
 REMEMBERED = 1024
-"""So many certificates are parsed once: each call of a peer shows its own again."""
+"""Number of parsed certificates in the cache: each call of a peer shows its certificate again."""
 
 
 def identity_of(context: Any) -> PeerIdentity:
-    """Of a call's peer; ANONYMOUS if it has shown no certificate that was checked."""
+    """Return the identity of a call's peer; ANONYMOUS without a verified certificate."""
     shown = context.auth_context()
     pem = next(iter(shown.get("x509_pem_cert", ())), b"") if shown else b""
     if not pem:
@@ -238,7 +241,7 @@ def identity_of(context: Any) -> PeerIdentity:
 
 @lru_cache(REMEMBERED)
 def identity_of_der(der: bytes) -> PeerIdentity:
-    """Return the identity of a certificate that TLS has checked, the same as gRPC's."""
+    """Return the identity of a certificate that TLS has verified, equal to gRPC's."""
     from cryptography import x509
 
     with warnings.catch_warnings(action="ignore"):
@@ -280,17 +283,18 @@ _SHORT_NAMES = {
     "2.5.4.46": "dnQualifier", "2.5.4.65": "pseudonym", "0.9.2342.19200300.100.1.1": "UID",
     "0.9.2342.19200300.100.1.25": "DC", "1.2.840.113549.1.9.1": "emailAddress",
 }  # fmt: skip
-"""As gRPC's library has them, by object identifier."""
+"""Attribute names of gRPC's library, by object identifier."""
 _UNAMBIGUOUS_TAGS = frozenset((12, 28, 30))
-"""UTF8String, UniversalString, BMPString: of others, libraries read what is not ASCII in different
-ways.
+"""Tags of UTF8String, UniversalString and BMPString: libraries differ on non-ASCII text of other
+types.
 """
 
 
 def _rfc2253(subject: x509.Name) -> str:
-    """Return a distinguished name as gRPC's library writes it. Raises ValueError for one that may
-    be written in another way there [an authority signs a name for its owner that here is somebody
-    else's].
+    """Return a distinguished name as gRPC's library writes it.
+
+    Raises ValueError for a name that gRPC may write in another way [an authority signs a name for
+    its owner that this node reads as another principal].
     """
     return ",".join(
         "+".join(
@@ -317,11 +321,11 @@ def _escaped(attribute: x509.NameAttribute[Any]) -> str:
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
-    r"""The names that a rule looks at; none if one of them is not what it seems.
+    r"""Return the names that a rule compares; none if one of them is ambiguous.
 
-    Why not gRPC's own: it cuts a name at its first NUL [an authority signs ``node-4\0.example``
-    for its owner, who is node 4 then], and takes the first of several common names. Raises what the
-    parser does about other malformed certificates.
+    Why not gRPC's own: it cuts a name at its first NUL [an authority signs ``node-4\0.example`` for
+    its owner, who is node 4 then], and uses the first of several common names. Raises the parser's
+    errors for other malformed certificates.
     """
     from cryptography import x509
     from cryptography.x509.oid import NameOID
@@ -348,22 +352,21 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
 T = TypeVar("T")
 
 LOOK_AGAIN_S = 1.0
-"""How often the files are looked at, at most: a storm of handshakes must not become one of the
-disk.
+"""Shortest interval between two looks at the files, in seconds: a storm of handshakes must not
+become a storm of disk reads.
 """
 
 Stamp = tuple[int, int, int] | None
-"""What changes when a file is replaced or written; None: it is not there."""
+"""File stamp that changes when the file is replaced or written; None: the file does not exist."""
 _Seen = tuple[Stamp, ...]
 
 
 class Reread(Generic[T]):
-    """The newest that could be made of the files. Any thread may ask.
+    """An object that is made again when its files change. Any thread may read it.
 
-    Files of which ``make`` makes nothing, as when only some of them are replaced yet, or cannot be
-    read just now, are tried again at each look: meanwhile what was made before stays, and each
-    reason is logged once. Raises what ``make`` raises at the beginning: ConfigError. ``what`` the
-    files hold, for the log.
+    If ``make`` fails at a later look, because only some files are replaced yet or a file cannot be
+    read, the earlier object stays, each reason is logged once, and each look tries again. The first
+    ``make`` raises its ConfigError to the caller. ``what``: the contents of the files, for the log.
     """
 
     def __init__(
@@ -379,13 +382,13 @@ class Reread(Generic[T]):
         self._seen = self._look()
         self._made = make()
         self._failure = ""
-        """Why nothing could be made of the files at the last look."""
+        """Reason why ``make`` failed at the last look; empty if it did not."""
         self._looked_at = clock()
         self.version = 0
-        """How often it was made again."""
+        """Number of times that the object was made again."""
 
     def current(self) -> T:
-        """What is valid now."""
+        """Return the object of the present files, or the last one that could be made."""
         with self._lock:
             now = self._clock()
             if now - self._looked_at >= LOOK_AGAIN_S:
@@ -418,7 +421,7 @@ class Reread(Generic[T]):
 
 
 def stamp(path: Path) -> Stamp:
-    """Of a file as it is now."""
+    """Return the present stamp of a file."""
     try:
         status = os.stat(path)
     except OSError:

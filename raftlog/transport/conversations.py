@@ -1,4 +1,4 @@
-"""How the messages of each conversation become the bytes on its stream, and back.
+"""Encoding of each conversation's messages into the bytes of its stream, and decoding.
 
 Hot conversations put a list into every envelope: whatever waits shares one gRPC message. Items are
 serialised one by one when they are sent and an envelope is their concatenation, each behind its tag
@@ -31,18 +31,17 @@ from raftlog.wire.data.v1 import data_pb2
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 ENVELOPE_TARGET_BYTES = 1 << 20
-"""An envelope takes no further item beyond this: joining more would hold up the loop and everything
-behind it.
+"""Envelope size in bytes beyond which no item is added: a larger envelope would hold up the loop
+and the messages behind it.
 """
 
 PART_MAX_ITEMS, PART_MAX_BYTES = 512, 256 << 10
-"""What is parsed in one go of an envelope: parsing 16,000 items at once takes ten milliseconds and
-more.
+"""Largest part of an envelope that is parsed at once: 16,000 items take ten milliseconds and more.
 """
 MANY_ITEMS = 8
-"""From so many on, items are joined without a look at each."""
+"""Number of items from which an envelope is joined without a look at each item."""
 SHORT_BYTES = 8 << 10
-"""An envelope that is not longer is parsed as it is."""
+"""Largest envelope that is parsed whole, in bytes."""
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
@@ -52,11 +51,11 @@ class MalformedMessageError(ValueError):
 
 
 class TooManyItemsError(ValueError):
-    """The peer sent more items in a message than are taken."""
+    """The peer sent a message with more items than the limit."""
 
 
 def _header(tag: int, length: int) -> bytes:
-    """A field's tag and the varint of its length."""
+    """Return a field's tag and the varint of its length."""
     out = bytearray((tag,))
     while length > 0x7F:
         out.append(length & 0x7F | 0x80)
@@ -66,13 +65,13 @@ def _header(tag: int, length: int) -> bytes:
 
 
 def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
-    """Whether a message has more fields at its top than ``most``.
+    """Return whether a message has more than ``most`` fields at its top level.
 
-    It ends at what is no field: parsing will, too.
+    The count ends at the first malformed field, as parsing will.
 
-    A field has two bytes at the least, so nothing is looked at where the rest is too short for what
-    is left of ``most``. ``usual``: the tag of nearly all fields, strings that are not long. An
-    honest envelope is done with those in a fraction of the time.
+    A field has two bytes or more, so the count stops where the rest is too short for the remaining
+    ``most``. ``usual``: the tag of nearly all fields, short strings, which an honest envelope
+    passes in a fraction of the time.
     """
     position, end, room = 0, len(message), 2 * most
     try:
@@ -105,24 +104,20 @@ def _has_more_fields(message: bytes, most: int, usual: int) -> bool:
 
 
 class Wire(ABC):
-    """One direction of a conversation: which messages flow, and how they are laid out in
-    envelopes.
-    """
+    """One direction of a conversation: its message types and their layout in envelopes."""
 
     def __init__(self, item_type: type[Message]) -> None:
         self.item_type = item_type
 
     def check(self, message: Any) -> None:
-        """Raise TypeError for a message that has no business in this direction: its bytes would be
-        misread over there.
-        """
+        """Raise TypeError for a message of another direction: the peer would misread its bytes."""
         if type(message) is not self.item_type:
             raise TypeError(
                 f"this stream carries {self.item_type.__name__}, not {type(message).__name__}"
             )
 
     def encode(self, message: Any, max_bytes: int) -> bytes:
-        """One item's bytes.
+        """Return the bytes of one item.
 
         Raises TypeError, and ApiError MESSAGE_TOO_LARGE if no envelope could take it.
         """
@@ -136,25 +131,25 @@ class Wire(ABC):
     @property
     @abstractmethod
     def single(self) -> bool:
-        """Whether each envelope holds exactly one message."""
+        """True if each envelope holds exactly one message."""
 
     @abstractmethod
     def envelopes(self, items: list[bytes]) -> list[bytes]:
-        """Encoded items, as few envelopes as the size bound allows, in order."""
+        """Return the encoded items in order, in as few envelopes as the size limit permits."""
 
     @abstractmethod
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
-        """The messages of one envelope, or of a part.
+        """Return the messages of one envelope or of a part of one.
 
         Raises MalformedMessageError, and TooManyItemsError before anything is parsed.
         """
 
     def grouped(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Messages that are parsed already, as ``decode`` gives them."""
+        """Return parsed messages in the groups of ``decode``."""
         return messages
 
     def cut(self, envelope: bytes, max_items: int) -> Sequence[int]:
-        """Where parts of an envelope end that can be decoded one by one.
+        """Return the ends of the parts of an envelope that can be decoded one by one.
 
         Raises TooManyItemsError.
         """
@@ -162,16 +157,16 @@ class Wire(ABC):
 
 
 class SingleWire(Wire):
-    """One message an envelope: the message is the envelope."""
+    """The layout with one message per envelope."""
 
     single = True
 
     def envelopes(self, items: list[bytes]) -> list[bytes]:
-        """The items themselves."""
+        """Return the items themselves."""
         return items
 
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
-        """A list of one."""
+        """Return a list of one message."""
         try:
             return [self.item_type.FromString(envelope)]
         except DecodeError as error:
@@ -179,7 +174,7 @@ class SingleWire(Wire):
 
 
 class RepeatedWire(Wire):
-    """Many messages an envelope: the envelope is one repeated field."""
+    """The layout with one repeated field per envelope."""
 
     single = False
 
@@ -193,7 +188,7 @@ class RepeatedWire(Wire):
         self._headers = [_header(self._tag, length) for length in range(2048)]
 
     def envelopes(self, items: list[bytes]) -> list[bytes]:
-        """Items joined behind their headers."""
+        """Return the items joined behind their headers."""
         headers, known = self._headers, len(self._headers)
         if MANY_ITEMS <= len(items) <= ENVELOPE_MAX_ITEMS and Framed not in set(map(type, items)):
             lengths = list(map(len, items))
@@ -221,7 +216,7 @@ class RepeatedWire(Wire):
         return done
 
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
-        """All items of one parse; they share its memory."""
+        """Parse an envelope at once; its items share memory."""
         # An item takes two bytes at the least: only a long envelope is counted. Parsed, a megabyte
         # of empty items takes a hundred.
         if len(envelope) > 2 * max_items and _has_more_fields(envelope, max_items, self._tag):
@@ -236,8 +231,7 @@ class RepeatedWire(Wire):
     def cut(self, envelope: bytes, max_items: int) -> Sequence[int]:
         """See :class:`Wire`.
 
-        What is not made of items alone is one part: ``decode`` says what is wrong with it, if
-        anything.
+        An envelope with other fields is one part: ``decode`` raises the error, if any.
         """
         if len(envelope) <= SHORT_BYTES:
             return (len(envelope),)
@@ -246,7 +240,7 @@ class RepeatedWire(Wire):
 
 
 class RequestsWire(RepeatedWire):
-    """Requests to a controller: plain config writes next to each other come as one object."""
+    """Requests to a controller: adjacent plain config writes are grouped into one object."""
 
     def __init__(self) -> None:
         super().__init__(controller_pb2.ControllerRequest, controller_pb2.ControllerRequests)
@@ -261,7 +255,7 @@ class RequestsWire(RepeatedWire):
         return data
 
     def decode(self, envelope: bytes, max_items: int) -> Sequence[Any]:
-        """Requests, and groups of config writes."""
+        """Return requests, and groups of config writes."""
         if len(envelope) <= 2 * max_items or not _has_more_fields(envelope, max_items, self._tag):
             try:
                 items = codec.grouped_envelope(envelope)
@@ -272,7 +266,7 @@ class RequestsWire(RepeatedWire):
         return self.grouped(super().decode(envelope, max_items))
 
     def grouped(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """As ``decode``, of messages that are parsed already."""
+        """Return parsed messages in the groups of ``decode``."""
         return codec.grouped(messages)
 
 
@@ -291,13 +285,13 @@ class ResponsesWire(RepeatedWire):
 
 
 class Encoded(NamedTuple):
-    """A message whose bytes are at hand already: one encoding for all who get it."""
+    """A message that is encoded once for all its receivers."""
 
     data: bytes
 
 
 class _SharedWire(SingleWire):
-    """Mostly the same message to many, one after the other: it is encoded once."""
+    """A layout for a message that is sent to many peers in a row: it is encoded once."""
 
     def __init__(self, item_type: type[Message]) -> None:
         super().__init__(item_type)
@@ -305,7 +299,7 @@ class _SharedWire(SingleWire):
         self._data = b""
 
     def encode(self, message: Any, max_bytes: int) -> bytes:
-        """See :class:`Wire`. Nobody changes a message that was sent."""
+        """See :class:`Wire`. A sent message does not change."""
         if message is not self._last or len(self._data) + 8 > max_bytes:
             self._data = super().encode(message, max_bytes)
             self._last = message
@@ -313,7 +307,7 @@ class _SharedWire(SingleWire):
 
 
 class _TakesEncoded(Wire):
-    """Responses of watches: most of them are sent to many, and come as bytes."""
+    """A layout for watch responses, most of which are encoded once for many watches."""
 
     def encode(self, message: Any, max_bytes: int) -> bytes:
         """See :class:`Wire`."""
@@ -322,14 +316,14 @@ class _TakesEncoded(Wire):
 
 
 class WatchWire(_TakesEncoded, SingleWire):
-    """To one watch."""
+    """The layout of responses to one watch."""
 
     def __init__(self) -> None:
         super().__init__(broker_pb2.WatchResponse)
 
 
 class WatchManyWire(_TakesEncoded, RepeatedWire):
-    """To many watches on one stream."""
+    """The layout of responses to many watches on one stream."""
 
     def __init__(self) -> None:
         super().__init__(broker_pb2.WatchManyResponse, broker_pb2.WatchManyResponses)
@@ -382,8 +376,8 @@ def _too_large(name: str, size: int, max_bytes: int, field: str) -> ApiError:
 
 
 def _body(message: Any) -> str:
-    """Which field of the oneof ``body`` is set, the innermost where a request is carried in
-    another; empty if there is none.
+    """Return the set field of the oneof ``body``, the innermost for a forwarded request; empty if
+    none is set.
     """
     name = ""
     while "body" in message.DESCRIPTOR.oneofs_by_name:

@@ -26,39 +26,39 @@ from raftlog.transport.lanes import LaneError
 from raftlog.transport.links import PEER_ENDED, BaseLink
 
 FEW_BYTES = 1024
-"""A message of no more is parsed whole, before it is known how many items it has."""
+"""Largest message in bytes that is parsed whole before its items are counted."""
 THROTTLED_RESTS = 9
-"""After a peer was told to wait, its next message is read after so many times what the refusals
-took: a peer that does not wait has a tenth of the time.
+"""Multiple of a refusal's cost that passes before a throttled peer's next message is read: a peer
+that ignores the throttling gets a tenth of the time.
 """
 UNBUDGETED_BYTES = 1024
-"""So much of what a link has unsent is not counted in what all links together may keep: a short
-message is on its way before it would be, and of many short ones each would be told.
+"""Unsent bytes of a link that are not charged to the budget of all links: a short message has left
+before the charge, and each charge has a cost.
 """
 _NO_METHOD = "Method not found!"
-"""The details of the status with which gRPC answers a call that a server does not have."""
+"""Status details of gRPC for a method that the server does not have."""
 _CONNECT_PREAMBLE = re.compile(
     r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?(Failed to connect to"
     r" remote host: (connect: )?)?"
 )
 _HTTP1 = "Trying to connect an http1.x server"
-"""What gRPC says of a server that answers in HTTP/1."""
+"""Status details of gRPC for a server that answers in HTTP/1."""
 
 
 class Stream(Protocol):
-    """What a client's call and a server's context have in common."""
+    """The common interface of a client's call and a server's context."""
 
     def read(self) -> Coroutine[Any, Any, Any]:
-        """The next message's bytes, or grpc.aio.EOF."""
+        """Return the next message's bytes, or grpc.aio.EOF."""
 
     def write(self, message: bytes) -> Coroutine[Any, Any, None]:
-        """Send one; returns when the transport has taken it."""
+        """Send a message; returns when the transport has accepted it."""
 
 
 class GrpcLink(BaseLink):
     """A link over one stream.
 
-    ``run`` must be awaited by whoever owns the stream. ``serves``: this is the server's end.
+    The owner of the stream awaits ``run``. ``serves``: this is the server's end.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GrpcLink(BaseLink):
         self._budget = bounds.send_budget
         self._turns = bounds.turns[conversation.name] if serves else None
         self._asked_once = serves and conversation is Conversation.WATCH
-        """The client has said all with its first message, and may end its side then."""
+        """True if the client sends one message only, and may then end its side."""
         self._slice_items = ITEMS_A_SLICE.get(conversation.name, 1)
         request_max_bytes = limits.request_max_bytes(conversation.name)
         self._send_max_bytes = limits.max_message_bytes if serves else request_max_bytes
@@ -85,19 +85,18 @@ class GrpcLink(BaseLink):
         self._tasks: list[asyncio.Task[None]] = []
         self._pending: list[bytes] = []
         self._unsent_bytes = 0
-        """Of what is pending, and of what is being written."""
+        """Size of the queued messages and of the present write, in bytes."""
         self._budgeted_bytes = 0
-        """What of it the budget of all links knows."""
+        """Unsent bytes that are charged to the budget of all links."""
         self._wake: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._throttled = False
         self._rest_s = 0.0
-        """Pause before the next message is worked on."""
+        """Pause before the next message is processed, in seconds."""
         self._arriving: OpenCall | None = None
-        """What the served stream has received of messages that are not complete."""
+        """Account of the served stream's incomplete messages."""
         self.refusal: ApiError | None = None
-        """Why the link was closed, if the peer is to know it: for want of room, or as its token has
-        expired.
+        """Error that is sent to the peer at the close: no room is left, or its token has expired.
         """
 
     def send(self, message: Any) -> None:
@@ -111,7 +110,7 @@ class GrpcLink(BaseLink):
         self._queue(self._encode(message, self._send_max_bytes))
 
     def _queue(self, data: bytes) -> None:
-        """Leave an item to the writer. Raises LinkClosedError."""
+        """Queue an item for the writer. Raises LinkClosedError."""
         pending, length = self._pending, len(data)
         if len(pending) >= self._max_messages or self._unsent_bytes + length > self._max_bytes:
             self.cut(
@@ -134,7 +133,7 @@ class GrpcLink(BaseLink):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of what is pending, and of what is being written."""
+        """Size of the queued messages and of the present write, in bytes."""
         return self._unsent_bytes
 
     def cut(self, reason: str) -> None:
@@ -142,7 +141,7 @@ class GrpcLink(BaseLink):
         self.refuse(self._bounds.throttled(Complaint.SLOW_READER, self.peer, reason))
 
     def refuse(self, error: ApiError) -> None:
-        """Close the link, and tell the peer why."""
+        """Close the link with an error to the peer."""
         if self._reason is None:
             self.refusal = error
             self.close(error.message)
@@ -162,7 +161,7 @@ class GrpcLink(BaseLink):
         self._throttled = True
 
     def _rested_for(self, took_s: float) -> float:
-        """The pause that follows what was handed over, which took so long."""
+        """Return the pause after work that took ``took_s`` seconds."""
         if not self._throttled:
             return 0.0
         self._throttled = False
@@ -187,11 +186,11 @@ class GrpcLink(BaseLink):
             await asyncio.wait(tasks)
 
     def _reader(self) -> Callable[[], Coroutine[Any, Any, Any]]:
-        """What reads from the stream."""
+        """Return the function that reads from the stream."""
         return self._stream.read
 
     def _spawn(self, part: Coroutine[Any, Any, None]) -> None:
-        """Run a part of the link as long as it is open."""
+        """Run a part of the link while the link is open."""
         self._tasks.append(self._loop.create_task(part))
 
     def _shut(self) -> None:
@@ -248,7 +247,7 @@ class GrpcLink(BaseLink):
             self.close(error.message)
 
     async def _work(self, data: bytes) -> None:
-        """Hand over one envelope, in as many turns as it needs."""
+        """Deliver one envelope in as many turns as it needs."""
         turns = self._turns
         assert turns is not None
         if turns.busy:
@@ -275,8 +274,10 @@ class GrpcLink(BaseLink):
             turns.pass_on()
 
     def _slices(self, data: bytes) -> Iterator[tuple[Sequence[Any], int]]:
-        """An envelope's messages, in slices. Beside each: what is held while the next one waits for
-        its turn, in bytes; 0 if it is the last.
+        """Yield an envelope's messages in slices.
+
+        Beside each slice: the bytes held while the next one waits for its turn; 0 for the last
+        slice.
         """
         size, part_begin = self._slice_items, 0
         ends = self._incoming.cut(data, self._max_items)
@@ -292,9 +293,7 @@ class GrpcLink(BaseLink):
                 yield some, 0 if is_last else held_bytes
 
     async def _turn(self, cost_bytes: int, rest_s: float = 0.0) -> None:
-        """Wait for a turn after a pause, if there is room for what waits with it. Raises
-        ApiError.
-        """
+        """Wait for a turn after a pause, if the waiting bytes have room. Raises ApiError."""
         assert self._turns is not None
         waiting = self._bounds.waiting
         if not waiting.take(self.peer, cost_bytes):
@@ -356,14 +355,14 @@ class GrpcLink(BaseLink):
             self.close(failure_text(error))
 
     def _sent(self, count: int) -> None:
-        """So many bytes of what was sent have left."""
+        """Subtract ``count`` sent bytes."""
         if self._reason is None:
             self._unsent_bytes -= count
             if self._budgeted_bytes:
                 self._settle()
 
     def _settle(self) -> None:
-        """Something has left: the budget knows of no more than what is unsent."""
+        """Reduce the charge on the budget to the unsent bytes."""
         before, self._budgeted_bytes = (
             self._budgeted_bytes,
             min(self._budgeted_bytes, self._unsent_bytes),
@@ -372,7 +371,7 @@ class GrpcLink(BaseLink):
 
 
 def failure_text(error: Exception) -> str:
-    """What a failed stream says about itself, in one line."""
+    """Return the error of a failed stream in one line."""
     if isinstance(error, grpc.aio.AioRpcError):
         return status_text(error.code(), error.details())
     if isinstance(error, LaneError):
@@ -381,7 +380,7 @@ def failure_text(error: Exception) -> str:
 
 
 def status_text(code: Any, details: str | None) -> str:
-    """A gRPC status in one line; a failed connect without gRPC's way of telling it."""
+    """Return a gRPC status in one line, a failed connect without gRPC's wording."""
     hint = (
         "; a node of the other kind, or another program, listens there"
         if details == _NO_METHOD

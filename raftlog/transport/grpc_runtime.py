@@ -64,8 +64,8 @@ def event_engine_state() -> str:
 
 
 def event_engine_cpu_s() -> float:
-    """CPU seconds that this process's EventEngine threads have burnt: next to none while the
-    switches work. Linux only.
+    """Return the CPU seconds of this process's EventEngine threads: next to none while the switches
+    work. Linux only.
     """
     total_ns = 0
     for task in Path("/proc/self/task").iterdir():
@@ -78,20 +78,22 @@ def event_engine_cpu_s() -> float:
 
 
 TAKEN_BYTES = 4_096
-"""More than the socket's buffer has room for, as single bytes."""
+"""Bytes read at once, more than the socket's buffer can hold as single bytes."""
 
 SKIPPED = 7
-"""Behind a look that found few bytes, so many wake-ups are not looked at: a look costs a
-microsecond or two, a quiet wake-up a few.
+"""Number of wake-ups without a look after a look that found few bytes: a look costs a microsecond
+or two, a quiet wake-up a few.
 """
 FEW_BYTES = 16
-"""Far from what the socket's buffer has room for, with as many again as come while nobody looks."""
+"""Number of bytes that is far below the capacity of the socket's buffer, even with as many again
+from wake-ups without a look.
+"""
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
-"""As a number: the flags' own type takes longer to combine them than the kernel to look."""
+"""The flags as an integer: combining their own type takes longer than the kernel's look."""
 
 
 def take_all_wakeups(loop: asyncio.AbstractEventLoop) -> None:
-    """From now on, for a queue of gRPC that is made on this loop. Idempotent."""
+    """Take all wake-ups of a gRPC queue that is made on this loop from now on. Idempotent."""
     add_reader = loop.add_reader
     if isinstance(getattr(add_reader, "__self__", None), _Readers):
         return
@@ -102,13 +104,13 @@ def take_all_wakeups(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Readers:
-    """Stands before a loop's ``add_reader``."""
+    """A wrapper of a loop's ``add_reader``."""
 
     def __init__(self, add_reader: Callable[..., Any]) -> None:
         self._add_reader = add_reader
 
     def add(self, source: Any, callback: Callable[..., Any], *args: Any) -> Any:
-        """Register; what is gRPC's finds one byte, however many there are."""
+        """Register a reader; gRPC's reader finds one byte, however many are queued."""
         handler = getattr(callback, "func", callback)
         if getattr(handler, "__name__", "") == "_handle_events" and isinstance(
             source, socket.socket
@@ -118,18 +120,19 @@ class _Readers:
 
 
 class _HandsOn:
-    """Stands before a loop's ``call_soon_threadsafe``: an event of gRPC that comes when the loop is
-    closed is dropped.
+    """A wrapper of a loop's ``call_soon_threadsafe`` that drops a gRPC event after the loop is
+    closed.
 
-    [A client is closed while a node hangs; the end of its calls is told a moment later, to the loop
-    of the next client, which logs "Event loop is closed" and takes none of the events behind it.]
+    [A client is closed while a node hangs; the end of its calls is reported a moment later to the
+    loop of the next client, which logs "Event loop is closed" and processes none of the events
+    behind it.]
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hand_on: Callable[..., Any]) -> None:
         self._loop, self._hand_on = loop, hand_on
 
     def call(self, callback: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """As the loop's, but for what comes late."""
+        """Schedule a callback as the loop does, except on a closed loop."""
         name = getattr(callback, "__name__", "")
         if name == "_handle_callback_wrapper" and self._loop.is_closed():
             return None
@@ -137,8 +140,8 @@ class _HandsOn:
 
 
 class _TakesAll:
-    """Takes all bytes but one, and then calls gRPC, which takes that one, and every event: also
-    those that these bytes stood for.
+    """A reader that takes all bytes but one and then calls gRPC, which takes the last byte and
+    every queued event.
     """
 
     __slots__ = ("_callback", "_skip", "_source")

@@ -1,5 +1,5 @@
-"""The real network of a node: one gRPC server for each listener, with its conversations, unary
-methods, health and reflection.
+"""The real network of a node: one gRPC server per listener, with conversations, unary methods,
+health and reflection.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # isort: skip
 from grpc_reflection.v1alpha import reflection  # isort: skip
 
 _IDENTITY_ALONE = 1
-"""A bit set of compression algorithms: a compressed message of kilobytes can hold gigabytes, so
-none is taken.
+"""Bit set of accepted compression algorithms: none, because a compressed message of kilobytes can
+hold gigabytes.
 """
 
 
@@ -51,7 +51,7 @@ def receive_max_bytes(limits: TransportLimits, conversations: Iterable[Conversat
 def server_options(
     limits: TransportLimits, conversations: Iterable[Conversation]
 ) -> list[tuple[str, int]]:
-    """Options of a server of these conversations."""
+    """Return the gRPC options of a server of these conversations."""
     return [
         # Two nodes on one port must not share it silently.
         ("grpc.so_reuseport", 0),
@@ -80,19 +80,21 @@ def _metadata_options(access: Access) -> list[tuple[str, int]]:
 
 
 class NodeHealth(health.aio.HealthServicer):  # type: ignore[misc]
-    """Check and Watch are the library's; ``List`` its contract has, and its servicer has not."""
+    """The health service: Check and Watch are the library's, ``List`` is in the contract but not in
+    the library's servicer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._services = {"": None}
 
     async def set(self, service: str, status: Any) -> None:
-        """What the others say about a service from now on."""
+        """Set the status of a service for all methods."""
         self._services[service] = None
         await super().set(service, status)
 
     async def List(self, request: Any, context: Any) -> Any:  # noqa: N802  (the contract's name)
-        """Every service, and what Check says about it."""
+        """Return the status of every service."""
         asked = [(one, health_pb2.HealthCheckRequest(service=one)) for one in self._services]
         return health_pb2.HealthListResponse(
             statuses={service: await self.Check(one, context) for service, one in asked}
@@ -129,7 +131,7 @@ class GrpcListener:
         return self._address
 
     async def set_serving(self, service: str, serving: bool) -> None:
-        """What the health service says about one of the services ("" is the node as a whole).
+        """Set the health status of a service ("" is the node as a whole).
 
         SERVING to begin with.
         """
@@ -137,7 +139,8 @@ class GrpcListener:
         await self._health.set(service, status.SERVING if serving else status.NOT_SERVING)
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Stop listening, close all links; unary calls under way have ``grace_s`` to finish.
+        """Stop listening and close all links; unary calls in progress have ``grace_s`` seconds to
+        finish.
 
         Idempotent.
         """
@@ -155,7 +158,7 @@ class GrpcListener:
     def stream_handler(
         self, conversation: Conversation, acceptor: Acceptor
     ) -> Callable[[Any, Any], Awaitable[None]]:
-        """The coroutine function that serves one conversation's streams."""
+        """Return the coroutine function that serves one conversation's streams."""
         places = self._bounds.streams[conversation.name]
 
         async def serve(_: Any, context: Any) -> None:
@@ -204,7 +207,7 @@ class GrpcListener:
     def _link(
         self, conversation: Conversation, peer: str, context: Any
     ) -> Iterator[tuple[GrpcLink, LaneMetadata]]:
-        """A link, and what its client is told of the lane that it may have."""
+        """Yield a link, and the lane metadata for its client."""
         if (
             self._lanes is None
             or conversation not in LANED
@@ -262,9 +265,9 @@ async def open_listener(
     reflects: bool,
     lanes: LaneListener | None = None,
 ) -> GrpcListener:
-    """Bind and start. ``bounds`` are those of the node, ``limits`` this listener's.
+    """Bind and start a listener. ``bounds`` are the node's, ``limits`` this listener's.
 
-    ``lanes``: where its clients find theirs.
+    ``lanes``: the lane listener of its clients.
 
     Raises ConfigError if the address cannot be bound.
     """
@@ -317,7 +320,9 @@ def _conversation_handlers(
 
 
 def _why_not(host: str, port: int) -> str:
-    """Why an address cannot be bound, empty if it can: gRPC tells that its log, and not us."""
+    """Return why an address cannot be bound, empty if it can: gRPC writes the reason to its log
+    alone.
+    """
     try:
         with socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -330,12 +335,12 @@ def _why_not(host: str, port: int) -> str:
 
 
 class GrpcServerTransport(GrpcTransport):
-    """Implements :class:`raftlog.transport.api.ServerTransport`.
+    """The gRPC implementation of :class:`raftlog.transport.api.ServerTransport`.
 
-    Made and used on one running event loop. ``listeners``: how each of the node's listeners is
-    secured, by name; without them every listener has ``tls``, or none. ``lane_port``: of the
-    connections that fetches move to (lanes.py), 0: any; None: they stay on gRPC.
-    ``asks_for_lanes``: of the servers that it dials, without one of its own.
+    Made and used on one running event loop. ``listeners``: security of each of the node's
+    listeners, by name; without it every listener has ``tls``, or none. ``lane_port``: port of the
+    lane connections (lanes.py), 0: any; None: no lanes, fetches stay on gRPC. ``asks_for_lanes``:
+    ask the dialed servers for lanes, without a lane listener here.
     """
 
     def __init__(
@@ -373,10 +378,10 @@ class GrpcServerTransport(GrpcTransport):
         extra_handlers: Sequence[Any] = (),
         access: Access = CERTIFICATES_ALONE,
     ) -> GrpcListener:
-        """Serve these conversations, these generic gRPC handlers and health, and reflection where
-        the listener has it.
+        """Serve these conversations, these generic gRPC handlers, health, and reflection if the
+        listener has it.
 
-        ``access``: who may call; its check of tokens is closed with this transport. Raises
+        ``access``: the admitted callers; its token checker is closed with this transport. Raises
         ConfigError.
         """
         security = self._secured[name]
@@ -403,10 +408,10 @@ class GrpcServerTransport(GrpcTransport):
     async def _lanes_of(
         self, address: str, acceptors: dict[Conversation, Acceptor], *, secured: bool
     ) -> LaneListener | None:
-        """Where the clients of a listener find their lanes; None: there are none.
+        """Return the lane listener for the clients of a listener; None: there is none.
 
-        They are plain text, so beside a listener that is, too. One port a node: the first such
-        listener for nodes has it.
+        Lanes are plain text, and so is the listener beside them. A node has one lane port: the
+        first such listener for nodes has it.
         """
         if (
             self._lane_port is None

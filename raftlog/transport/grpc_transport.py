@@ -32,7 +32,8 @@ from raftlog.transport.tls import ClientTls, Routes
 from raftlog.wire.common.v1 import common_pb2
 
 TokenSource = Callable[[], str | Awaitable[str]]
-"""Gives the token for the next connection. It must not block; it may be a coroutine function.
+"""Source of the token for the next connection: a coroutine function, or a function that does not
+block.
 
 It may raise NoTokenError: the connection is tried again later.
 """
@@ -41,11 +42,11 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 
 
 class NoTokenError(RaftlogError):
-    """There is no token to show. The message says why, and has nothing of a token."""
+    """There is no token to show. The message names the reason, and contains nothing of a token."""
 
 
 def token_file(path: Path) -> TokenSource:
-    """The token in a file, as it is then: whoever renews it replaces the file."""
+    """Return a source that reads the token in a file at each call: a renewal replaces the file."""
 
     def read() -> str:
         try:
@@ -63,7 +64,7 @@ def token_file(path: Path) -> TokenSource:
 
 
 async def authorization(source: TokenSource | None, timeout_s: float) -> Metadata:
-    """The metadata of a call. Raises NoTokenError."""
+    """Return the authorization metadata of a call. Raises NoTokenError."""
     if source is None:
         return ()
     try:
@@ -84,7 +85,7 @@ async def authorization(source: TokenSource | None, timeout_s: float) -> Metadat
 
 
 LINK_METADATA_KEY = "raftlog-link"
-"""In the initial metadata by which a server says that it has taken a stream."""
+"""Key in the initial metadata with which a server confirms a stream."""
 
 _OTHER_KIND = {
     Conversation.BROKER: (Conversation.CONTROLLER, "a controller, not a broker"),
@@ -92,15 +93,15 @@ _OTHER_KIND = {
     Conversation.WATCH_MANY: (Conversation.CONTROLLER, "a controller, not a broker"),
     Conversation.CONTROLLER: (Conversation.BROKER, "a broker, not a controller"),
 }
-"""What a server that does not have a conversation of clients has instead, if it is of the other
-kind; it may also be one that is not ready yet.
+"""Conversation that a server of the other kind has instead, and its description; the server may
+also not be ready yet.
 """
 
 
 def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
-    """Options of a link's channel.
+    """Return the gRPC options of a link's channel.
 
-    The transport reconnects by making a new channel: gRPC itself has one attempt.
+    The transport reconnects with a new channel: gRPC itself has one attempt.
     """
     return [
         # A connection of its own for each dialer: votes and heartbeats never queue behind bulk, and
@@ -125,7 +126,7 @@ def channel_options(limits: TransportLimits) -> list[tuple[str, int]]:
 
 
 class GrpcDialer(BaseDialer):
-    """Keeps a link over a channel of its own. A failed attempt costs about 0.4 ms of CPU.
+    """A dialer with a channel of its own per link. A failed attempt costs about 0.4 ms of CPU.
 
     ``credentials`` gives those of the next attempt, ``token`` its token.
     """
@@ -142,7 +143,7 @@ class GrpcDialer(BaseDialer):
         token: TokenSource | None = None,
         lane: bool = False,
     ) -> None:
-        """``lane``: ask for one."""
+        """``lane``: ask the server for a lane."""
         super().__init__(asyncio.get_running_loop(), address, handler, bounds.limits, rng=rng)
         self._conversation = conversation
         self._bounds, self._limits = bounds, bounds.limits
@@ -150,16 +151,16 @@ class GrpcDialer(BaseDialer):
         self._asks = ((ASK_KEY, VERSION),) if lane else ()
         self._task: asyncio.Task[None] | None = None
         self._attempting = False
-        """It is not known yet what becomes of the attempt. When it is, its task ends by itself."""
+        """True until the outcome of the attempt is known. After that its task ends by itself."""
         self._attempt()
 
     @property
     def done(self) -> bool:
-        """Closed, with nothing left behind."""
+        """True if the dialer is closed, and its tasks have ended."""
         return self._closed and (self._task is None or self._task.done())
 
     async def wait_closed(self) -> None:
-        """After ``close``: until the last stream and its tasks are gone."""
+        """Wait until the last stream and its tasks have ended, after ``close``."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -171,7 +172,7 @@ class GrpcDialer(BaseDialer):
             self._task.cancel()
 
     async def _connect_and_run(self) -> None:
-        """One attempt, and the life of the link that comes of it."""
+        """Make one attempt, and run the resulting link."""
         self._attempting = True
         try:
             metadata = await authorization(self._token, self._limits.connect_timeout_ms / 1000)
@@ -199,7 +200,7 @@ class GrpcDialer(BaseDialer):
             await channel.close()
 
     async def _error_of(self, call: Any, channel: Any, metadata: Any) -> ApiError | None:
-        """What a failed attempt says that the next one would not change; None: nothing."""
+        """Return the error of a failed attempt that a further attempt would not change, if any."""
         if not call.done():
             return None
         missing = await call.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -225,7 +226,7 @@ class GrpcDialer(BaseDialer):
         return grpc.aio.secure_channel(self._address, self._credentials(), options=options)
 
     async def _await_acceptance(self, call: Any) -> str:
-        """Wait for the server's initial metadata; returns what went wrong, or nothing."""
+        """Wait for the server's initial metadata; returns the failure, empty on success."""
         try:
             async with asyncio.timeout(self._limits.connect_timeout_ms / 1000):
                 metadata = await call.initial_metadata()
@@ -239,14 +240,14 @@ class GrpcDialer(BaseDialer):
             return failure_text(error)
 
     async def _why_silent(self) -> str:
-        """Why nothing came in time: gRPC may still be asking a name server."""
+        """Return why no answer arrived in time: gRPC may still wait for a name server."""
         timeout_ms = self._limits.connect_timeout_ms
         failure = await host_failure(self._address, timeout_ms / 1000)
         return failure or f"no answer within {timeout_ms} ms"
 
 
 async def _turned_away(call: Any) -> ApiError | None:
-    """What a server says of a client that it does not let in; None: it has said nothing of that."""
+    """Return the server's refusal of a client that it does not admit, if any."""
     if await call.code() is not grpc.StatusCode.UNAUTHENTICATED:
         return None
     error = common_pb2.Error()
@@ -264,12 +265,12 @@ _GRPC_STATUS_TASK = "_AioCall._handle_status_once_received"
 
 
 class GrpcTransport:
-    """Implements :class:`raftlog.transport.api.Transport`. Made and used on one running event loop.
+    """The gRPC implementation of :class:`raftlog.transport.api.Transport`.
 
-    ``token`` gives the token that each new connection shows, if the servers take some. ``rng``
-    spreads the pauses between connection attempts. ``routes``: of a node, which dials listeners of
-    several kinds; without them ``tls`` counts for all. Raises ConfigError for unreadable TLS files,
-    and for a token without TLS.
+    Made and used on one running event loop. ``token`` returns the token that each new connection
+    shows to servers that accept tokens. ``rng`` spreads the pauses between connection attempts.
+    ``routes``: routes of a node, which dials listeners of several kinds; without them ``tls``
+    applies to all. Raises ConfigError for unreadable TLS files, and for a token without TLS.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class GrpcTransport:
         routes: Routes | None = None,
         lanes: bool = True,
     ) -> None:
-        """``lanes``: ask for them, where the conversation may have one."""
+        """``lanes``: ask for lanes where the conversation may have one."""
         check_token_is_safe(tls, token)
         self._limits = limits or TransportLimits()
         self._rng = rng or random.Random()
@@ -292,13 +293,11 @@ class GrpcTransport:
         take_all_wakeups(loop)
         self.bounds = Bounds(loop, self._limits)
         self._laned: Collection[Conversation] = OF_CLIENTS if lanes else ()
-        """On which it asks for lanes."""
+        """Conversations on which the transport asks for lanes."""
         self._dialers: list[GrpcDialer] = []
 
     def dial(self, address: str, conversation: Conversation, handler: DialHandler) -> Dialer:
-        """Begin to keep a link to ``address``; ``handler`` hears of it later, never before this
-        returns.
-        """
+        """Begin to keep a link to ``address``; ``handler`` is never called before this returns."""
         self._dialers = [dialer for dialer in self._dialers if not dialer.done]
         address, credentials = self._routes.lead(address)
         dialer = GrpcDialer(
@@ -320,9 +319,9 @@ class GrpcTransport:
         return await probe(address, timeout_s)
 
     async def close(self) -> None:
-        """Close everything and wait until it is gone.
+        """Close all links and wait for their end.
 
-        Idempotent. With calls of another transport alive it takes 50 ms.
+        Idempotent. With live calls of another transport it takes 50 ms.
         """
         self.bounds.complaints.close()
         dialers, self._dialers = self._dialers, []
@@ -333,11 +332,11 @@ class GrpcTransport:
             await _let_grpc_confirm()
 
     async def _close_listeners(self) -> None:
-        """Of those that have some."""
+        """Close the listeners of a transport that has some."""
 
 
 def check_token_is_safe(tls: ClientTls | None, token: TokenSource | None) -> None:
-    """Raises ConfigError for a token that would be sent in plain text."""
+    """Raise ConfigError for a token that would be sent in plain text."""
     if token is not None and tls is None:
         raise ConfigError("a token is sent over TLS only: who reads it on the way can use it")
 
@@ -346,8 +345,8 @@ async def _let_grpc_confirm() -> None:
     """Wait for gRPC's own tasks that await the end of a cancelled call, which its thread confirms a
     moment later.
 
-    An event loop that is closed before that would be called when it is dead. There is no telling
-    whose call a task awaits.
+    A loop that is closed before would be called after its end. The owner of a task's call cannot be
+    determined.
     """
     for _ in range(50):
         coroutines = [task.get_coro() for task in asyncio.all_tasks()]

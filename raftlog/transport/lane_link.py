@@ -48,20 +48,23 @@ PUT_MAX_BYTES = {
     Conversation.OBSERVER: 8 << 10,
     Conversation.CONTROLLER: 8 << 10,
 }
-"""A longer item is left to the writer, which counts what the kernel does not take. What it does not
-take of one that is not longer is in no count: of many observers that adds up.
+"""Largest item in bytes that is written directly; the writer queues a longer one and counts its
+unsent bytes. Unsent bytes of a short item are in no count, and add up over many observers.
 """
 
 HOLD_AFTER_REQUESTS = 64
-"""Who always has a request under way would never move: after so many on the stream, beside a lane,
-the next ones are held until all before them are answered; if that is not soon, after twice as many.
+"""Requests on the stream after which further ones are held until all before them are answered, so
+that a steady sender can move to its lane; if that takes too long, the next hold is after twice as
+many.
 """
 HOLD_MAX_S = 0.02
-"""A request may wait for visibility, or for its deadline: nobody else waits with it."""
+"""Longest hold, in seconds: a request may wait for visibility or its deadline, and others must not
+wait with it.
+"""
 
 
 class LanedLink(GrpcLink):
-    """What both ends do alike."""
+    """The common part of both ends of a link that may move to a lane."""
 
     def __init__(
         self, stream: Stream, peer: str, conversation: Conversation, bounds: Bounds, *, serves: bool
@@ -71,18 +74,18 @@ class LanedLink(GrpcLink):
         self._conversation = conversation
         self._put_max_bytes = PUT_MAX_BYTES[conversation]
         self._single = self._outgoing.single
-        """Whether a message is an envelope."""
+        """True if each message is an envelope."""
         self._standing: Lane | None = None
-        """Had, and not used yet."""
+        """Open lane that is not used yet."""
         self._lane: Lane | None = None
-        """In use."""
+        """Lane in use."""
 
     def lane_max_bytes(self) -> int:
-        """The largest envelope that is taken."""
+        """Largest accepted envelope, in bytes."""
         return self._receive_max_bytes
 
     def lane_opened(self, lane: Lane) -> None:
-        """The lane may be used from now on."""
+        """Permit the use of an open lane."""
         if self._reason is not None:
             lane.abort()
             return
@@ -104,14 +107,14 @@ class LanedLink(GrpcLink):
         await self._read(lane.read)
 
     def lane_ended(self) -> None:
-        """Let go of the lane. Idempotent."""
+        """Forget the lane. Idempotent."""
         for lane in (self._standing, self._lane):
             if lane is not None:
                 lane.take = None
                 lane.abort()
 
     def send(self, message: Any) -> None:
-        """See :class:`GrpcLink`. Nothing in front of it: it leaves at once."""
+        """See :class:`GrpcLink`. Without queued messages the message leaves at once."""
         lane = self._lane
         if lane is None or self._reason is not None:
             self._send_on_stream(message)
@@ -130,18 +133,18 @@ class LanedLink(GrpcLink):
             self._queue(item)
 
     def _send_on_stream(self, message: Any) -> None:
-        """There is no lane in use."""
+        """Queue a message on the stream: no lane is in use."""
         super().send(message)
 
     def _use(self, lane: Lane) -> None:
-        """From here on everything goes over the lane."""
+        """Move all further messages to the lane."""
         self._standing, self._lane, self._stream = None, lane, lane
         self._arriving = None
         lane.take = self._take
         self._count(1)
 
     def _take(self, envelope: bytes) -> bool:
-        """An envelope that no other waits in front of. False: the reader has to."""
+        """Deliver an envelope without queued ones before it; False: the reader has to."""
         turns = self._turns
         if turns is not None:
             if len(envelope) > FEW_BYTES or turns.busy or self._rest_s:
@@ -164,7 +167,7 @@ class LanedLink(GrpcLink):
         return self._read_call
 
     async def _read_call(self) -> Any:
-        """What comes on the stream: no more than its end, once the link has moved."""
+        """Read from the stream: only its end, after the link has moved."""
         data = await self._call.read()
         if self._lane is not None and data is not grpc.aio.EOF:
             raise MalformedMessageError("a message on the stream, beside its lane")
@@ -186,15 +189,15 @@ class LanedLink(GrpcLink):
 
     @abstractmethod
     def _first_came(self, lane: Lane) -> None:
-        """Something came on a lane that is not in use."""
+        """Process the first bytes of a lane that is not in use."""
 
     @abstractmethod
     def _count(self, change: int) -> None:
-        """So many more links use a lane."""
+        """Change the count of links on a lane."""
 
 
 class ServedLanedLink(LanedLink):
-    """The server's end: it answers where it was asked last."""
+    """The server's end: it answers on the path of the last request."""
 
     def __init__(
         self, stream: Stream, peer: str, conversation: Conversation, bounds: Bounds
@@ -210,7 +213,7 @@ class ServedLanedLink(LanedLink):
 
 
 class DialedLanedLink(LanedLink):
-    """The end that dials: it looks for the lane, and decides when to move."""
+    """The dialing end: it looks for the lane, and decides when to move."""
 
     def __init__(
         self,
@@ -224,19 +227,19 @@ class DialedLanedLink(LanedLink):
         self._offer = offer
         self._answers = LANED[conversation]
         self._unanswered = 0
-        """Requests on the stream that have no answer yet."""
+        """Number of requests on the stream without an answer."""
         self._asks_left = LOOKS_AFTER_REQUESTS.get(conversation, 0)
-        """Requests before it looks for its lane."""
+        """Number of requests before the link looks for its lane."""
         self._until_hold = self._hold_every = HOLD_AFTER_REQUESTS
-        """Requests that still go on the stream, with a lane at hand, before the next are held."""
+        """Number of requests on the stream, beside an open lane, until the next are held."""
         self._asleep: asyncio.Future[None] | None = None
-        """What would wake the writer, while requests are held."""
+        """Future that would wake the writer while requests are held."""
         self._held = 0
-        """Requests that are."""
+        """Number of held requests."""
         self._hold_timer: asyncio.TimerHandle | None = None
 
     def _send_on_stream(self, message: Any) -> None:
-        """Move to the lane, if it stands and nothing is under way."""
+        """Queue a message; moves to the open lane first if no request is unanswered."""
         if self._lane is None and self._standing is not None and not self._unanswered:
             self._use(self._standing)
             self.send(message)
@@ -249,14 +252,14 @@ class DialedLanedLink(LanedLink):
             super()._send_on_stream(message)
 
     def _hold(self) -> None:
-        """From here on keep requests, if those before them have kept the link long enough."""
+        """Hold further requests if a steady flow before them has kept the link from moving."""
         # The writer has nothing under way when it can be woken.
         if self._until_hold <= 0 and self._standing is not None and self._wake is not None:
             self._asleep, self._wake = self._wake, None
             self._hold_timer = self._loop.call_later(HOLD_MAX_S, self._release)
 
     def _not_moved(self) -> None:
-        """A request was sent that the lane was not there for, or not yet."""
+        """Count a request that was sent on the stream beside a lane, or before one is open."""
         if self._asleep is not None:
             self._held += 1
             return
@@ -269,7 +272,7 @@ class DialedLanedLink(LanedLink):
                 self._spawn(self._look_for_lane())
 
     def _release(self) -> None:
-        """Hold requests no longer: they go where the link is now."""
+        """Release the held requests on the link's present path."""
         if self._hold_timer is not None:
             self._hold_timer.cancel()
         wake, self._asleep = self._asleep, None
@@ -285,7 +288,7 @@ class DialedLanedLink(LanedLink):
                 wake.set_result(None)
 
     def deliver(self, messages: Sequence[Any]) -> None:
-        """Hand over what arrived on the stream, or what the reader of the lane has read."""
+        """Deliver messages of the stream, or of the lane's reader."""
         if self._lane is None:
             self._unanswered -= sum(map(self._answers, messages))
             if self._asleep is not None and not self._unanswered:
@@ -301,7 +304,7 @@ class DialedLanedLink(LanedLink):
         await super().run()
 
     async def _look_for_lane(self) -> None:
-        """Until there is one: what keeps it away, a firewall, may go."""
+        """Try to open a lane until one is open: an obstacle such as a firewall may disappear."""
         host, _ = split_address(self.peer)
         timeout_s = self._bounds.limits.connect_timeout_ms / 1000
         lanes, pause_s = self._bounds.lanes, RETRY_MIN_S

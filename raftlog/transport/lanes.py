@@ -37,20 +37,20 @@ log = get_logger(__name__)
 
 HEADER_BYTES = 4
 JOINED_BYTES = 8 << 10
-"""A longer envelope is not copied behind its length."""
+"""Largest envelope in bytes that is copied behind its length."""
 READ_AHEAD_FRAMES, READ_AHEAD_BYTES = 4, 64 << 10
-"""When so many wait to be read, or of so many bytes, nothing more is taken from the kernel."""
+"""Number and bytes of unread frames above which nothing more is read from the kernel."""
 CLOSED_BY_PEER = "the peer closed the lane"
 
 
 class _Framed:
-    """What is sent to many, one after the other, is framed once."""
+    """A cache of the last framed envelope: an envelope for many lanes is framed once."""
 
     def __init__(self) -> None:
         self.envelope = self.frame = b""
 
     def take(self, envelope: bytes) -> bytes:
-        """Put an envelope behind its length, and keep both."""
+        """Return an envelope behind its length, and keep both."""
         self.frame = len(envelope).to_bytes(HEADER_BYTES, "big") + envelope
         self.envelope = envelope
         return self.frame
@@ -60,22 +60,24 @@ _last = _Framed()
 
 
 class FrameAccount(Protocol):
-    """Bounds the frames of one lane that have arrived in part."""
+    """A limit on the partly received frames of one lane."""
 
     def begin(self, length: int) -> str:
-        """Account for a frame of so many bytes; returns why it is refused, else nothing."""
+        """Account for a frame of ``length`` bytes; returns the refusal, empty if it is accepted."""
 
     def end(self) -> None:
-        """The frame is complete, or the lane closed."""
+        """End the account of a frame: it is complete, or the lane is closed."""
 
 
 class LaneError(Exception):
-    """The lane is gone, or was never had: the text says why."""
+    """The lane is closed, or did not open; the text is the reason."""
 
 
 class Lane(asyncio.Protocol):
-    """One end. ``read`` and ``write`` are those of a gRPC stream; ``put`` and ``take`` are the
-    short way for a message that finds nothing in front of it.
+    """One end of a lane.
+
+    ``read`` and ``write`` are those of a gRPC stream; ``put`` and ``take`` are the short path for a
+    message without queued ones before it.
     """
 
     def __init__(
@@ -84,8 +86,8 @@ class Lane(asyncio.Protocol):
         max_bytes: int,
         account: FrameAccount | None = None,
     ) -> None:
-        """``max_bytes``: the largest envelope that is taken. ``account``: of what the peer sends;
-        None: the peer is trusted.
+        """``max_bytes``: largest accepted envelope. ``account``: limit of the peer's frames; None:
+        the peer is trusted.
         """
         self._loop = loop
         self._max_bytes = max_bytes
@@ -96,18 +98,20 @@ class Lane(asyncio.Protocol):
         self._rest = bytearray()
         self._frames: deque[bytes] = deque()
         self._kept_bytes = 0
-        """Of the frames."""
+        """Size of the kept frames, in bytes."""
         self._reader: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._reads = True
         self._failure = ""
         self.writable = False
-        """Whether the kernel has all that was written."""
+        """True if the kernel has accepted all written bytes."""
         self.take: Callable[[bytes], bool] | None = None
-        """Offered each envelope that finds a reader waiting; whether it was taken."""
+        """Callback for an envelope that finds a waiting reader; returns whether it accepted the
+        envelope.
+        """
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """From here on the connection is this lane's."""
+        """Start the lane on its connection."""
         self._transport = transport
         # Whatever the kernel does not take at once pauses the writing.
         transport.set_write_buffer_limits(high=0)
@@ -115,7 +119,7 @@ class Lane(asyncio.Protocol):
         transport.set_protocol(self)
 
     def data_received(self, data: bytes) -> None:
-        """Frames, and parts of frames."""
+        """Receive frames and parts of frames."""
         length = len(data) - HEADER_BYTES
         if (
             length == int.from_bytes(data[:HEADER_BYTES], "big")
@@ -134,8 +138,8 @@ class Lane(asyncio.Protocol):
         self._pace()
 
     def _cut(self) -> None:
-        """Take frames from what has come, no more than may wait: an empty one costs many times what
-        it has on the wire.
+        """Cut frames from the received bytes, up to the limit of unread ones: an empty frame costs
+        many times its size on the wire.
         """
         rest, begin = self._rest, 0
         while len(rest) - begin >= HEADER_BYTES and self._has_room():
@@ -164,7 +168,7 @@ class Lane(asyncio.Protocol):
 
     @property
     def reads(self) -> bool:
-        """False while what has arrived has to be read first."""
+        """False while received frames have to be read first."""
         return self._reads
 
     def _arrived(self, envelope: bytes) -> None:
@@ -173,7 +177,7 @@ class Lane(asyncio.Protocol):
             self._keep(envelope)
 
     def _keep(self, envelope: bytes) -> None:
-        """Until it is read."""
+        """Keep an envelope until it is read."""
         reader = self._reader
         if reader is not None and not reader.done():
             reader.set_result(None)
@@ -184,7 +188,7 @@ class Lane(asyncio.Protocol):
         return len(self._frames) < READ_AHEAD_FRAMES and self._kept_bytes < READ_AHEAD_BYTES
 
     def _pace(self) -> None:
-        """Take more from the kernel, or no more."""
+        """Pause or resume reading from the kernel."""
         reads = self._has_room()
         if reads is not self._reads and self._transport is not None:
             self._reads = reads
@@ -194,14 +198,14 @@ class Lane(asyncio.Protocol):
                 self._transport.pause_reading()
 
     async def readable(self) -> None:
-        """Wait for an envelope. Raises LaneError when there is none any more."""
+        """Wait for an envelope. Raises LaneError after the last one."""
         while not self._frames:
             self._check()
             self._reader = self._loop.create_future()
             await self._reader
 
     async def read(self) -> bytes:
-        """The next envelope. Raises LaneError when there is none any more."""
+        """Return the next envelope. Raises LaneError after the last one."""
         if not self._frames:
             await self.readable()
         envelope = self._frames.popleft()
@@ -221,7 +225,7 @@ class Lane(asyncio.Protocol):
                 self._transport.writelines((len(envelope).to_bytes(HEADER_BYTES, "big"), envelope))
 
     async def write(self, envelope: bytes) -> None:
-        """Write an envelope; returns when the kernel has all of it. Raises LaneError."""
+        """Write an envelope; returns when the kernel has accepted all of it. Raises LaneError."""
         await self._drain()
         self.put(envelope)
         await self._drain()
@@ -238,17 +242,17 @@ class Lane(asyncio.Protocol):
             raise LaneError(self._failure)
 
     def pause_writing(self) -> None:
-        """The kernel has not taken all."""
+        """Mark the lane as unwritable: the kernel has not accepted all bytes."""
         self.writable = False
 
     def resume_writing(self) -> None:
-        """It has."""
+        """Mark the lane as writable."""
         self.writable = True
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nothing comes any more, and nothing leaves."""
+        """Process the end of the connection."""
         self._end_account()
         self._transport, self.writable = None, False
         self._failure = self._failure or (str(error) if error else CLOSED_BY_PEER)
@@ -257,7 +261,7 @@ class Lane(asyncio.Protocol):
                 waiter.set_result(None)
 
     def fail(self, reason: str) -> None:
-        """Close at once; the reader is told why."""
+        """Close the lane at once with a reason for the reader."""
         self._failure = self._failure or reason
         self.abort()
 
@@ -272,26 +276,31 @@ LANED: dict[Conversation, Callable[[Any], bool]] = {
     Conversation.OBSERVER: lambda response: not response.fetch_stands,
     Conversation.CONTROLLER: lambda response: bool(response.correlation_id),
 }
-"""Conversations that may have a lane, and whether a response is the answer to a request. On these
-each request has one answer: that is how who dials knows when nothing is under way on the stream.
-What a server says unasked (that it leads no more) answers nothing."""
+"""Conversations that may have a lane, with a test whether a response answers a request.
+
+On these each request has one answer, by which the dialing side knows that no request is unanswered
+on the stream. An unsolicited notice of the server (that it no longer leads) answers nothing.
+"""
 OF_NODES = frozenset((Conversation.REPLICATION, Conversation.OBSERVER))
-"""Those on which a node asks for a lane where it dials."""
+"""Conversations on which a node asks for a lane to the dialed server."""
 OF_CLIENTS = frozenset((Conversation.CONTROLLER,))
-"""Those on which a client does: what a broker passes on is little, and has three streams."""
+"""Conversations on which a client asks for a lane: a broker forwards little, on three streams."""
 LOOKS_AFTER_REQUESTS = {Conversation.CONTROLLER: 16}
-"""So many requests into the conversation who dials looks for its lane, else at once: a command that
-asks once is gone before it would pay."""
+"""Number of requests in the conversation after which the dialing side looks for its lane, 0 where
+it is missing: a command with one request ends before a lane would pay.
+"""
 ASK_KEY = "raftlog-lane"
 PORT_KEY = "raftlog-lane-port"
 TICKET_KEY = "raftlog-lane-ticket-bin"
 VERSION = "1"
-"""Of the frames and of the greeting: who asks for another one gets no offer."""
+"""Version of the frames and of the greeting; a request for another version gets no offer."""
 TICKET_BYTES = 32
 GREETING = b"RLLANE1\n"
-"""Said by both ends; whoever connects says the ticket with it."""
+"""Greeting of both ends; the dialing side adds the ticket."""
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 600.0
-"""Between attempts to have a lane, while the stream carries everything."""
+"""Shortest and longest pause between attempts to open a lane, in seconds; the stream carries all
+messages meanwhile.
+"""
 
 
 LaneMetadata = tuple[tuple[str, str | bytes], ...]
@@ -299,13 +308,13 @@ LaneMetadata = tuple[tuple[str, str | bytes], ...]
 
 
 class Offer(NamedTuple):
-    """Where the lane of one stream is to be had."""
+    """Address and ticket of the lane of one stream."""
 
     port: int
     ticket: bytes
 
     def metadata(self) -> LaneMetadata:
-        """As a server sends it."""
+        """Return the offer as metadata of a call."""
         return (PORT_KEY, str(self.port)), (TICKET_KEY, self.ticket)
 
 
@@ -320,7 +329,7 @@ def asks_for_lane(metadata: Iterable[tuple[str, Any]]) -> bool:
 
 
 def offered(metadata: Mapping[str, Any]) -> Offer | None:
-    """What a server offers; None: nothing that could be used."""
+    """Return the server's offer; None: there is no usable offer."""
     port, ticket = metadata.get(PORT_KEY, ""), metadata.get(TICKET_KEY, b"")
     if not isinstance(port, str) or not (port.isascii() and port.isdigit() and len(port) <= 5):
         return None
@@ -390,10 +399,11 @@ CONFIG_KEY = "controller.quorum.fetch.port"
 MAX_PENDING_CONNECTIONS = 64
 """Most connections without a ticket at a time: all brokers connect to a new leader at once."""
 MAX_FOLLOWERS = 64
-"""Streams of replication that have a lane, or may come for one: a quorum has few members. Observers
-and clients have places of their own, so that they never take those."""
+"""Most replication streams with a lane or an offer: a quorum has few members. Observers and clients
+have places of their own, and never use those.
+"""
 RECEIVE_BUFFER_BYTES = 64 << 10
-"""What the kernel takes of a lane before it is read: requests are short."""
+"""Receive buffer of a lane in the kernel, in bytes: requests are short."""
 
 
 class OfferedLink(Protocol):
@@ -401,16 +411,16 @@ class OfferedLink(Protocol):
 
     @property
     def peer(self) -> str:
-        """The other side of its stream."""
+        """Peer address of its stream."""
 
     def lane_max_bytes(self) -> int:
-        """The largest envelope that it takes."""
+        """Largest accepted envelope, in bytes."""
 
     def lane_opened(self, lane: Lane) -> None:
-        """The peer has opened the lane."""
+        """Process the lane that the peer has opened."""
 
     def lane_ended(self) -> None:
-        """The link has ended."""
+        """Process the end of the lane."""
 
 
 class LaneListener:
@@ -430,7 +440,7 @@ class LaneListener:
         self.port = 0
 
     async def open(self, host: str, port: int) -> None:
-        """Begin to listen; port 0: on any. Raises ConfigError."""
+        """Begin to listen; port 0: any port. Raises ConfigError."""
         loop = asyncio.get_running_loop()
         try:
             for bound in await _bind(host, port):
@@ -454,8 +464,8 @@ class LaneListener:
 
     @contextmanager
     def offered(self, link: OfferedLink, conversation: Conversation) -> Iterator[LaneMetadata]:
-        """Offer a lane as long as the link lives; yields what its peer is told, nothing where there
-        is no place.
+        """Offer a lane while the link is open; yields the metadata for its peer, empty if no place
+        is free.
         """
         host, places = host_of(link.peer), self._places[conversation]
         if not places.take(host):
@@ -608,7 +618,7 @@ class PendingConnection(asyncio.Protocol):
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of the host, all on one port. Raises OSError."""
+    """Return a socket for each address of the host, all on one port. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     bound: list[socket.socket] = []
     try:

@@ -1,5 +1,5 @@
-"""What the real and the simulated network share: a link without its medium, and a dialer that keeps
-one link alive.
+"""Common parts of the real and the simulated network: a link without its medium, and a dialer that
+keeps one link alive.
 
 A link delivers messages, survives a handler that raises, and closes exactly once. A dialer pauses
 between two attempts for a bounded, random time.
@@ -22,7 +22,7 @@ from raftlog.transport.bounds import Complaint, Complaints
 log = get_logger(__name__)
 
 PEER_ENDED = "the peer ended the stream"
-"""The reason when the other side ended the stream in good order."""
+"""Reason of a regular end of the stream by the peer."""
 
 
 class BaseLink(ABC):
@@ -31,11 +31,11 @@ class BaseLink(ABC):
     def __init__(self, loop: asyncio.AbstractEventLoop, peer: str) -> None:
         self._loop = loop
         self.peer = peer
-        """The other side's address, for logs, and to know which links are of one connection."""
+        """The peer's address, for logs and to group the links of one connection."""
         self.identity = ANONYMOUS
-        """What the other side has proved about itself; the serving side sets it."""
+        """Identity that the peer has proved; the serving side sets it."""
         self.listener = ""
-        """Which listener it has come to; the serving side sets it."""
+        """Name of the listener that accepted the link; the serving side sets it."""
         self._complaints: Complaints | None = None
         self._reason: str | None = None
         self._received: Callable[[Link, Sequence[Any]], None] | None = None
@@ -43,18 +43,18 @@ class BaseLink(ABC):
 
     @property
     def close_reason(self) -> str | None:
-        """Why it is closed; None while it is open."""
+        """Reason of the close; None while the link is open."""
         return self._reason
 
     @property
     @abstractmethod
     def unsent_bytes(self) -> int:
-        """Of what was sent here and has not left."""
+        """Size of the queued messages that have not left, in bytes."""
 
     def attach(
         self, received: Callable[[Link, Sequence[Any]], None], closed: Callable[[Link, str], None]
     ) -> None:
-        """Name what reacts.
+        """Set the callbacks.
 
         ``closed`` is called once, from the loop, even if the link has ended before this call.
         """
@@ -79,7 +79,7 @@ class BaseLink(ABC):
         self._shut()
 
     def deliver(self, messages: Sequence[Any]) -> None:
-        """Hand over what arrived, unless the link is closed."""
+        """Deliver received messages, unless the link is closed."""
         if self._reason is None and self._received is not None:
             # Not by ``guard``, which would be another call for every message.
             try:
@@ -88,29 +88,30 @@ class BaseLink(ABC):
                 self._end_failed(error)
 
     def unknown_kind(self, what: str) -> None:
-        """The peer sent what this side has no name for."""
+        """Count and log a message of unknown kind."""
         if self._complaints is not None:
             self._complaints.add(Complaint.UNKNOWN_KIND, self.peer, what)
 
     def malformed(self, what: str) -> None:
-        """The peer sent what is beyond a limit."""
+        """Count and log a message that exceeds a limit."""
         if self._complaints is not None:
             self._complaints.add(Complaint.MALFORMED, self.peer, what)
 
     def forbidden(self, what: str) -> None:
-        """The peer sent what it may not."""
+        """Count and log a request that the peer is not permitted to send."""
         if self._complaints is not None:
             self._complaints.add(Complaint.FORBIDDEN, self.peer, what)
 
     def throttled(self, what: str) -> None:
-        """The peer was told to wait."""
+        """Count and log that the peer was throttled."""
         if self._complaints is not None:
             self._complaints.add(Complaint.THROTTLED, self.peer, what)
 
     def guard(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a handler.
 
-        One that raises has lost a message: say so loudly, and end the link so that its peer knows.
+        A handler that raises has lost a message: the error is logged, and the link ends so that its
+        peer learns of it.
         """
         try:
             callback(*args)
@@ -158,18 +159,18 @@ class Backoff:
         self._ceiling_s = self._min_s
 
     def next_s(self) -> float:
-        """Seconds to wait before the next attempt."""
+        """Return the pause before the next attempt, in seconds."""
         ceiling = self._ceiling_s
         self._ceiling_s = min(self._max_s, ceiling * 2)
         return ceiling * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """The last link was a good one: begin with short pauses again."""
+        """Return to short pauses after a successful link."""
         self._ceiling_s = self._min_s
 
 
 class BaseDialer(ABC):
-    """Attempt, hold the link, pause, attempt again, until closed. Subclasses know how to connect.
+    """A dialer loop: attempt, keep the link, pause, attempt again, until closed.
 
     A subclass begins an attempt in :meth:`_attempt` and ends it with exactly one of :meth:`_opened`
     and :meth:`_failed`, neither of them from within :meth:`_attempt` itself.
@@ -202,7 +203,9 @@ class BaseDialer(ABC):
 
     @property
     def last_failure(self) -> str:
-        """Why the last attempt to connect failed; empty if none has since the last link."""
+        """Reason why the last connection attempt failed; empty if none has failed since the last
+        link.
+        """
         return self._last_failure
 
     def close(self) -> None:
@@ -223,7 +226,7 @@ class BaseDialer(ABC):
 
     @abstractmethod
     def _abort(self) -> None:
-        """Give up the attempt under way, if there is one."""
+        """Stop the attempt in progress, if any."""
 
     def _start_attempt(self) -> None:
         self._timer = None
@@ -240,7 +243,9 @@ class BaseDialer(ABC):
         link.guard(self._handler.opened, link)
 
     def _failed(self, reason: str, error: ApiError | None = None) -> None:
-        """``error``: the server's own, if it has refused who connects."""
+        """Report a failed attempt. ``error``: the server's refusal of this client, if that is the
+        reason.
+        """
         if reason != self._last_failure and not self._closed:
             # Once for each new reason: a peer that stays down must not fill the log.
             log.info("cannot connect", address=self._address, reason=reason)

@@ -1,8 +1,8 @@
-"""What answers at an address: a raw TCP connect, and a TLS handshake.
+"""Probes of an address: a raw TCP connect, and a TLS handshake.
 
 The refusal of a TCP connect is the evidence of death that lets an election start at once. The
-handshake finds out why a TLS connection fails, in words of certificates: gRPC names the cause in
-words of its library, or says only that the socket was closed.
+handshake finds the reason of a failed TLS connection in terms of certificates: gRPC reports its
+library's text, or only a closed socket.
 
 Why: docs/decisions/002-elections-by-proof-of-death.md
 """
@@ -24,7 +24,7 @@ from raftlog.transport.certificates import TlsFiles, at_text, invalid_now, times
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port``. Raises ConfigError."""
+    """Split ``host:port`` or ``[v6]:port``. Raises ConfigError."""
     host, separator, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
@@ -37,8 +37,8 @@ async def probe(address: str, timeout_s: float) -> Probe:
 
     ACCEPTED if one accepts; REFUSED only if every one of them refuses.
 
-    A name like localhost has two addresses, and one refusing says nothing about the other; anything
-    but a refusal, such as no route or no answer in time, is SILENT: the process may well be alive.
+    A name like localhost has two addresses, and the refusal of one proves nothing about the other;
+    any other result, such as no route or no answer in time, is SILENT: the process may be alive.
     """
     host, port = split_address(address)
     found: list[Probe] = []
@@ -54,7 +54,7 @@ async def probe(address: str, timeout_s: float) -> Probe:
 
 
 async def host_failure(address: str, timeout_s: float) -> str:
-    """Return why the host of an address is not known; empty if it is."""
+    """Return why the host of an address is unknown; empty if it is known."""
     host, port = split_address(address)
     try:
         async with asyncio.timeout(timeout_s):
@@ -75,8 +75,8 @@ async def _resolve(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]
 
 
 def _lookup(host: str, port: int) -> asyncio.Future[list[Any]]:
-    """Ask for the addresses of a name, in a thread that the end of the process does not wait for:
-    a name server may be silent.
+    """Resolve a name in a thread that does not delay the end of the process: a name server may be
+    silent.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[list[Any]] = loop.create_future()
@@ -125,31 +125,32 @@ _PLAINTEXT_REASONS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_
 
 
 class TlsTrouble(StrEnum):
-    """What is in the way."""
+    """Obstacle to a TLS connection."""
 
     NONE = ""
-    """Nothing, as far as can be seen."""
+    """No visible obstacle."""
     PLAINTEXT = "plaintext"
     """The port speaks no TLS."""
     WANTS_TLS = "wants TLS"
     """It speaks TLS, and we do not."""
     NOT_H2 = "not h2"
-    """It speaks TLS, and not gRPC: an HTTP server."""
+    """The port speaks TLS but not gRPC: it is an HTTP server."""
     EXPIRED = "expired"
-    """Its certificate was valid once."""
+    """The server's certificate has expired."""
     NOT_YET_VALID = "not yet valid"
-    """Its certificate will be valid: or the clock here, or that of its authority, is wrong."""
+    """The server's certificate is not valid yet, or the clock here or at its authority is wrong."""
     OTHER_AUTHORITY = "other authority"
     OTHER_NAME = "other name"
     OWN_EXPIRED = "own expired"
-    """It hangs up, and the certificate here has expired, or is not valid yet."""
+    """The server closes the connection, and the certificate here has expired or is not valid yet.
+    """
     OWN_REFUSED = "own refused"
-    """It hangs up on the certificate here, or on there being none."""
+    """The server closes the connection because of the certificate here, or of its absence."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsSeen:
-    """``text``: a predicate about the address, such as ``speaks no TLS``."""
+    """Result of a TLS probe. ``text``: a predicate about the address, such as ``speaks no TLS``."""
 
     trouble: TlsTrouble
     text: str = ""
@@ -159,9 +160,9 @@ NOTHING = TlsSeen(TlsTrouble.NONE)
 
 
 def tls_trouble(host: str, port: int, files: TlsFiles, timeout_s: float) -> TlsSeen:
-    """Connect as a client with these files does. Never raises for what the other side does.
+    """Connect as a client with these files does. Never raises for a failure of the server.
 
-    Blocks for ``timeout_s`` a step.
+    Blocks for ``timeout_s`` seconds per step.
     """
     try:
         context = _context(files)
@@ -185,7 +186,7 @@ def tls_trouble(host: str, port: int, files: TlsFiles, timeout_s: float) -> TlsS
 
 
 def speaks_tls(host: str, port: int, timeout_s: float) -> bool:
-    """Whether it does, with whatever certificate."""
+    """Return whether a server speaks TLS, with any certificate."""
     try:
         with _connected(_context(None), host, port, timeout_s):
             return True
@@ -203,7 +204,7 @@ def _connected(context: ssl.SSLContext, host: str, port: int, timeout_s: float) 
 
 
 def _context(files: TlsFiles | None) -> ssl.SSLContext:
-    """A client's; None: it takes whatever certificate it is shown."""
+    """Return a client's TLS context; without files it accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # What gRPC's own library accepts must not fail here.
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
@@ -234,7 +235,7 @@ def _of_certificate(code: int, host: str, port: int, timeout_s: float) -> TlsSee
 
 
 def _of_own(files: TlsFiles) -> TlsSeen:
-    """Why it may have hung up."""
+    """Return why the server may have closed the connection, judged by the own certificate."""
     if files.certificate is None:
         return TlsSeen(TlsTrouble.OWN_REFUSED, "hangs up on a client without a certificate")
     if wrong := invalid_now(files.certificate):
@@ -243,7 +244,7 @@ def _of_own(files: TlsFiles) -> TlsSeen:
 
 
 def _certificate_of(host: str, port: int, timeout_s: float) -> bytes:
-    """The certificate that it shows, whatever it is; DER. Empty: none was got."""
+    """Return the server's certificate in DER, unverified; empty if none was received."""
     try:
         with _connected(_context(None), host, port, timeout_s) as connection:
             return connection.getpeercert(binary_form=True) or b""

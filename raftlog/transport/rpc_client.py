@@ -1,7 +1,7 @@
-"""Requests and their responses over a dialled link: what clients, brokers and the CLI call through.
+"""Requests and their responses over a dialled link, for clients, brokers and the command line.
 
-A call costs one dict entry and one future: no Task, no timer and no await of its own. Everything
-called in one turn of the loop shares an envelope, and so do the answers.
+A call costs one dict entry and one future: no Task, no timer and no await of its own. All calls of
+one turn of the loop share an envelope, and so do the answers.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from raftlog.errors import ApiError, ErrorCode
 from raftlog.transport.api import Conversation, Link, LinkClosedError, Transport
 
 DEADLINE_GRAIN_S = 0.01
-"""Expired calls are looked for at most this often, so many deadlines close together share one pass
-over the calls.
+"""Shortest interval between two checks for expired calls, in seconds: close deadlines share one
+pass.
 """
 
 
 class Ending(Protocol):
-    """Takes how a call ends; a future does. A call that is refused here ends inside ``start``."""
+    """The receiver of a call's result, such as a future. A refused call ends inside ``start``."""
 
     def done(self) -> bool:
-        """Whether nobody waits any more."""
+        """Return whether the receiver no longer waits."""
 
     def set_result(self, response: Any, /) -> None:
-        """The response."""
+        """Process the response."""
 
     def set_exception(self, error: BaseException, /) -> None:
-        """There is no response."""
+        """Process the error of a call without a response."""
 
 
 Open = tuple[Ending, float, Any]
-"""A call, its deadline, and more."""
+"""An open call: receiver, deadline and request."""
 
 
 def _take_late(calls: dict[int, Open], now: float) -> list[Open]:
-    """Take out the calls whose time is up, or that nobody waits for."""
+    """Remove and return the calls that are past their deadline or abandoned."""
     late = [key for key, call in calls.items() if call[1] <= now or call[0].done()]
     return [calls.pop(key) for key in late]
 
@@ -73,7 +73,7 @@ class RpcClient:
         self._sent: dict[int, Open] = {}
         self._waiting: dict[int, Open] = {}
         self.link: Link | None = None
-        """The live one; None: a call would wait for it."""
+        """The live link; None: calls wait for one."""
         # Counts envelopes and links; equal to ``_silent_at`` as long as nothing was heard since a
         # call that has timed out was sent.
         self._heard = 0
@@ -85,49 +85,49 @@ class RpcClient:
 
     @property
     def address(self) -> str:
-        """Whom it calls."""
+        """Address of the server."""
         return self._address
 
     @property
     def connected(self) -> bool:
-        """Whether a call would leave at once."""
+        """True if a call would leave at once."""
         return self.link is not None
 
     @property
     def ended(self) -> bool:
-        """Whether it is closed."""
+        """True if the client is closed."""
         return self._closed
 
     @property
     def stuck(self) -> bool:
-        """Whether calls wait for a connection."""
+        """True if calls wait for a connection."""
         return self.link is None and bool(self._waiting)
 
     @property
     def silent(self) -> bool:
-        """Whether a call has timed out and its link has said nothing at all since it was sent:
-        better make another connection.
+        """True if a call has timed out and its link has received nothing since the call was sent: a
+        new connection is better.
         """
         return self._silent_at == self._heard
 
     @property
     def failure(self) -> str:
-        """Why there is no connection, empty if that is not known."""
+        """Reason why there is no connection; empty if it is unknown."""
         return self._dialer.last_failure
 
     def call(self, request: Any, timeout_s: float) -> asyncio.Future[Any]:
-        """Send a request; the future ends with its response or an ApiError, within ``timeout_s``
-        (to a grain of 10 ms).
+        """Send a request; the future ends with its response or an ApiError within ``timeout_s`` (to
+        a grain of 10 ms).
 
-        The request is given away: its ``correlation_id`` is overwritten here and it must not be
-        changed or called again afterwards. To abandon a call, cancel the future.
+        The request belongs to the client from here on: its ``correlation_id`` is overwritten, and
+        the caller must not change or send it again. To abandon a call, cancel the future.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         self.start(request, self._loop.time() + timeout_s, future)
         return future
 
     def start(self, request: Any, deadline: float, ending: Ending) -> None:
-        """As ``call``, for whoever needs no future: one less for each call on the hot path.
+        """Send a request as ``call`` does, without a future: one less per call on the hot path.
 
         ``deadline``: in seconds of the loop's clock.
         """
@@ -160,7 +160,7 @@ class RpcClient:
                 )
 
     def opened(self, link: Link) -> None:
-        """Send what has been waiting, in order."""
+        """Send the waiting requests, in order."""
         if self._closed:
             return
         self.link = link
@@ -176,7 +176,7 @@ class RpcClient:
     def received(self, link: Link, messages: Sequence[Any]) -> None:
         """Resolve calls.
 
-        An answer nobody waits for any more changes nothing, nor does one of another link.
+        An answer to an abandoned call, or on another link, changes nothing.
         """
         if link is not self.link:
             return
@@ -195,19 +195,19 @@ class RpcClient:
             self.close()
 
     def noticed(self, notice: Any) -> None:
-        """Something that the other side says unasked. To be overridden."""
+        """Process an unsolicited notice of the server. To be overridden."""
 
     def retire(self) -> None:
-        """Close when all that is in flight is answered, or can't be.
+        """Close after all requests in flight are answered, or can no longer be.
 
-        Nothing may be called after this.
+        No call may follow.
         """
         self._retiring = True
         if not self._sent:
             self.close()
 
     def closed(self, link: Link, reason: str) -> None:
-        """What was in flight may or may not have been executed."""
+        """End the calls in flight with an unknown outcome."""
         if link is self.link:
             self.link = None
             self._fail_sent(reason)
@@ -222,9 +222,7 @@ class RpcClient:
         deadline: float,
         request: Any,
     ) -> bool:
-        """Whether the call is off our hands; if not, the link is gone and the call waits for the
-        next one.
-        """
+        """Send a call; returns False if the link is closed and the call waits for the next one."""
         try:
             link.send(request)
         except LinkClosedError:
@@ -251,8 +249,8 @@ class RpcClient:
                 )
 
     def _expire(self) -> None:
-        """One timer for all calls, set to the earliest deadline: answered calls cost it nothing,
-        and it looks at each open one.
+        """End expired calls with one timer at the earliest deadline: an answered call costs it
+        nothing, and it looks at each open one.
         """
         now = self._loop.time()
         # As in ``received``: all are taken before the first one ends.

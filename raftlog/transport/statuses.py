@@ -1,5 +1,5 @@
-"""Errors on the wire: the message of an exception, the gRPC status of a failed call, and the
-trailing metadata that holds the whole error and when to retry.
+"""Errors on the wire: the protobuf message, the gRPC status of a failed call, and the trailing
+metadata with the whole error and its retry delay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raftlog.wire.common.v1 import common_pb2
 
 
 def error_to_wire(error: ApiError) -> common_pb2.Error:
-    """The message of an exception; the leader travels in the envelope beside it."""
+    """Return the message of an exception; the leader is in the envelope beside it."""
     return common_pb2.Error(
         error_code=int(error.code),
         error_message=error.message,
@@ -30,9 +30,9 @@ def error_to_wire(error: ApiError) -> common_pb2.Error:
 def error_from_wire(
     error: common_pb2.Error, *, leader_id: int = -1, leader_endpoint: str = ""
 ) -> ApiError:
-    """The exception of a message.
+    """Return the exception of a message.
 
-    A code that we do not know becomes UNKNOWN_SERVER_ERROR and is named in the text.
+    An unknown code becomes UNKNOWN_SERVER_ERROR and is named in the text.
     """
     message = error.error_message
     try:
@@ -54,15 +54,15 @@ def error_from_wire(
 ERROR_METADATA_KEY = "raftlog-error-bin"
 """Trailing metadata of a failed call: the serialised common.Error."""
 LEADER_METADATA_KEY = "raftlog-leader-id"
-"""Trailing metadata beside NOT_CONTROLLER: who is, if known."""
+"""Trailing metadata beside NOT_CONTROLLER: id of the leader, if known."""
 LEADER_ENDPOINT_METADATA_KEY = "raftlog-leader-endpoint"
-"""Trailing metadata beside NOT_CONTROLLER: where it listens, host:port, if known."""
+"""Trailing metadata beside NOT_CONTROLLER: address of the leader, host:port, if known."""
 RICH_STATUS_KEY = "grpc-status-details-bin"
-"""gRPC's rich error model: a google.rpc.Status, here with a google.rpc.ErrorInfo and, if there is
-something to wait for, a google.rpc.RetryInfo.
+"""Trailing metadata of gRPC's rich error model: a google.rpc.Status, here with a
+google.rpc.ErrorInfo and, for a retry delay, a google.rpc.RetryInfo.
 """
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
-"""gRPC's own retries wait so long."""
+"""Trailing metadata with the delay of gRPC's own retries, in ms."""
 _ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 _RETRY_INFO = "type.googleapis.com/google.rpc.RetryInfo"
 
@@ -119,13 +119,11 @@ STATUS: Mapping[ErrorCode, Any] = {
     _E.ELECTION_NOT_NEEDED: _S.FAILED_PRECONDITION,
     _E.NO_REASSIGNMENT_IN_PROGRESS: _S.FAILED_PRECONDITION,
 }
-"""The status of each error; what is not here finds fault with the request itself:
-INVALID_ARGUMENT.
-"""
+"""Status of each error; the default, INVALID_ARGUMENT, is for errors of the request itself."""
 
 
 def refusal_metadata(error: ApiError) -> tuple[tuple[str, str | bytes], ...]:
-    """The trailing metadata of an error."""
+    """Return the trailing metadata of an error."""
     metadata: list[tuple[str, str | bytes]] = [
         (ERROR_METADATA_KEY, error_to_wire(error).SerializeToString())
     ]
@@ -151,7 +149,7 @@ def _packed(type_url: str, message: Message) -> any_pb2.Any:
 
 
 def _error_info(error: ApiError) -> common_pb2.ErrorInfo:
-    """What clients in other languages read of an error without our messages."""
+    """Return the error for clients in other languages, which do not read our messages."""
     told = {
         "outcome_unknown": str(error.outcome_unknown).lower(),
         "field": error.field,
@@ -168,7 +166,7 @@ def _error_info(error: ApiError) -> common_pb2.ErrorInfo:
 
 
 def status_of(error: ApiError) -> Any:
-    """The gRPC status of an error."""
+    """Return the gRPC status of an error."""
     return STATUS.get(error.code, grpc.StatusCode.INVALID_ARGUMENT)
 
 
@@ -178,5 +176,5 @@ async def abort(context: Any, error: ApiError) -> None:
 
 
 def peer_address(context: Any) -> str:
-    """``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234`` as an address."""
+    """Return the peer, ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234``, as an address."""
     return unquote(context.peer()).removeprefix("ipv4:").removeprefix("ipv6:")

@@ -1,4 +1,4 @@
-"""Mutual TLS of links, and how each listener is secured (KIP-103).
+"""Mutual TLS of links, and the security of each listener (KIP-103).
 
 Both sides show a certificate of the same authority; a client with a token needs none. A node dials
 each endpoint with the credentials of that endpoint's listener.
@@ -35,25 +35,26 @@ _KEYS = ("tls.certificate.file", "tls.key.file", "tls.ca.file")
 
 
 class ClientTls(Protocol):
-    """What a client needs of TLS."""
+    """The TLS interface of a client."""
 
     def rereading_channel_credentials(self) -> Callable[[], Any]:
-        """What gives the credentials for the next connection: those of the files as they are then.
+        """Return a function that returns the credentials of the files as they are at the next
+        connection.
 
         Raises ConfigError naming unreadable files.
         """
 
     def channel_credentials(self) -> Any:
-        """The credentials of the files as they are now. Raises ConfigError."""
+        """Return the credentials of the files as they are now. Raises ConfigError."""
 
     @property
     def files(self) -> TlsFiles:
-        """Where they are."""
+        """Paths of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsTrust:
-    """The authority that signs the servers' certificates: for a client that shows none."""
+    """The authority of the servers' certificates, for a client that shows none."""
 
     ca_path: Path
 
@@ -95,11 +96,11 @@ class TlsConfig:
         return self.certificate_path, self.private_key_path, self.ca_path
 
     def server_credentials(self, *, require_certificates: bool = True) -> Any:
-        """For a server that refuses clients without a certificate. Each handshake is made with the
-        files as they are then.
+        """Return credentials that refuse clients without a certificate; each handshake reads the
+        files again.
 
-        Without ``require_certificates`` it asks for none: gRPC's Python has no third way, which is
-        to ask for one and to do without. Raises ConfigError naming unreadable files.
+        Without ``require_certificates`` the server asks for none: gRPC's Python cannot ask for an
+        optional one. Raises ConfigError naming unreadable files.
         """
         reread = Reread(self._paths, self._server_configuration)
         used = reread.version
@@ -127,8 +128,8 @@ class TlsConfig:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=ca)
 
     def rereading_server_contexts(self) -> Callable[[], ssl.SSLContext]:
-        """What gives the context of the next connection to a server that is not gRPC's: one that
-        checks a client's certificate, and goes on without one.
+        """Return a function that returns the TLS context of an HTTP server's next connection, which
+        checks a client's certificate but does not require one.
 
         Raises ConfigError naming unreadable files.
         """
@@ -152,14 +153,17 @@ class TlsConfig:
         return context
 
     def rereading_channel_credentials(self) -> Callable[[], Any]:
-        """What gives the credentials for the next connection: those of the files as they are then.
+        """Return a function that returns the credentials of the files as they are at the next
+        connection.
 
         Raises ConfigError naming unreadable files.
         """
         return Reread(self._paths, self.channel_credentials).current
 
     def channel_credentials(self) -> Any:
-        """For a client that shows its certificate. Raises ConfigError naming unreadable files."""
+        """Return credentials that show the client's certificate. Raises ConfigError naming
+        unreadable files.
+        """
         certificate, key, ca = self._read()
         return grpc.ssl_channel_credentials(
             root_certificates=ca, private_key=key, certificate_chain=certificate
@@ -192,8 +196,9 @@ class TlsConfig:
         return certificate, private_key, ca
 
     def check(self, *, dials: bool = False) -> None:
-        """Raise ConfigError, which names what is wrong with the files as they are now. ``dials``:
-        the node connects to other nodes with them, too.
+        """Raise ConfigError for faults in the files as they are now.
+
+        ``dials``: the node also connects to other nodes with them.
         """
         certificate, _, _ = self._read()
         wrong = invalid_now(self.certificate_path)
@@ -203,13 +208,13 @@ class TlsConfig:
             raise ConfigError(f"tls.certificate.file: {self.certificate_path} {wrong}")
 
     def _check_unchanged(self, before: list[Stamp]) -> None:
-        """Raises ConfigError: what was checked need not be what was read."""
+        """Raise ConfigError if the files have changed since the check began."""
         if [stamp(path) for path in self._paths] != before:
             raise ConfigError(f"{', '.join(_KEYS)}: the files were replaced while they were read")
 
     def _unusable(self) -> list[str]:
-        """What is wrong with files that can be read: gRPC takes whatever they hold, and fails each
-        handshake with it.
+        """Return the faults of readable files: gRPC accepts any contents, and then fails each
+        handshake.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         mistakes: list[str] = []
@@ -240,12 +245,12 @@ def _text(pem: bytes) -> str:
 
 
 Credentials = Callable[[], Any]
-"""Gives the gRPC credentials of the next connection."""
+"""Function that returns the gRPC credentials of the next connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """What a listener is served with. ``tls`` None: PLAINTEXT.
+    """Security of a listener. ``tls`` None: PLAINTEXT.
 
     ``client_auth``: ssl.client.auth, whether its clients have to show a certificate.
     """
@@ -253,25 +258,25 @@ class ListenerSecurity:
     tls: TlsConfig | None = None
     client_auth: str = "required"
     reflection: bool = True
-    """Whether gRPC reflection tells its services to everybody who asks."""
+    """True if gRPC reflection lists the services to every client."""
 
     def server_credentials(self, *, require_certificates: bool = True) -> Any | None:
-        """None: PLAINTEXT. Raises ConfigError naming unreadable files."""
+        """Return the credentials; None: PLAINTEXT. Raises ConfigError naming unreadable files."""
         if self.tls is None:
             return None
         return self.tls.server_credentials(require_certificates=require_certificates)
 
 
 class Routes:
-    """Where an address leads: host:port, and the credentials for it."""
+    """A map from addresses to host:port and credentials."""
 
     def __init__(
         self, tls: Mapping[str, ClientTls | None], preferred: tuple[str, ...] = ()
     ) -> None:
-        """``tls``: by the name of the listener to dial; "" is for addresses without a name.
+        """``tls``: TLS by the name of the dialed listener; "" is for addresses without a name.
 
-        ``preferred``: of a node that has several listeners, the first that it has of these is
-        dialled. Raises ConfigError naming unreadable files.
+        ``preferred``: order in which the listeners of a node with several are chosen. Raises
+        ConfigError naming unreadable files.
         """
         made: dict[ClientTls, Credentials] = {}
         self._by_name: dict[str, Credentials | None] = {}
@@ -282,10 +287,11 @@ class Routes:
         self._preferred = preferred
 
     def lead(self, address: str) -> tuple[str, Credentials | None]:
-        """Of host:port, ``NAME://host:port``, or several of these (``endpoints_text``).
+        """Return host:port and credentials of host:port, ``NAME://host:port``, or several of these
+        (``endpoints_text``).
 
-        Where none of the preferred listeners is there, the first one is taken for the kind that
-        addresses without a name are of: it cannot be told better.
+        Without a preferred listener the first one is dialed as an address without a name: its kind
+        is unknown.
         """
         if "://" not in address:
             return address, self._by_name[""]

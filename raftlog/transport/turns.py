@@ -1,9 +1,9 @@
-"""Sharing the loop: what links have received is worked on for a bounded time in each turn of it.
+"""Sharing of the loop: received messages are processed for a bounded time in each turn of the loop.
 
-A link whose messages cost more than the turn has left waits and goes on in a later turn;
-connections take turns, however many links or calls of one wait. Between two turns the loop serves
-everything else: sockets, timers, votes, HTTP. Without it one message of many costly requests holds
-up everybody, and so do many links with one costly request each.
+A link whose messages cost more than the rest of the turn continues in a later turn; connections
+alternate, however many links or calls of one wait. Between two turns the loop serves everything
+else: sockets, timers, votes, HTTP. Without this, one message of many costly requests holds up all
+peers, and so do many links with one costly request each.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -18,28 +18,29 @@ from raftlog.bounds import FairQueue
 
 PAUSE_MAX_S = 1.0
 MEETING_S = 0.001
-"""While new calls come, work that is more than nothing waits for so long, and again,"""
+"""Seconds that costly work waits while new calls arrive, repeatedly,"""
 MEETINGS = 64
 """but not more often than this."""
 WORTH_MEETING_S = 0.001
-"""Work that took less of the CPU keeps no caller waiting."""
+"""CPU seconds below which work delays no caller."""
 SHORT = 1 / 8
-"""Of a turn's time.
+"""Fraction of a turn's time.
 
-What takes less together, in however many turns of the loop, is not worth beginning a turn for: that
-costs a look at the clock of the CPU and a turn of the loop each, more than handing over most
-messages."""
+Shorter work, in however many turns of the loop, does not begin a turn: that costs a look at the
+clock of the CPU and a turn of the loop each, more than delivering most messages.
+"""
 
 
 OTHERS_MAX_S = 0.1
-"""In a turn, so much of the clock may have been other processes' use of the CPU. More is a wait, as
-for a disk, and holds up the loop."""
+"""Seconds of a turn that other processes may use of the CPU. More is a wait, as for a disk, and
+holds up the loop.
+"""
 
 
 class Newcomers:
-    """Counts the calls that a server has met, whatever they are.
+    """A counter of the calls that a server has accepted, of any kind.
 
-    All shares of its loop look at one.
+    All shares of its loop read one counter.
     """
 
     __slots__ = ("count",)
@@ -51,11 +52,11 @@ class Newcomers:
 class Turns:
     """One share of the loop's time.
 
-    ``spent`` is told what was used; while it is ``over``, who works awaits ``next``, and who comes
-    while it is ``busy``.
+    ``spent`` records used time; while the share is ``over``, a worker awaits ``next``, and so does
+    a newcomer while it is ``busy``.
 
-    Never more than a turn's time is used in one turn of the loop. It may be a little less: what
-    short turns before it have used is given back only when it has become ``SHORT`` of a turn.
+    Never more than a turn's time is used in one turn of the loop. It may be a little less: the time
+    used by short turns before it is returned only when it has become ``SHORT`` of a turn.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Turns:
         long_turn_ms: float = math.inf,
         newcomers: Newcomers | None = None,
     ) -> None:
-        """``long_turn_ms``: a turn that takes so much of the CPU is followed by as long a pause."""
+        """``long_turn_ms``: CPU time of a turn above which a pause of the same length follows."""
         self._loop = loop
         self._newcomers = newcomers or Newcomers()
         self._met = self._meetings = 0
@@ -75,44 +76,46 @@ class Turns:
         self._enough_s = self._turn_s * (1 - SHORT)
         self._begun_at = 0.0
         self._cpu_at = -math.inf
-        """Of the CPU's clock, when this turn began; -inf: not to be asked."""
+        """CPU clock at the begin of this turn; -inf: the clock is not read."""
         self._others_s = 0.0
-        """Of this turn, by the clock, that others have had the CPU."""
+        """Seconds of this turn in which other processes had the CPU."""
         self._waiting: FairQueue[asyncio.Future[None]] = FairQueue()
         self._called = False
-        """One of them has been given its turn, and is about to begin."""
+        """True if a waiter has its turn and is about to begin."""
         self._begin_due = self._paused = False
 
     @property
     def over(self) -> bool:
-        """Whether this turn's time is used up."""
+        """True if this turn's time is used up."""
         return self._left_s <= 0
 
     @property
     def busy(self) -> bool:
-        """Whether a newcomer has to wait: the time is used up, or others wait already.
+        """True if a newcomer has to wait: the time is used up, or others wait already.
 
-        Who has been given its turn waits until it begins: [it was the only one, a newcomer used up
-        the turn in front of it, and both were worked on in one turn of the loop].
+        A waiter with a turn waits until it begins: [it was the only one, a newcomer used up the
+        turn in front of it, and both were processed in one turn of the loop].
         """
         return self._left_s <= 0 or self._waiting.length > 0 or self._called
 
     @property
     def others_may_go(self) -> bool:
-        """Whether others wait, and there is time left for them."""
+        """True if others wait, and time is left for them."""
         return self._waiting.length > 0 and self._left_s > 0
 
     now = staticmethod(perf_counter)
     """Seconds, of the real clock: the loop's own stands still within a turn."""
 
     def spent(self, seconds: float) -> None:
-        """So much of this turn has been used."""
+        """Subtract ``seconds`` from this turn."""
         left_s = self._left_s = self._left_s - seconds
         if left_s < self._enough_s and (left_s <= 0 or not self._begin_due):
             self._look(seconds)
 
     def used(self, seconds: float) -> None:
-        """As ``spent``, and then the next one may work: on the way of every small message."""
+        """Record time as ``spent`` does, and start the next waiter: on the path of every small
+        message.
+        """
         left_s = self._left_s = self._left_s - seconds
         if left_s < self._enough_s and (left_s <= 0 or not self._begin_due):
             left_s = self._look(seconds)
@@ -120,15 +123,15 @@ class Turns:
             self.pass_on()
 
     def begin_last(self) -> None:
-        """All that is left of this turn goes to what begins now."""
+        """Use all that is left of this turn for the work that begins now."""
         self._left_s, self._cpu_at = 0.0, -math.inf
         if not self._begin_due:
             self._begin_soon(thread_time())
 
     async def next(self, peer: str) -> None:
-        """Wait for a turn: one for each peer that waits, then the next one for each.
+        """Wait for a turn: one for each waiting peer, then the next one for each.
 
-        Who has it calls ``pass_on`` at its end, even where it fails.
+        The worker calls ``pass_on`` at its end, even on failure.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiting.push(peer, waiter)
@@ -144,8 +147,8 @@ class Turns:
         self._called = False
 
     def pass_on(self) -> None:
-        """Let the next one work if some of the turn is left, unless one is about to begin: that one
-        passes on what it leaves.
+        """Start the next waiter if time is left, unless one is about to begin, which passes on its
+        rest.
         """
         while self.others_may_go and not self._called:
             waiter = self._waiting.pop()
@@ -154,10 +157,10 @@ class Turns:
                 waiter.set_result(None)
 
     def _look(self, seconds: float) -> float:
-        """So much was used just now, and by the clock it is worth a turn: what is left of it.
+        """Return what is left of a turn that the wall clock says is long.
 
-        By the clock of the CPU it may be less: on a busy machine others have had the rest, and a
-        message that takes nothing looks like a whole turn.
+        The CPU clock may say less: on a busy machine other processes have used the rest, and a
+        short message looks like a whole turn.
         """
         now = thread_time()
         used_s = now - self._cpu_at
@@ -170,9 +173,9 @@ class Turns:
         return self._left_s
 
     def _begin_soon(self, begun_at: float) -> None:
-        """The next turn of the loop is one here, too.
+        """Begin a turn with the next turn of the loop.
 
-        Its work began at that time of the CPU's clock.
+        ``begun_at``: CPU clock at the begin of its work.
         """
         self._begin_due = True
         self._begun_at = begun_at
@@ -197,11 +200,11 @@ class Turns:
         self.pass_on()
 
     def _meets_newcomers(self, took_s: float) -> bool:
-        """Put the next turn off while new calls come.
+        """Delay the next turn while new calls arrive.
 
-        gRPC hands over one in each turn of the loop, and each share works in each: [a hundred calls
-        for everything on one connection, and as much on streams beside them: whoever calls then is
-        met after a hundred turns of both, and that is two seconds].
+        gRPC delivers one call in each turn of the loop, and each share works in each: [a hundred
+        calls for everything on one connection, and as many on streams beside them: a later call is
+        accepted after a hundred turns of both, which is two seconds].
         """
         met, self._met = self._met, self._newcomers.count
         if (

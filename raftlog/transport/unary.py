@@ -38,17 +38,17 @@ log = get_logger(__name__)
 
 
 class Caller(NamedTuple):
-    """Who makes a unary call."""
+    """The caller of a unary method."""
 
     address: str
     identity: PeerIdentity = ANONYMOUS
     listener: str = ""
     complain: Callable[[str], None] | None = None
-    """Counts what it does and may not do; None: nobody counts."""
+    """Counter of the caller's violations; None: they are not counted."""
 
 
 class UnaryLink:
-    """Takes the one response."""
+    """A link that receives one response."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -57,34 +57,34 @@ class UnaryLink:
 
     @property
     def peer(self) -> str:
-        """Who has called, for logs."""
+        """Address of the caller, for logs."""
         return self._caller.address
 
     def send(self, message: Any) -> None:
-        """The response. The caller may have gone."""
+        """Set the response. The caller may have gone."""
         if not self.response.done():
             self.response.set_result(message)
 
     def close(self, reason: str = "") -> None:
-        """There is nothing to close."""
+        """Do nothing: a unary call has no stream."""
 
     def unknown_kind(self, what: str) -> None:
-        """A unary call has one kind."""
+        """Do nothing: a unary call has one kind."""
 
     def malformed(self, what: str) -> None:
-        """The caller is told."""
+        """Do nothing: the caller receives the error."""
 
     def throttled(self, what: str) -> None:
-        """Nothing more comes on this link."""
+        """Do nothing: no further message arrives on this link."""
 
     def forbidden(self, what: str) -> None:
-        """The caller is told, and it is counted."""
+        """Count the violation; the caller receives the error."""
         if self._caller.complain is not None:
             self._caller.complain(what)
 
 
 async def answer(handler: LinkHandler, request: Any, caller: Caller) -> Any:
-    """Have a handler of streams answer one request. The response, whatever it says."""
+    """Return the response of a stream handler to one request, an error response included."""
     link = UnaryLink(caller)
     handler.received(link, [request])
     try:
@@ -95,7 +95,7 @@ async def answer(handler: LinkHandler, request: Any, caller: Caller) -> Any:
 
 
 Answer = Callable[[Any, Caller], Awaitable[Any]]
-"""Answers one request of a caller."""
+"""Function that answers one request of a caller."""
 Explicit = Answer
 
 
@@ -108,14 +108,14 @@ def unary_handler(
     listener: str = "",
     without: Collection[str] = (),
 ) -> Any:
-    """One generic handler for all unary methods of a service, for
+    """Return one generic handler for all unary methods of a service, for
     ``Transport.listen(extra_handlers=...)``.
 
     A method is served by its entry in ``explicit`` (request message -> response message), or else
     by ``answer`` (``request_item`` -> response item) through the field of the items' oneof ``body``
-    that has the method's types. Both may raise ApiError. ``listener``: which one serves it;
-    ``without``: the bodies whose methods do not exist there. Raises ValueError for a method that
-    neither serves.
+    that has the method's types. Both may raise ApiError. ``listener``: name of the serving
+    listener; ``without``: bodies whose methods do not exist there. Raises ValueError for a method
+    that neither serves.
     """
     explicit = explicit or {}
     handlers: dict[str, Any] = {}
