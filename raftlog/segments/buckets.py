@@ -1,12 +1,12 @@
-"""The records of a range once more, by entity group: what is judged or folded together lies
-together, so that whoever works by topic reads only his share, and nothing is shuffled.
+"""The records of a range, repeated by entity group: a reader of some topics reads its share alone,
+without a shuffle.
 
 A row is in the bucket of the group that it changes, and, if it ends a batch that names a client, in
-that client's, too: the batch's header changes it. One that changes every topic is in all buckets.
-In each file rows are in the order of the log.
-The files say nothing that the records do not say; they can be made again.
+that client's, too: the batch's header changes the client. A row that changes every topic is in all
+buckets. In each file rows are in the order of the log. The files contain nothing beyond the
+records, and can be made again.
 
-``raftlog export --compact`` makes them, of ranges that are not merged any more.
+``raftlog export --compact`` makes them for ranges that are no longer merged.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from raftlog.segments.range_checks import check_segment
 from raftlog.segments.writer import ExportWriter
 
 COUNT = 16
-"""As many buckets as tasks pay that read everything; each is an eighth of a row group a million
-records.
+"""Number of buckets, as many as the tasks of a full read can use; each is an eighth of a row group
+a million records.
 """
 ROWS = 16_384
-"""A row group of a bucket, which waits in memory until it is full: all of them are two row groups
+"""Rows of a bucket's row group, which is in memory until it is full: all of them are two row groups
 of the records.
 """
 
 
 def add_buckets(writer: ExportWriter) -> int:
-    """Make the buckets of each range that lacks them and is not merged any more: one of at least
-    half the size of a file. How many ranges got them.
+    """Make the buckets of each range that lacks them and is no longer merged: one of at least half
+    the size of a file. Return the number of these ranges.
 
-    Everything appended must have been published. Raises ExportError and its kinds: damaged files
+    Every appended record must have been published. Raises ExportError and its kinds: damaged files
     are not copied.
     """
     made = 0
@@ -75,7 +75,7 @@ def add_buckets(writer: ExportWriter) -> int:
 def write_buckets(
     place: Place, manifest: Manifest, segment: Segment, count: int
 ) -> tuple[Bucket, ...]:
-    """Write the files of one range, durably and under their names: the caller writes the manifest
+    """Write the files of one range, durably and under their names; the caller writes the manifest
     next.
     """
     check_segment(place, segment, manifest.cluster_id, manifest.generation)
@@ -98,7 +98,7 @@ def write_buckets(
 
 
 class _OpenBucket:
-    """The file of one bucket in the making."""
+    """The unfinished file of one bucket."""
 
     def __init__(self, place: Place, name: str, bucket: int) -> None:
         self._name, self._bucket = name, bucket
@@ -144,7 +144,7 @@ class _OpenBucket:
         )
 
     def abandon(self) -> None:
-        """Never an error: what is left is the next writer's to remove."""
+        """Close the file without an error; the next writer removes its remains."""
         with suppress(OSError, pa.ArrowException):
             if self._writer is not None:
                 self._writer.close()

@@ -1,4 +1,4 @@
-"""Checkpoints of an export: states in between, from which a fold can continue.
+"""Checkpoints of an export: states at intermediate offsets, from which a fold can continue.
 
 A checkpoint has the format of a controller's snapshot (``raftlog.metadata.snapshot``). The manifest
 names each with its SHA-256, and says which state it is; a signature covers that, too. Loading a
@@ -45,8 +45,8 @@ def last_at(
     offset: int | None = None,
     timestamp_ms: int | None = None,
 ) -> Checkpoint | None:
-    """The last one whose records lie at or before an offset, and at or before a time (None: any);
-    None: there is none.
+    """Return the last checkpoint at or before an offset and a time (None: any); None: there is
+    none.
     """
     ascending = list(checkpoints)
     count = len(ascending)
@@ -64,8 +64,9 @@ def last_at(
 
 
 def load_checkpoint(place: Place, owner: tuple[str, int], one: Checkpoint) -> Image:
-    """The state in a checkpoint, which is the file that the manifest names, and says of itself what
-    the manifest says of it. ``owner``: cluster and generation of the export.
+    """Load the state in a checkpoint whose file and header match the manifest.
+
+    ``owner``: cluster and generation of the export.
 
     Raises ExportMismatchError, CorruptExportError, ExportError.
     """
@@ -119,7 +120,7 @@ def _fed(loader: SnapshotLoader, block: bytes) -> Exception | None:
 def _require_same(
     one: Checkpoint, header: SnapshotHeader, image: Image, loader: SnapshotLoader
 ) -> None:
-    """What the file says of itself is what the manifest says, and what is in it."""
+    """Require that the file's header matches the manifest and the loaded state."""
     found, log_hash = header.end_offset - 1, loader.log_hash()
     if found != one.offset:
         raise _corrupt(one, f"it holds the state at offset {found}")
@@ -143,12 +144,12 @@ def _require_same(
 
 
 def checkpoint_files(place: Place) -> list[str]:
-    """The files in the directory of checkpoints; none if there is no such directory."""
+    """Return the files in the directory of checkpoints; none if there is no such directory."""
     return place.names(CHECKPOINTS) if CHECKPOINTS in place.names("") else []
 
 
 def log_hash_at(begin: Checkpoint | None, draft: ImageDraft) -> LogHash:
-    """Of the log up to where a fold begins, as the checkpoint says it."""
+    """Return the log hash at the offset where a fold begins, as the checkpoint states it."""
     offset = draft.offset
     if begin is not None and begin.log_hash:
         digest = bytes.fromhex(begin.log_hash)
@@ -159,7 +160,7 @@ def log_hash_at(begin: Checkpoint | None, draft: ImageDraft) -> LogHash:
 def batches_from(
     place: Place, manifest: Manifest, offset: int
 ) -> Iterator[tuple[bytes, batch.BatchHeader]]:
-    """The batches of an export from an offset on. Raises CorruptExportError, ExportError."""
+    """Yield the batches of an export from an offset on. Raises CorruptExportError, ExportError."""
     for segment in manifest.of_kind(RAW):
         if segment.last_offset < offset:
             continue
@@ -179,19 +180,19 @@ def _corrupt(one: Checkpoint, why: str) -> CorruptExportError:
 
 
 CHECKPOINT_RECORDS = 50_000
-"""So many records lie between two checkpoints: half a second of folding."""
+"""Number of records between two checkpoints: half a second of folding."""
 LOG_BYTES_PER_STATE_BYTE = 2
 MAX_CHECKPOINTS = 1024
-"""The manifest names no more. With more, every second one of the older half goes."""
+"""Most checkpoints in the manifest. Above it, every second one of the older half is dropped."""
 
 
 def checkpoint_name(end_offset: int, epoch: int) -> str:
-    """A checkpoint's path within the export; as a controller names its snapshots."""
+    """Return a checkpoint's path within the export, named as a controller's snapshot."""
     return f"{CHECKPOINTS}/{end_offset:020d}-{epoch:010d}.checkpoint"
 
 
 def thinned(known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
-    """As many as the manifest may name."""
+    """Return the checkpoints without those above the manifest's limit."""
     while len(known) > MAX_CHECKPOINTS:
         half = len(known) // 2
         known = known[1:half:2] + known[half:]
@@ -199,25 +200,25 @@ def thinned(known: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
 
 
 def can_fold(manifest: Manifest) -> bool:
-    """Whether the state at the beginning is known: it is the empty one, or in the first records."""
+    """Return whether the state at the beginning is known: it is empty, or in the first records."""
     return manifest.history_begin == 0 or manifest.state_from is not None
 
 
 class CheckpointMaker:
-    """Folds an export as it is written. Blocking; one thread."""
+    """A fold of an export as it is written. Blocking; one thread."""
 
     def __init__(
         self, place: Place, manifest: Manifest, every: int, draft: ImageBuilder | None = None
     ) -> None:
-        """``every``: so many records lie between two checkpoints, at least.
+        """``every``: least number of records between two checkpoints.
 
-        Goes on from the last checkpoint of the export that is as it was written. With a ``draft``
-        it folds nothing: the caller does, each batch before it is taken or passed over, from the
-        beginning of the export.
+        Continues from the last intact checkpoint of the export. With a ``draft`` it folds nothing:
+        the caller folds each batch, from the beginning of the export, before the batch is taken or
+        passed over.
         """
         self._place, self._manifest, self._every = place, manifest, every
         self.not_folded = ""
-        """Why there are no more checkpoints; empty: there are."""
+        """Reason why no more checkpoints are made; empty while they are."""
         self._log_bytes = 0
         known = manifest.checkpoints
         self._last = known[-1].offset if known else manifest.history_begin - 1
@@ -229,13 +230,15 @@ class CheckpointMaker:
         self._draft = ImageBuilder(image)
 
     def pass_over(self, header: batch.BatchHeader) -> None:
-        """A batch that the export holds already. What is due is written behind a later one."""
+        """Pass over a batch that the export contains already. A checkpoint that is due follows a
+        later one.
+        """
         if header.last_offset > self._last:
             self._log_bytes += header.size
 
     def catch_up(self) -> Iterator[Checkpoint]:
-        """Fold what the export holds behind the state that was gone on from, and write the
-        checkpoints that were due there.
+        """Fold the rest of the export behind the last loaded state, and write the checkpoints that
+        were due there.
 
         Raises CorruptExportError, ExportError, OSError.
         """
@@ -249,8 +252,10 @@ class CheckpointMaker:
                 return
 
     def take(self, chunk: bytes, header: batch.BatchHeader, log_hash: LogHash) -> Checkpoint | None:
-        """Fold a verified batch of a chunk; the checkpoint behind it, if one was due: its file is
-        there then. ``log_hash``: of the log up to there, empty if that is not known.
+        """Fold a verified batch of a chunk; return the checkpoint behind it, whose file is written,
+        if one was due.
+
+        ``log_hash``: log hash behind the batch, empty if it is unknown.
 
         Raises OSError.
         """
@@ -306,8 +311,9 @@ class CheckpointMaker:
 
 
 def _last_image(place: Place, manifest: Manifest) -> tuple[Checkpoint | None, Image]:
-    """The state to go on from, and the checkpoint that holds it. A damaged one is passed over: it
-    stays, for ``verify`` to find.
+    """Return the state to continue from, and the checkpoint with it.
+
+    A damaged checkpoint is passed over and not removed: ``verify`` must find it.
     """
     for one in reversed(manifest.checkpoints):
         with suppress(CorruptExportError, ExportMismatchError):

@@ -207,7 +207,7 @@ SCHEMA = pa.schema(
         for name, kind in _BATCH_FIELDS + _RECORD_FIELDS + _TYPED_FIELDS
     ]
 )
-"""The columns, in order."""
+"""Schema of the Parquet files; the columns in order."""
 
 Typed = dict[str, Any]
 
@@ -280,7 +280,7 @@ def _partition_change(message: Any) -> Typed:
 
 
 def _elr(message: Any) -> Typed:
-    """Of a partition's record in an imported log."""
+    """Return the imported ELR columns of a partition's record."""
     if not message.HasField("imported"):
         return {}
     detail = message.imported
@@ -431,11 +431,11 @@ _SINCE_THE_FIRST = {
     *("resource_name", "config_name", "config_value", "feature_name", "feature_level", "leader_id"),
     *("lowest_acknowledged_offset", "high_watermark", "applied"),
 }
-"""Columns that may be null and that no file is from before of."""
+"""Nullable columns that every file has: they are as old as the format."""
 
 
 def odd_columns(names: Sequence[str]) -> str:
-    """Why a file with these columns is none of an export's; empty if it may be one."""
+    """Return why a file with these columns cannot be an export's; empty if it can be."""
     if len(set(names)) != len(names):
         twice = next(name for index, name in enumerate(names) if name in names[:index])
         return f"it has the column {twice} twice"
@@ -447,12 +447,13 @@ def odd_columns(names: Sequence[str]) -> str:
 
 
 class RowBuffer:
-    """Rows in the making.
+    """A buffer of rows in columns.
 
-    What a batch says once is kept once, and the typed columns are sparse: most records fill few.
+    The values of a batch's header are stored once, and the typed columns are sparse: most records
+    fill few.
 
-    Columns of plain values and tuples of them, not rows: a list for each row would be looked at by
-    every garbage collection, which took more than half of the time.
+    Columns of plain values and tuples of them, not rows: the garbage collector would visit a list
+    per row at every collection, which took more than half of the time.
     """
 
     def __init__(self) -> None:
@@ -462,7 +463,7 @@ class RowBuffer:
         self.rows = 0
         self.bytes = 0
         self.features: dict[str, int] = {}
-        """Levels of the features that records since the last ``take`` have set (0: removed)."""
+        """Feature levels set by the records since the last ``take`` (0: removed)."""
         self._first_offset = 0
         self._batches: list[tuple[Any, ...]] = []
         self._batch_of_row: list[int] = []
@@ -470,7 +471,7 @@ class RowBuffer:
         self._typed: dict[str, tuple[list[int], list[Any]]] = {
             name: ([], []) for name, _ in _TYPED_FIELDS
         }
-        """For each column the rows that fill it, and with what."""
+        """Row numbers and values of each typed column."""
 
     def add(self, chunk: bytes, header: batch.BatchHeader) -> None:
         """Add the records of one batch, which follows the one before.
@@ -518,7 +519,7 @@ class RowBuffer:
         self.rows = row + 1
 
     def take(self) -> pa.Table:
-        """The rows so far as a table, at least one; the buffer is empty afterwards."""
+        """Return the buffered rows, at least one, as a table, and empty the buffer."""
         batch_of_row = pa.array(self._batch_of_row, pa.int32())
         columns = [pa.array(range(self._first_offset, self._first_offset + self.rows), pa.int64())]
         for (_, kind), values in zip(_BATCH_FIELDS, zip(*self._batches, strict=True), strict=True):

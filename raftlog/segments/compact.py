@@ -1,9 +1,9 @@
-"""Merge small files of an export into large ones: it is small files that cost readers time.
+"""Compaction of an export: small files, which slow readers down, are merged into large ones.
 
-Offsets, bytes and rows stay what they are. A merged pair of files is made from the raw segments,
-and takes the place of the small ones in the manifest at once; those stay for a while as *retired*,
-for readers that are under way. What is being made is named there before, too, so that a crash
-leaves nothing that the next writer does not know to be removable.
+Offsets, bytes and rows stay the same. A merged pair of files is made from the raw segments, and
+replaces the small ones in the manifest at once; those stay for a while as *retired*, for active
+readers. The manifest also names unfinished files beforehand, so that after a crash the next writer
+knows each file that it may remove.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Pair(NamedTuple):
 
 
 def compact(writer: ExportWriter, *, at_least: int = 2) -> int:
-    """Merge neighbouring small files, ``at_least`` so many ranges into one; how many ranges there
-    are fewer of.
+    """Merge neighbouring small files, at least ``at_least`` ranges into one; return how many fewer
+    ranges there are.
 
     A range counts as small below half of the writer's bounds, and a merged one stays within them,
-    so that a record is not rewritten again and again. Everything appended must have been published.
-    Raises ExportError and its kinds: damaged files are not merged.
+    so that a record is not rewritten again and again. Every appended record must have been
+    published. Raises ExportError and its kinds: damaged files are not merged.
     """
     merged = 0
     for group in plan(writer.manifest, writer.max_records, writer.max_bytes):
@@ -44,7 +44,7 @@ def compact(writer: ExportWriter, *, at_least: int = 2) -> int:
 
 
 def plan(manifest: Manifest, max_records: int, max_bytes: int) -> Iterator[list[Pair]]:
-    """The groups of neighbouring small ranges that fit into one, by offset.
+    """Yield the groups of neighbouring small ranges that fit into one, by offset.
 
     A raw segment's size stands for the range's.
     """
@@ -73,8 +73,8 @@ def plan(manifest: Manifest, max_records: int, max_bytes: int) -> Iterator[list[
 
 
 def _pairs(manifest: Manifest) -> Iterator[Pair | None]:
-    """The ranges that are the same in both forms, as this program writes them; None for one that is
-    not.
+    """Yield the ranges with equal bounds in both forms, as this program writes them; None for any
+    other.
     """
     written = {(one.base_offset, one.last_offset): one for one in manifest.of_kind("records")}
     for raw in manifest.of_kind("raw"):
@@ -119,7 +119,7 @@ def _merge(writer: ExportWriter, group: Sequence[Pair]) -> None:
 def _without(
     bucketing: Bucketing | None, first: int, last: int
 ) -> tuple[Bucketing | None, set[str]]:
-    """The buckets but for those within a range of offsets, and the files of those.
+    """Return the buckets outside a range of offsets, and the files of the dropped ones.
 
     A range that counted as large, and has buckets, may be small for another writer.
     """

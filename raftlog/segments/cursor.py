@@ -1,11 +1,10 @@
-"""Keeps an export's cursor in the cluster where the export is, so that nodes do not drop what it
-has yet to read.
+"""The cursor of an export in the exported cluster, which keeps nodes from dropping unread records.
 
-The cursor is set before the first record is read, and moved behind each publish: what it lies above
-is whole and named by the manifest. Moving it is a record in the very log that is exported. So
-records that only say how far exports and brokers have come are no reason to move it; else two
-exports would keep each other busy on an idle cluster for ever. It is moved once an hour all the
-same, by which one tells an export that lives from one that was forgotten.
+The cursor is set before the first record is read, and moved after each publish: the records below
+it are in the manifest. Moving it is a record in the exported log itself, so progress records of
+exports and brokers alone are no reason to move it; otherwise two exports would keep each other busy
+on an idle cluster for ever. It is moved once an hour all the same, which distinguishes a live
+export from an abandoned one.
 """
 
 from __future__ import annotations
@@ -20,24 +19,24 @@ from raftlog.metadata.records import RecordType
 from raftlog.segments.manifest import Manifest
 
 BOOKKEEPING = frozenset({RecordType.EXPORT_CURSOR, RecordType.PROGRESS, RecordType.NO_OP})
-"""Records that follow from others: of themselves nothing new has happened."""
+"""Record types that follow from others and are no reason to move the cursor."""
 LAG_MAX_RECORDS = 1000
-"""Behind the export by so much the cursor is moved whatever the records say."""
+"""Lag in records from which the cursor is moved in any case."""
 STALE_S = 3600.0
 INTERVAL_S = 10.0
-"""The least time between two moves of a cursor by one process: with less of it, every publish would
-be a record.
+"""Shortest time between two moves of a cursor by one process, in seconds: with a shorter one, every
+publish would add a record.
 """
 _REFUSALS = frozenset(
     {ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REQUEST}
 )
-"""What does not pass by itself."""
+"""Refusals that are permanent."""
 
 
 class Cursor(NamedTuple):
-    """As the cluster has it.
+    """A cursor in the cluster.
 
-    ``end_offset``: exclusive; ``timestamp_ms``: when it was moved last.
+    ``end_offset``: exclusive; ``timestamp_ms``: time of its last move.
     """
 
     end_offset: int
@@ -46,20 +45,20 @@ class Cursor(NamedTuple):
 
 
 class Cursors(Protocol):
-    """The cluster's export cursors. Both raise ApiError."""
+    """The export cursors of a cluster. Both methods raise ApiError."""
 
     def get(self, name: str) -> Cursor | None:
-        """The cursor of that name."""
+        """Return the cursor of a name."""
 
     def put(self, name: str, end_offset: int, target: str) -> None:
-        """Set it, durably."""
+        """Set a cursor, durably."""
 
 
 class CursorKeeper:
     """The cursor ``name`` of the export at ``target``.
 
-    ``failed`` is told why the cursor could not be moved, when that may pass: the export goes on,
-    and keeps more of the log than it needs.
+    ``failed`` receives the reason of a temporary failure to move the cursor: the export continues,
+    and the nodes keep more of the log than it needs.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class CursorKeeper:
         self._news_end = self._published_end = 0
 
     def begin(self, next_offset: int) -> None:
-        """Hold the log from what is read next on.
+        """Keep the log from the next offset to be read.
 
         Raises ApiError; ConfigError for a cursor that is another export's.
         """
@@ -100,7 +99,7 @@ class CursorKeeper:
             self._end_offset, self._moved_at = next_offset, self._clock()
 
     def hear(self, chunk: bytes) -> None:
-        """What is read: whether anything has happened that the cursor is to be moved for."""
+        """Note whether a chunk has a record that is a reason to move the cursor."""
         news, end = False, 0
         for header in batch.headers(chunk, verify=False):
             end = header.end_offset
@@ -112,16 +111,16 @@ class CursorKeeper:
             self._news_end = max(self._news_end, end)
 
     def published(self, manifest: Manifest) -> None:
-        """The export reaches to the manifest's end now.
+        """Move the cursor to the manifest's end.
 
-        Raises ApiError for what does not pass: somebody else has the cursor.
+        Raises ApiError for a permanent refusal: another export owns the cursor.
         """
         self._published_end = manifest.end_offset
         if self._clock() - self._tried_at >= INTERVAL_S:
             self._move()
 
     def finish(self) -> None:
-        """Nothing more will be published. Raises as ``published`` does."""
+        """Move the cursor for the last time. Raises as ``published`` does."""
         self._move()
 
     def _move(self) -> None:

@@ -1,6 +1,4 @@
-"""What can be wrong with an export; each message names the file, the offsets, and what was
-expected.
-"""
+"""Errors of exports; each message names the file, the offsets, and the expectation."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from raftlog.errors import ConfigError, RaftlogError, StorageError, WrongDataErr
 
 
 class ExportError(RaftlogError):
-    """The export can't be read or written. The message is for the operator."""
+    """The export cannot be read or written. The message is for the operator."""
 
 
 class NoExportError(ExportError, ConfigError):
@@ -19,7 +17,7 @@ class NoExportError(ExportError, ConfigError):
 
 
 class ExportDiskError(ExportError, StorageError):
-    """The disk that the export is on failed, or is full: that says nothing of what it holds."""
+    """The export's disk failed or is full, which proves nothing about the export's contents."""
 
 
 class ExportMismatchError(ExportError, WrongDataError):
@@ -31,11 +29,11 @@ class ExportGapError(ExportError, WrongDataError):
 
 
 class UnsupportedExportError(ExportError, ConfigError):
-    """The export was written by a newer raftlog, in a format that this build does not know."""
+    """The export has the format of a newer raftlog, which this build does not support."""
 
 
 class CorruptExportError(ExportError, WrongDataError):
-    """A file of the export is not what was written.
+    """A file of the export differs from what was written.
 
     Offsets are inclusive, -1 if the file is not part of the log.
     """
@@ -49,7 +47,7 @@ class CorruptExportError(ExportError, WrongDataError):
         self.last_offset = last_offset
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """So that it arrives from a worker process as it was raised there."""
+        """Return a form that keeps the error's fields when a worker process raises it."""
         made = partial(
             type(self), file=self.file, base_offset=self.base_offset, last_offset=self.last_offset
         )

@@ -1,4 +1,4 @@
-"""Export a log up to its high watermark, once or until told to stop, from any source of chunks."""
+"""Export of a log up to its high watermark, once or until stopped, from any source of chunks."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ class ChunkSource(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """Of the log."""
+        """Cluster id of the log."""
 
     @property
     def generation(self) -> int:
-        """Of the log."""
+        """Generation of the log."""
 
     @property
     def connections(self) -> int:
-        """How many connections to the cluster have been made; 0: a directory at rest, whose log may
-        end before the cluster's.
+        """Number of connections made to the cluster; 0: a directory at rest, whose log may end
+        before the cluster's.
         """
 
     @property
     def start_offset(self) -> int:
-        """The first offset the source still has."""
+        """First offset of the source."""
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive. May grow while the export runs; it is read once, at the start."""
+        """High watermark, exclusive. May grow during the export; it is read once, at the start."""
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole batches from the one that begins at ``offset``: at least one, then as many as fit;
-        none above the high watermark.
+        """Return whole batches from ``offset``, where one begins: at least one, then as many as
+        fit; none above the high watermark.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """What an export did.
+    """Result of an export.
 
-    Offsets: first inclusive, end exclusive; equal if there was nothing new. ``not_folded``: why
-    there are no more checkpoints; empty: there are.
+    Offsets: first inclusive, end exclusive; equal if there was nothing new. ``not_folded``: the
+    reason why no more checkpoints are made; empty while they are.
     """
 
     cluster_id: str
@@ -76,7 +76,7 @@ class ExportSummary:
 
     @property
     def records(self) -> int:
-        """How many records are new in the export."""
+        """Number of records added to the export."""
         return self.end_offset - self.first_offset
 
 
@@ -85,7 +85,7 @@ Progress = Callable[[int, int], None]
 
 
 StateHashSource = Callable[[], Sequence[StateHash]]
-"""Asks the nodes what state they have, as far as they answer.
+"""Function that asks the nodes for their states; it returns those of the nodes that answer.
 
 The offsets may lie beyond what was exported.
 """
@@ -101,15 +101,14 @@ def export(
     signer: ManifestSigner | None = None,
     checkpoint_records: int = CHECKPOINT_RECORDS,
 ) -> ExportSummary:
-    """Export what is new in ``source`` since the manifest.
+    """Export the records of ``source`` that are not in the manifest.
 
-    Memory is bounded; an export that was broken off goes on.
+    Memory is bounded; an interrupted export continues here at the next call.
 
     ``target``: a directory or a URI. ``published`` is called after each publish of the manifest.
-    ``checkpoint_records``: see ExportWriter.
-    Raises ExportGapError if the log no longer holds what comes next, ExportMismatchError for
-    another cluster, generation or log, CorruptLogError naming the offset, ExportError if the target
-    can't be used.
+    ``checkpoint_records``: see ExportWriter. Raises ExportGapError if the log no longer has the
+    next offset, ExportMismatchError for another cluster, generation or log, CorruptLogError naming
+    the offset, ExportError if the target cannot be used.
     """
     place = open_place(target)
     high_watermark = source.high_watermark
@@ -137,7 +136,7 @@ def export(
 
 
 class Seam:
-    """The place where an export ends and its source continues: both must be of one log.
+    """The boundary between an export and its source: both must be of one log.
 
     Two logs of one generation differ after a node's directory was set back. So the last batch of
     the export is compared with the source's at the start and after each new connection [a log is
@@ -147,10 +146,10 @@ class Seam:
     def __init__(self, source: ChunkSource, writer: ExportWriter, place: Place) -> None:
         self._source, self._writer, self._place = source, writer, place
         self._compared_at = -1
-        """The number of connections at the last comparison."""
+        """Number of connections at the last comparison."""
 
     def append(self, chunk: bytes) -> None:
-        """Append what the source has sent, if it is of the same log. Raises as ``export`` does."""
+        """Append a chunk of the source, if it is of the same log. Raises as ``export`` does."""
         self.require_same_log()
         self._writer.append_chunk(chunk)
 
@@ -197,7 +196,9 @@ class Seam:
         )
 
     def require_log_hash(self, said: Sequence[StateHash]) -> None:
-        """Raise ExportMismatchError if nodes name a log hash at the end, and none of them this."""
+        """Raise ExportMismatchError if nodes report a log hash at the end, and none of them this
+        one.
+        """
         known = self._writer.log_hash
         named = [one for one in said if one.offset + 1 == known.end_offset and one.log_hash]
         ours = (known.begin_offset, known.digest.hex())
@@ -218,8 +219,8 @@ def publish(
     seam: Seam,
     state_hashes: StateHashSource | None,
 ) -> None:
-    """Publish what was appended, up to an offset at which a node has said its state, if one can be
-    had: then the end can be checked.
+    """Publish the appended records, up to an offset of a node's reported state if there is one:
+    then the end can be checked.
     """
     if state_hashes is not None:
         said = state_hashes()
@@ -245,7 +246,7 @@ def _next_chunk(source: ChunkSource, offset: int) -> bytes:
 
 
 def _up_to(chunk: bytes, until: int) -> bytes:
-    """The batches that end at or before ``until`` (exclusive)."""
+    """Return the batches that end at or before ``until`` (exclusive)."""
     for header in batch.headers(chunk, verify=False):
         if header.end_offset > until:
             return chunk[: header.position]
@@ -253,7 +254,7 @@ def _up_to(chunk: bytes, until: int) -> bytes:
 
 
 def summary_of(first_offset: int, writer: ExportWriter) -> ExportSummary:
-    """What a writer has added to an export that ended before ``first_offset``."""
+    """Return what a writer has added to an export that ended before ``first_offset``."""
     manifest, added = writer.manifest, writer.added
     return ExportSummary(
         cluster_id=manifest.cluster_id,
@@ -271,7 +272,7 @@ def summary_of(first_offset: int, writer: ExportWriter) -> ExportSummary:
 
 PUBLISH_INTERVAL_S = 30.0
 POLL_S = 0.5
-"""So long one poll waits for something new: also how long a stop may take."""
+"""Longest wait of one poll for new records, in seconds: also the longest delay of a stop."""
 _PASSING = frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
@@ -281,14 +282,14 @@ _PASSING = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""What an election, or an outage of the cluster, looks like: it passes."""
+"""Errors of an election or an outage of the cluster, which are temporary."""
 
 
 class GrowingSource(ChunkSource, Protocol):
-    """A log that is being written."""
+    """A source whose log is still written."""
 
     def poll(self, offset: int, max_bytes: int, wait_s: float) -> bytes:
-        """As ``read``, at the log's end, too: empty if nothing new comes in time.
+        """Read as ``read`` does, also at the log's end: empty if nothing new arrives in time.
 
         Raises ApiError.
         """
@@ -296,11 +297,11 @@ class GrowingSource(ChunkSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishPolicy:
-    """When what was read is published: ``interval_s`` after the first record that is not, or at
-    either bound of a segment's size.
+    """Conditions of a publish: ``interval_s`` after the first unpublished record, or at either
+    bound of a segment's size.
 
-    ``compact_at``: so many small ranges are merged into one; 0: never. ``checkpoint_records``: see
-    ExportWriter.
+    ``compact_at``: number of small ranges that are merged into one; 0: never.
+    ``checkpoint_records``: see ExportWriter.
     """
 
     interval_s: float = PUBLISH_INTERVAL_S
@@ -322,11 +323,11 @@ def follow(
     signer: ManifestSigner | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ExportSummary:
-    """Export what is new as it comes, until ``stop()``; then publish what was read, and return.
+    """Export new records as they arrive, until ``stop()``; then publish the rest, and return.
 
-    A cluster without a leader is waited for: ``waiting`` is told why, and the empty string when it
-    goes on. Raises as :func:`raftlog.segments.export.export` does, and ApiError for what does not
-    pass (another cluster, generation or log).
+    Without a leader it waits: ``waiting`` receives the reason, and the empty string when the export
+    continues. Raises as :func:`raftlog.segments.export.export` does, and ApiError for a permanent
+    refusal (another cluster, generation or log).
     """
     place = open_place(target)
     with ExportWriter(

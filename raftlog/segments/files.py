@@ -1,7 +1,7 @@
-"""The files of an export, and the place where they lie: a directory, or anything that fsspec has a
-file system for (``s3://bucket/export``, ``memory://export``; see remote.py).
+"""The files of an export, and their place: a directory, or any file system of fsspec
+(``s3://bucket/export``, ``memory://export``; see remote.py).
 
-A place holds files by name, relative to the export and with slashes. Files are written whole or
+A place contains files by name, relative to the export and with slashes. Files are written whole or
 not at all. In a directory a file is written under a temporary name, synced, and renamed; the
 directory is synced after the rename. Elsewhere each file is one upload. Readers (Spark among them)
 ignore names that begin with a dot, so an unfinished file is never read.
@@ -27,8 +27,8 @@ _READ_BYTES = 1 << 20
 
 @contextmanager
 def named_errors(action: str, path: object) -> Iterator[None]:
-    """Turn an OSError into an ExportError that says what was being done to which path: an
-    ExportDiskError if the disk is to blame.
+    """Turn an OSError into an ExportError that names the action and the path: an ExportDiskError if
+    the disk is the cause.
     """
     try:
         yield
@@ -38,7 +38,7 @@ def named_errors(action: str, path: object) -> Iterator[None]:
 
 
 def temporary(path: Path) -> Path:
-    """The name under which ``path`` is written until it is whole."""
+    """Return the name under which ``path`` is written until it is whole."""
     return path.with_name(f"{TEMP_PREFIX}{path.name}")
 
 
@@ -67,7 +67,7 @@ def require_inside(directory: Path, path: Path) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a small file: afterwards it holds either what it held before, or ``data``."""
+    """Replace a small file atomically: afterwards it has its old contents or ``data``."""
     temp = temporary(path)
     temp.unlink(missing_ok=True)
     with temp.open("xb") as file:
@@ -77,13 +77,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, as ``sha256sum`` prints it."""
+    """Return the SHA-256 of a file, as ``sha256sum`` prints it."""
     with path.open("rb") as file:
         return sha256_of_stream(file)
 
 
 def sha256_of_stream(file: BinaryIO) -> str:
-    """The SHA-256 of a file from where it is read to its end."""
+    """Return the SHA-256 of a file from its position to its end."""
     digest = hashlib.sha256()
     while block := file.read(_READ_BYTES):
         digest.update(block)
@@ -91,10 +91,12 @@ def sha256_of_stream(file: BinaryIO) -> str:
 
 
 class DirectoryLock:
-    """At most one writer a directory. The lock goes with its process, however that ends."""
+    """A lock for one writer a directory, released when its process ends in any way."""
 
     def __init__(self, directory: Path, other: str = "another export") -> None:
-        """``other``: what the writer is that may have it. Raises ExportError if one has."""
+        """``other``: name of the other possible writer, for the message. Raises ExportError if one
+        has the lock.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.fdopen(os.open(directory / ".lock", flags, 0o666), "r+b")
         try:
@@ -104,56 +106,60 @@ class DirectoryLock:
             raise ExportError(f"{other} is writing to {directory}") from error
 
     def release(self) -> None:
-        """Let the next writer in."""
+        """Release the lock for the next writer."""
         self._file.close()
 
 
 class Place(Protocol):
     """The files of one export.
 
-    ``str()`` of it is what the operator called it. Every method raises OSError.
+    ``str()`` of it is the operator's name for it. Every method raises OSError.
     """
 
     def open(self, name: str) -> BinaryIO:
-        """A file to read, seekable. FileNotFoundError, NotADirectoryError if it is not there."""
+        """Open a file for reading, seekable. Raises FileNotFoundError or NotADirectoryError if it
+        is missing.
+        """
 
     def size(self, name: str) -> int:
-        """Bytes. FileNotFoundError, NotADirectoryError if it is not there."""
+        """Return a file's size in bytes. Raises FileNotFoundError or NotADirectoryError if it is
+        missing.
+        """
 
     def begin(self) -> None:
         """Become the one writer that a place may have. Raises ExportError if there is another."""
 
     def renew(self) -> None:
-        """Say that the writer lives; before each publish.
+        """Renew the writer's claim; before each publish.
 
-        Raises ExportError if another has taken over.
+        Raises ExportError if another writer has taken over.
         """
 
     def end(self) -> None:
-        """Let the next writer in. May be called twice."""
+        """Release the place for the next writer. May be called twice."""
 
     def names(self, kind: str) -> list[str]:
-        """What is in the directory of one kind, sorted, a crashed writer's files included; "": what
-        is at the top.
+        """Return the sorted names in the directory of one kind, a crashed writer's files included;
+        "": the top directory.
         """
 
     def temporary(self, name: str) -> Path:
-        """A local path at which to write the file ``name`` until it is whole."""
+        """Return a local path at which the file ``name`` is written until it is whole."""
 
     def put(self, temporary: Path, name: str) -> None:
-        """Give a file its name, whole and durable; the temporary one is gone afterwards."""
+        """Publish a file under its name, whole and durable; the temporary one is removed."""
 
     def replace(self, name: str, data: bytes) -> None:
-        """Replace a small file: afterwards it holds either what it held before, or ``data``."""
+        """Replace a small file atomically: afterwards it has its old contents or ``data``."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, durably: what is published next may not know it any more, and would refuse
-        it if it came back.
+        """Remove a file durably: the next publish may not know it any more, and would refuse it if
+        it reappeared.
         """
 
 
 class LocalPlace:
-    """A directory."""
+    """A place in a local directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -182,7 +188,7 @@ class LocalPlace:
         self._lock = DirectoryLock(self.directory)
 
     def renew(self) -> None:
-        """See Place: the lock goes with the process."""
+        """See Place: the lock is released with the process."""
 
     def end(self) -> None:
         """See Place."""
@@ -221,7 +227,9 @@ class LocalPlace:
 
 
 def is_uri(target: Path | str) -> bool:
-    """Whether this names a place for fsspec. A path, and a ``file:`` URI, name a directory."""
+    """Return whether a target names a place for fsspec. A path, and a ``file:`` URI, name a
+    directory.
+    """
     return (
         isinstance(target, str)
         and not target.startswith("file:")
@@ -230,9 +238,9 @@ def is_uri(target: Path | str) -> bool:
 
 
 def open_place(target: Path | str | Place) -> Place:
-    """The place that a path or a URI names; nothing is touched yet.
+    """Return the place that a path or a URI names, without any access to it.
 
-    Raises ExportError for a URI that nothing here can open.
+    Raises ExportError for a URI without an installed file system.
     """
     if isinstance(target, Path):
         return LocalPlace(target)

@@ -1,7 +1,7 @@
-"""The log hash of an export, made of its raw segments, and who vouches for which of it.
+"""The log hash of an export, computed from its raw segments, and the claims about it.
 
-Three say it: nodes (what the manifest has recorded of their answers and of their snapshots), the
-log itself (progress records), and the manifest (what the export made of the bytes that it got).
+Claims have three sources: nodes (the manifest records their answers and snapshots), the log itself
+(progress records), and the manifest (the hash that the export computed from the received bytes).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from raftlog.segments.manifest import RAW, Manifest, StateHash
 from raftlog.segments.raw import read_segment
 
 CLAIM_BATCHES = 16_384
-"""So many batches below a progress record the hash that it names is compared: a leader has no more
-on its way.
+"""Most batches between a progress record and the hash that it names: a leader has no more in
+flight.
 """
 
 
 def log_hash_fields(known: LogHash) -> dict[str, Any]:
-    """What the manifest says of the log hash where the export ends."""
+    """Return the manifest's fields of the log hash at the export's end."""
     return {
         "log_hash": known.digest.hex(),
         "log_hash_begin_offset": known.begin_offset if known.digest else -1,
@@ -32,7 +32,7 @@ def log_hash_fields(known: LogHash) -> dict[str, Any]:
 
 
 def log_hash_of(manifest: Manifest) -> LogHash:
-    """Where the export ends, as the manifest says it, for who goes on there.
+    """Return the manifest's log hash at the export's end, for a writer that continues there.
 
     Raises CorruptExportError.
     """
@@ -53,9 +53,10 @@ def _batches(place: Place, manifest: Manifest, last_offset: int) -> Iterator[byt
 
 
 class Claim(NamedTuple):
-    """Somebody's word of the log hash before ``end_offset``, and what it is by the bytes here.
+    """A claim about the log hash before ``end_offset``, and the hash of the bytes here.
 
-    ``who``: for people. ``asked``: just now; else the manifest has it, or the log.
+    ``who``: the claimant, for people. ``asked``: a node has just answered; otherwise the claim is
+    from the manifest or the log.
     """
 
     end_offset: int
@@ -68,13 +69,13 @@ class Claim(NamedTuple):
 
 
 class Vouched(NamedTuple):
-    """What the bytes come to, and what was said of them.
+    """The computed log hash, and the claims about it.
 
-    ``end``: where the checked part of the export ends. ``first_known``: the offset from which on
-    the chain is known here, -1: nowhere; ``adopted``: who said its beginning, where that is not in
+    ``end``: end of the checked part of the export. ``first_known``: the offset from which on the
+    chain is known here, -1: nowhere; ``adopted``: the source of its beginning, where that is not in
     the export. ``claims``: of nodes, by offset. ``recorded`` progress records named a hash, the
-    last up to ``recorded_end`` (exclusive), and of ``wrong`` it is another; ``unnamed``: the offset
-    of the first that names none where others did, -1: none.
+    last up to ``recorded_end`` (exclusive), and ``wrong`` of them another one; ``unnamed``: the
+    offset of the first that names none where others did, -1: none.
     """
 
     end: LogHash
@@ -94,8 +95,8 @@ def vouched(
     last_offset: int | None = None,
     asked: Iterable[StateHash] = (),
 ) -> Vouched:
-    """Make the chain anew of the raw segments up to ``last_offset``, and hold it against everything
-    that was said of it; ``asked``: by nodes just now.
+    """Compute the chain anew from the raw segments up to ``last_offset``, and compare it with all
+    claims; ``asked``: new answers of nodes.
 
     One pass in one process. Raises CorruptExportError, ExportMismatchError, ExportError.
     """
@@ -128,7 +129,7 @@ class _Chain:
         self._compare()
 
     def take(self, data: bytes, header: batch.BatchHeader) -> None:
-        """The next batch."""
+        """Add the next batch."""
         was = self.known
         if not header.control:
             self._look_at_progress(data, header)
@@ -144,7 +145,7 @@ class _Chain:
         self._compare()
 
     def _compare(self) -> None:
-        """What nodes have said of this offset."""
+        """Compare the hash with the nodes' claims about this offset."""
         said = self._said.get(self.known.end_offset, ())
         if said and not self.known.digest:
             # The log below is not here: what the first of them says is taken as the beginning.
@@ -208,7 +209,9 @@ class _Chain:
             )
 
     def result(self, *, complete: bool) -> Vouched:
-        """That was all. ``complete``: all that the manifest names."""
+        """Return the result after the last batch. ``complete``: every batch in the manifest was
+        added.
+        """
         manifest, known = self._manifest, self.known
         agrees = None
         if complete and manifest.log_hash and known.digest and not self._adopted:

@@ -1,5 +1,5 @@
-"""The manifest of an export: whose log it holds, which files, and what nodes have reported of the
-state.
+"""The manifest of an export: the owner of its log, its files, and the states that nodes have
+reported.
 
 It is written last, so a file that it does not name is not part of the export. JSON, for people and
 for programs without raftlog. ``checksum`` is the SHA-256 of the document without that field, keys
@@ -57,16 +57,16 @@ __all__ = [
 
 FORMAT_VERSION = 1
 ED25519 = "ed25519"
-"""The only algorithm of signatures so far."""
+"""The only signature algorithm so far."""
 MANIFEST_NAME = "manifest.json"
 RAW = "raw"
 RECORDS = "records"
 KINDS = (RAW, RECORDS)
-"""Each range of offsets is exported once as each kind."""
+"""Kinds of segments: each range of offsets is exported once as each kind."""
 CHECKPOINTS = "checkpoints"
-"""The directory of the states in between."""
+"""Directory of the checkpoints."""
 BUCKETS = "buckets"
-"""The kind, and the directory, of the records by group."""
+"""Kind and directory of the records by group."""
 BY_GROUP = "crc32(group_id)"
 """The only rule for buckets so far (raftlog/segments/buckets.py)."""
 FILES = {
@@ -75,12 +75,15 @@ FILES = {
     CHECKPOINTS: re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint"),
     BUCKETS: re.compile(r"[0-9]{2,}-[0-9]{20}-[0-9]{20}\.parquet"),
 }
-"""Directory -> the names of an export's files in it; those of RAW and RECORDS begin with the first
-offset. Nothing else is read or removed, whatever a manifest says."""
+"""Patterns of an export's file names by directory; those of RAW and RECORDS begin with the first
+offset.
+
+No other file is read or removed, whatever a manifest names.
+"""
 KAFKA = "kafka"
 """The only other system so far whose logs are imported (replay/kafka)."""
 ORIGINS = ("", KAFKA)
-"""Empty: raftlog's own log."""
+"""Origins of a log; empty: raftlog's own."""
 
 
 def is_ours(file: str) -> bool:
@@ -90,7 +93,7 @@ def is_ours(file: str) -> bool:
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """One file: a run of whole batches.
+    """A file with a run of whole batches.
 
     ``file`` is relative to the export, with slashes; ``bytes`` is its size.
     """
@@ -109,21 +112,23 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
     def describe(self) -> str:
-        """The file and its offsets, for messages."""
+        """Return the file and its offsets, for messages."""
         return f"{self.file} (offsets {self.base_offset} to {self.last_offset})"
 
 
 class Bucket(Segment, frozen=True, kw_only=True):
-    """The rows of one bucket of a range, in the order of the log. ``records`` is how many rows they
-    are; epochs, times and ``batches`` are the range's.
+    """The rows of one bucket of a range, in the order of the log.
+
+    ``records`` is the number of rows; epochs, times and ``batches`` are the range's.
     """
 
     bucket: int
 
 
 class Bucketing(msgspec.Struct, frozen=True, kw_only=True):
-    """The records of some ranges once more, in ``count`` files each; ``by``: the rule that says
-    which row is in which. ``segments`` by offset and number.
+    """The records of some ranges repeated in ``count`` files each.
+
+    ``by``: the rule that assigns rows to buckets. ``segments`` by offset and number.
     """
 
     by: str
@@ -132,7 +137,7 @@ class Bucketing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """What a node has said of the state behind the batch that ends at ``offset`` (inclusive), in
+    """A node's report of its state behind the batch that ends at ``offset`` (inclusive), in
     ``epoch``.
 
     ``state_hash``: 32 hex digits. ``source``: ``image`` (the committed image in its memory) or
@@ -152,18 +157,18 @@ class StateHash(msgspec.Struct, frozen=True, kw_only=True, order=True):
     log_hash_begin_offset: int = -1
 
     def describe(self) -> str:
-        """Who said it, for messages."""
+        """Return the reporting node, for messages."""
         node = f"node {self.node_id}" if self.node_id >= 0 else "a node"
         return node if self.source == "image" else f"a snapshot of {node}"
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The state behind the batch that ends at ``offset`` (inclusive), in a file of its own: as a
-    snapshot of a controller (raftlog/segments/checkpoints.py).
+    """A file with the state behind the batch that ends at ``offset`` (inclusive), in the format of
+    a controller's snapshot (raftlog/segments/checkpoints.py).
 
     ``epoch`` and ``timestamp_ms`` are that batch's. ``bytes`` and ``sha256`` are the file's.
-    ``state_hash``: 32 hex digits. ``log_hash``: of the log up to there, as in StateHash; empty: not
-    known.
+    ``state_hash``: 32 hex digits. ``log_hash``: of the log up to there, as in StateHash; empty:
+    unknown.
     """
 
     file: str
@@ -177,13 +182,15 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     log_hash_begin_offset: int = -1
 
     def describe(self) -> str:
-        """The file and its offset, for messages."""
+        """Return the file and its offset, for messages."""
         return f"{self.file} (the state at offset {self.offset})"
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of all fields of the manifest but itself and the checksum (raftlog/segments/signing.py), in
-    hexadecimal. It has no other fields: nothing would sign those.
+    """A signature of all fields of the manifest except itself and the checksum
+    (raftlog/segments/signing.py), in hexadecimal.
+
+    It has no other fields: no signature would cover those.
     """
 
     algorithm: str
@@ -192,9 +199,10 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Retired(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that does not count (any more); ``since_ms``: since then, in ms since 1970.
+    """A file that is not, or no longer, part of the export; ``since_ms``: since then, in ms since
+    1970.
 
-    0: it never did.
+    0: it never was.
     """
 
     file: str
@@ -202,21 +210,20 @@ class Retired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export holds.
+    """The contents of an export.
 
-    ``history_begin`` is the first offset of the export: history before it is not there.
+    ``history_begin`` is the first offset of the export: it has no earlier history.
     ``high_watermark`` (exclusive) is the log's at the time of the export, ``metadata_version`` the
     level of that feature at the end (None: never set), ``exported_at`` UTC. ``features``: the
-    levels of all features at the end (None: written by a raftlog that did not say).
-    ``state_hashes``: what nodes have said of the state and of the log, by offset. ``log_hash``: of
-    what is exported, as made of its bytes, from ``log_hash_begin_offset`` on (empty: not known).
-    ``origin``: what kind of cluster the log is of, empty for raftlog's own. ``state_from``: the
-    records before this offset are the state there, not history (None: all are history).
-    ``differs_from``: at this offset the system that the log is imported from had another state than
-    the log comes to here (None: no such offset is known).
-    ``checkpoints``: states in between, by offset. ``bucketing``: records by group, of the ranges
-    that were compacted (None: of none). ``retired``: files that do not count any more,
-    and are removed after a while.
+    levels of all features at the end (None: written by a raftlog that did not record them).
+    ``state_hashes``: the nodes' reports of the state and of the log, by offset. ``log_hash``: hash
+    of the exported bytes from ``log_hash_begin_offset`` on (empty: unknown). ``origin``: the kind
+    of cluster of the log, empty for raftlog's own. ``state_from``: the records before this offset
+    are the state there, not history (None: all are history). ``differs_from``: at this offset the
+    system from which the log is imported had another state than the fold here (None: no such offset
+    is known). ``checkpoints``: states at intermediate offsets, by offset. ``bucketing``: records by
+    group of the compacted ranges (None: no range has them). ``retired``: files that are no longer
+    part of the export, and are removed after a while.
     """
 
     format_version: int = FORMAT_VERSION
@@ -241,12 +248,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> tuple[str, int]:
-        """Whose log it is: cluster and generation."""
+        """Owner of the log: cluster and generation."""
         return self.cluster_id, self.generation
 
     @property
     def doubt(self) -> str:
-        """What is known to be wrong with the state that the log comes to; empty: nothing."""
+        """Known fault of the log's final state; empty if there is none."""
         if self.differs_from is None:
             return ""
         return (
@@ -257,26 +264,26 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one exported: where the next export goes on."""
+        """Offset after the last exported one, where the next export continues."""
         return self.segments[-1].last_offset + 1 if self.segments else self.history_begin
 
     @property
     def file_count(self) -> int:
-        """How many files count."""
+        """Number of files that are part of the export."""
         return len(self.segments) + len(self.checkpoints) + len(self.buckets)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The files of records by group, by offset and number."""
+        """Files of records by group, by offset and number."""
         return () if self.bucketing is None else self.bucketing.segments
 
     def of_kind(self, kind: str) -> tuple[Segment, ...]:
-        """The segments of one kind, by offset."""
+        """Return the segments of one kind, by offset."""
         return tuple(segment for segment in self.segments if segment.kind == kind)
 
 
 def check_fields(manifest: Manifest, path: str) -> None:
-    """What each field may say. Raises CorruptExportError, UnsupportedExportError."""
+    """Check the value of each field. Raises CorruptExportError, UnsupportedExportError."""
     if manifest.format_version < 1:
         raise CorruptExportError(
             f"{path} is corrupt: format_version is {manifest.format_version}", file=MANIFEST_NAME
@@ -310,7 +317,7 @@ def check_fields(manifest: Manifest, path: str) -> None:
 
 
 def check_ranges(manifest: Manifest, path: str) -> None:
-    """Every kind covers history_begin to the end without a gap and without an overlap.
+    """Require that every kind covers history_begin to the end without a gap and without an overlap.
 
     Raises ExportError or one of its kinds.
     """
@@ -359,7 +366,7 @@ def check_ranges(manifest: Manifest, path: str) -> None:
 
 
 def _check_buckets(manifest: Manifest, path: str) -> None:
-    """Each range that has buckets is one of the records', and has all of them."""
+    """Require that each range with buckets is a range of records, and has all of them."""
     if manifest.bucketing is None:
         return
     ranges = {(one.base_offset, one.last_offset) for one in manifest.of_kind(RECORDS)}
@@ -377,18 +384,18 @@ def _check_buckets(manifest: Manifest, path: str) -> None:
 
 
 MAX_OFFSETS = 512
-"""About so many offsets the manifest keeps what was said.
+"""Approximate limit of the offsets with reports in the manifest.
 
-With more, every second one of the older half goes.
+Above it, every second one of the older half is dropped.
 """
 
 
 def merged_state_hashes(
     known: tuple[StateHash, ...], said: Iterable[StateHash], manifest: Manifest
 ) -> tuple[StateHash, ...]:
-    """What is known and what was said of offsets in ``manifest``, each once, by offset.
+    """Return the known and the new reports of offsets in ``manifest``, each once, by offset.
 
-    Statements that contradict each other are both kept: to find that out is what they are for.
+    Contradicting reports are both kept: finding contradictions is their purpose.
     """
     inside = (one for one in said if manifest.history_begin <= one.offset < manifest.end_offset)
     everything = sorted({*known, *inside})
@@ -400,7 +407,7 @@ def merged_state_hashes(
 
 
 MAX_BYTES = 512 << 20
-"""Of a manifest: more than any that names a million files."""
+"""Largest manifest in bytes, above any that names a million files."""
 
 
 def _checksum(document: dict[str, Any]) -> str:
@@ -408,24 +415,24 @@ def _checksum(document: dict[str, Any]) -> str:
 
 
 class ManifestSigner(Protocol):
-    """Signs manifests."""
+    """A signer of manifests."""
 
     @property
     def public_key(self) -> str:
-        """64 hex digits."""
+        """Public key, 64 hex digits."""
 
     def sign(self, message: bytes) -> Signature:
-        """The signature of a manifest's ``message``."""
+        """Return the signature of a manifest's ``message``."""
 
 
 def _message(document: dict[str, Any]) -> bytes:
-    """What is signed of a manifest."""
+    """Return the signed bytes of a manifest."""
     signed = {k: v for k, v in document.items() if k not in ("checksum", "signature")}
     return msgspec.json.encode(signed, order="sorted")
 
 
 def encode(manifest: Manifest, signer: ManifestSigner | None = None) -> bytes:
-    """The bytes of a manifest's file; without a signer its signature stays what it is."""
+    """Return the bytes of a manifest's file; without a signer its signature is unchanged."""
     document = msgspec.to_builtins(manifest)
     if signer is not None:
         document["signature"] = msgspec.to_builtins(signer.sign(_message(document)))
@@ -442,7 +449,9 @@ def read_manifest(target: Path | str | Place) -> Manifest:
 
 
 def read_signed(target: Path | str | Place) -> tuple[Manifest, bytes]:
-    """As ``read_manifest``, with what its signature is of: fields of later versions included."""
+    """Read as ``read_manifest`` does, and return the signed bytes, fields of later versions
+    included.
+    """
     place = open_place(target)
     path = f"{place}/{MANIFEST_NAME}"
     try:

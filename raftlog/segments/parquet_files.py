@@ -1,5 +1,5 @@
-"""Parquet files of an export: how they are written, the log that they belong to, what the
-statistics of their row groups say, and which row lies in which bucket.
+"""Parquet files of an export: writing, the owner of their log, the statistics of their row groups,
+and the assignment of rows to buckets.
 
 A column that is null in a whole row group need not be read: most columns belong to one type of
 record, and decoding nulls takes half as long as decoding values. Spark and other engines skip row
@@ -42,12 +42,12 @@ _GENERATION_KEY = b"raftlog.generation"
 
 
 def identity(cluster_id: str, generation: int) -> dict[bytes, bytes]:
-    """What a Parquet segment carries of its log."""
+    """Return the Parquet metadata that identifies a log."""
     return {_CLUSTER_KEY: cluster_id.encode(), _GENERATION_KEY: str(generation).encode()}
 
 
 def parquet_writer(path: Path, schema: pa.Schema, named: dict[bytes, bytes]) -> pq.ParquetWriter:
-    """Writes records as Parquet, with the log that they are of (``identity``)."""
+    """Return a writer of records as Parquet, with the identity of their log (``identity``)."""
     writer = pq.ParquetWriter(
         path,
         schema,
@@ -61,7 +61,7 @@ def parquet_writer(path: Path, schema: pa.Schema, named: dict[bytes, bytes]) -> 
 
 
 def identity_of(file: BinaryIO) -> tuple[str, int] | None:
-    """The (cluster id, generation) that a Parquet segment carries; None if it carries none."""
+    """Return the (cluster id, generation) in a Parquet segment; None if it has none."""
     metadata = pq.read_metadata(file).metadata or {}
     if _CLUSTER_KEY not in metadata or _GENERATION_KEY not in metadata:
         return None
@@ -69,22 +69,22 @@ def identity_of(file: BinaryIO) -> tuple[str, int] | None:
 
 
 def rows_of(file: BinaryIO) -> int:
-    """How many rows a Parquet segment says it has."""
+    """Return the number of rows in a Parquet segment's metadata."""
     rows: int = pq.read_metadata(file).num_rows
     return rows
 
 
 _OF_IMPORTED = ("eligible_leader_replicas", "last_known_elr", "directories")
-"""Lists that only another system's log has: raftlog's own says nothing of them."""
+"""Lists that only another system's log has: raftlog's own never fills them."""
 _ALWAYS = "type"
-"""Read where nothing else is, as rows are to be counted."""
+"""Column that is read if no other is, to count rows."""
 
 
 class ColumnStatistics:
-    """Which columns the row groups of one file tell of, as its statistics say.
+    """The filled columns of one file's row groups, by its statistics.
 
-    These count an empty list as they do null, so lists are always told of, but where the log can't
-    have any.
+    Statistics count an empty list as null, so lists always count as filled, except where the log
+    cannot have any.
     """
 
     def __init__(self, metadata: pq.FileMetaData, *, imported: bool) -> None:
@@ -104,7 +104,7 @@ class ColumnStatistics:
     def runs(
         self, groups: Sequence[int], columns: Sequence[str]
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Row groups that follow one another, and which of some columns to read of them."""
+        """Yield runs of adjacent row groups, and the columns to read of them."""
         silent = {name for name in columns if name in self._lists and self._never(name)}
         run: list[int] = []
         names: list[str] = []
@@ -120,8 +120,8 @@ class ColumnStatistics:
             yield run, names or [_ALWAYS]
 
     def contradicted(self, group: int, rows: pa.RecordBatch) -> str:
-        """A column of which rows of a group say something although the statistics deny it, or their
-        offsets if these lie elsewhere; empty: there is none.
+        """Return a column that has values in a group although the statistics deny it, or the
+        offsets if they lie elsewhere; empty: there is none.
         """
         for name in rows.schema.names:
             column = rows.column(name)
@@ -144,7 +144,7 @@ class ColumnStatistics:
         return bool(known.min <= least.as_py() and most.as_py() <= known.max)
 
     def _never(self, name: str) -> bool:
-        """Whether no row group of the file has a member of a list that the log can't have."""
+        """Return whether no row group has a member of a list that the log cannot have."""
         if self._imported or name not in _OF_IMPORTED:
             return False
         groups = range(self._metadata.num_row_groups)
@@ -166,7 +166,7 @@ class ColumnStatistics:
 
 
 class RowGroupStatistics:
-    """The statistics of the plain columns of one row group, held against its rows."""
+    """The statistics of the plain columns of one row group, for a comparison with its rows."""
 
     def __init__(self, metadata: pq.FileMetaData, group: int) -> None:
         self._group, self._rows = group, 0
@@ -178,7 +178,7 @@ class RowGroupStatistics:
         self._nulls = dict.fromkeys(self._known, 0)
 
     def by(self, rows: pa.RecordBatch) -> str:
-        """A column whose values lie outside of what is said of them; empty: none."""
+        """Return a column whose values lie outside of its statistics; empty: there is none."""
         self._rows += rows.num_rows
         for name in rows.schema.names:
             known, column = self._known.get(name), rows.column(name)
@@ -190,7 +190,7 @@ class RowGroupStatistics:
         return ""
 
     def at_end(self) -> str:
-        """What is wrong with the group behind its last row, in words; empty: nothing."""
+        """Return the fault of the group after its last row, in words; empty: there is none."""
         if self._index:
             return (
                 f"column {self._index} of its row group {self._group} has an index of pages or a"
@@ -223,12 +223,12 @@ def _outside(known: Any, column: pa.Array) -> bool:
 
 
 def bucket_number(group_id: str, count: int) -> int:
-    """The bucket of a group: ``crc32(group_id)``, of its UTF-8, modulo their number."""
+    """Return the bucket of a group: ``crc32(group_id)``, of its UTF-8, modulo their number."""
     return crc32(group_id.encode()) % count
 
 
 def rows_by_bucket(table: pa.Table, count: int) -> Iterator[pa.Table]:
-    """The rows of a slice, bucket by bucket."""
+    """Yield the rows of a slice, bucket by bucket."""
     own = _numbers(table["group_id"], count)
     ends = pc.and_(
         pc.and_(pc.not_equal(table["client_id"], 0), pc.not_equal(table["sequence"], 0)),
@@ -245,15 +245,15 @@ def rows_by_bucket(table: pa.Table, count: int) -> Iterator[pa.Table]:
 
 
 def _numbers(ids: pa.ChunkedArray, count: int) -> pa.Array:
-    """Null where the id is."""
+    """Return the bucket numbers of ids, null where the id is."""
     encoded = ids.combine_chunks().dictionary_encode()
     numbers = [bucket_number(each, count) for each in encoded.dictionary.to_pylist()]
     return pa.array(numbers, pa.int32()).take(encoded.indices)
 
 
 def buckets_of_range(manifest: Manifest, segment: Segment) -> Sequence[Bucket]:
-    """The buckets of a range of records, by number; none if it has none, or by another rule than
-    this build knows.
+    """Return the buckets of a range of records, by number; none without buckets, or for a rule that
+    this build does not support.
     """
     bucketing = manifest.bucketing
     if bucketing is None or bucketing.by != BY_GROUP:
@@ -265,7 +265,7 @@ _COLUMNS = ["offset", "timestamp_ms"]
 
 
 def offset_at(place: Place, records: Sequence[Segment], time_ms: int) -> int | None:
-    """The offset of the last record that is not later than a time; None: there is none.
+    """Return the offset of the last record that is not later than a time; None: there is none.
 
     Records before it may be later, where log time has gone back. Raises ExportError.
     """

@@ -38,10 +38,11 @@ from raftlog.segments.raw import corrupt, foreign, read_header, read_segment, re
 
 
 class RecordFacts(msgspec.Struct, frozen=True):
-    """``levels``: the last level that was set of a feature, 0: removed. ``own``: the first offset
-    of what only raftlog's log can hold; ``imported``: of what only another system's can; -1: none.
-    ``silent``: the first offset of which a file says nothing in a column that it lacks, by file and
-    column.
+    """Facts about the records of a file.
+
+    ``levels``: the last level set for a feature, 0: removed. ``own``: the first offset of a record
+    that only raftlog's log can have; ``imported``: of one that only another system's can; -1: none.
+    ``silent``: the first offset for which a file lacks a filled column, by file and column.
     """
 
     levels: dict[str, int] = {}
@@ -50,12 +51,12 @@ class RecordFacts(msgspec.Struct, frozen=True):
     silent: dict[str, dict[str, int]] = {}
 
     def with_silent(self, other: RecordFacts) -> RecordFacts:
-        """With the columns that other files of the range lack, too."""
+        """Return these facts, with the missing columns of the range's other files."""
         return msgspec.structs.replace(self, silent=self.silent | other.silent)
 
 
 class FactCollector:
-    """Collects that, slice by slice."""
+    """A collector of record facts, slice by slice."""
 
     def __init__(self) -> None:
         self._levels: dict[str, int] = {}
@@ -63,7 +64,7 @@ class FactCollector:
         self._silent: dict[str, dict[str, int]] = {}
 
     def take(self, rows: pa.Table, levels: Mapping[str, int]) -> None:
-        """The next rows, as the raw batches give them, and the levels that they set."""
+        """Add the next rows, as the raw batches define them, and the levels that they set."""
         self._levels.update(levels)
         if self._own < 0:
             self._own = _first(rows, _is_own(rows))
@@ -71,16 +72,18 @@ class FactCollector:
             self._imported = _first(rows, pc.is_valid(rows["imported_name"]))
 
     def lacks(self, file: str, column: str, offset: int) -> None:
-        """A file lacks a column of which the log says something at an offset."""
+        """Note that a file lacks a column that the log fills at an offset."""
         self._silent.setdefault(file, {}).setdefault(column, offset)
 
     def facts(self) -> RecordFacts:
-        """What the rows taken so far say."""
+        """Return the facts about the rows so far."""
         return RecordFacts(self._levels, self._own, self._imported, self._silent)
 
 
 def _is_own(rows: pa.Table) -> Any:
-    """Who asked, exactly-once clients and progress: no other system's log has any of them."""
+    """Return the rows with principals, exactly-once clients or progress, which no other system's
+    log has.
+    """
     named = pc.or_(pc.not_equal(rows["principal"], ""), pc.greater(rows["client_id"], 0))
     return pc.or_(named, pc.is_valid(rows["high_watermark"]))
 
@@ -94,7 +97,7 @@ _NAMES = ("first epoch", "last epoch", "lowest timestamp", "highest timestamp", 
 
 
 class _Claims(NamedTuple):
-    """In the order of ``_NAMES``."""
+    """Claimed values in the order of ``_NAMES``."""
 
     first_epoch: int
     last_epoch: int
@@ -110,7 +113,7 @@ def _claimed(segment: Segment) -> _Claims:
 def _hold(
     segment: Segment, names: Sequence[str], found: Sequence[int], claimed: Sequence[int]
 ) -> None:
-    """What was found must be what is claimed. Raises CorruptExportError."""
+    """Require that the found values equal the claimed ones. Raises CorruptExportError."""
     for name, here, said in zip(names, found, claimed, strict=True):
         if here != said:
             why = f"it has {name} {here}, and the manifest says {said}"
@@ -118,8 +121,8 @@ def _hold(
 
 
 class Chain:
-    """Offsets follow each other, epochs never go back, and the manifest says the same, and between
-    which timestamps they lie.
+    """A check of the chain of batches: offsets follow each other, epochs never go back, and both
+    match the manifest, as do the bounds of the timestamps.
     """
 
     def __init__(self, raw: Segment) -> None:
@@ -129,7 +132,7 @@ class Chain:
         self._times_ms = (0, 0)
 
     def take(self, header: batch.BatchHeader) -> None:
-        """The next batch. Raises CorruptExportError."""
+        """Check the next batch. Raises CorruptExportError."""
         if header.base_offset != self._next:
             raise self._broken(header, "offset", header.base_offset, self._next)
         if header.epoch < self._epoch or (not self._batches and header.epoch != self._epoch):
@@ -149,7 +152,7 @@ class Chain:
         )
 
     def finish(self) -> None:
-        """That was all. Raises CorruptExportError."""
+        """Check the end of the segment. Raises CorruptExportError."""
         raw = self._raw
         found = (
             self._next - 1,
@@ -171,7 +174,7 @@ class Chain:
 
 
 class RowClaims:
-    """What the manifest says of a Parquet file's batches, held against its rows."""
+    """The manifest's claims about a Parquet file's batches, for a comparison with its rows."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -179,7 +182,7 @@ class RowClaims:
         self._times_ms, self._count = (-1, -1), 0
 
     def take(self, rows: pa.Table) -> None:
-        """The next rows, as they follow in the file."""
+        """Add the next rows, in the file's order."""
         if not rows.num_rows:
             return
         first, last = (rows["epoch"][index].as_py() for index in (0, -1))
@@ -192,15 +195,17 @@ class RowClaims:
         self._count += pc.sum(ends).as_py()
 
     def finish(self) -> None:
-        """Those were all. Raises CorruptExportError."""
+        """Check the claims after the last row. Raises CorruptExportError."""
         one = self._segment
         found = _Claims(*(self._epochs or (-1, -1)), *self._times_ms, self._count)
         _hold(one, _NAMES, found, _claimed(one))
 
 
 def require_same(bucket: Segment, records: Segment) -> None:
-    """A bucket has no batches of its own: what is claimed of them is what is claimed of its
-    range's. Raises CorruptExportError.
+    """Require that a bucket's claims about batches are those of its range: it has no batches of its
+    own.
+
+    Raises CorruptExportError.
     """
     for name, said, known in zip(_NAMES, _claimed(bucket), _claimed(records), strict=True):
         if said != known:
@@ -209,7 +214,7 @@ def require_same(bucket: Segment, records: Segment) -> None:
 
 
 def corrupt_at(segment: Segment, offset: int, why: str) -> CorruptExportError:
-    """A fault of a file, from ``offset`` on."""
+    """Return the error of a file with a fault from ``offset`` on."""
     return CorruptExportError(
         f"{segment.describe()} is corrupt: {why}",
         file=segment.file,
@@ -219,13 +224,13 @@ def corrupt_at(segment: Segment, offset: int, why: str) -> CorruptExportError:
 
 
 ROWS = 16_384
-"""About so many are compared at a time."""
+"""Approximate number of rows that are compared at a time."""
 
 
 class RangeFacts(NamedTuple):
-    """What a raw segment turned out to hold.
+    """Contents of a raw segment.
 
-    ``ends``: the epochs of those of the offsets asked about at which a batch ends.
+    ``ends``: epochs by offset, of those queried offsets at which a batch ends.
     """
 
     batches: int
@@ -239,8 +244,8 @@ def check_forms(
 ) -> RangeFacts:
     """Check one raw segment, and the Parquet files that cover its offsets.
 
-    ``offsets``: those of which the epoch is wanted. Raises CorruptExportError naming the first
-    fault: its file and offsets, what was expected and what was found. Files are taken to have the
+    ``offsets``: the offsets whose epochs are queried. Raises CorruptExportError naming the first
+    fault: its file and offsets, the expected and the found value. The files are assumed to have the
     manifest's hashes: see ``check_segment``.
     """
     asked, ends = frozenset(offsets), {}
@@ -272,7 +277,7 @@ def _heard(rows: RowBuffer, collector: FactCollector) -> pa.Table:
 def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) -> RecordFacts:
     """Check the buckets of a range against its records, row by row in all columns.
 
-    Returns which columns they lack, and nothing else. Raises as ``check_forms`` does.
+    Returns the columns that they lack, and no other facts. Raises as ``check_forms`` does.
     """
     for one in buckets:
         require_same(one, records)
@@ -287,7 +292,7 @@ def check_buckets(place: Place, records: Segment, buckets: Sequence[Segment]) ->
 
 
 def _complete(rows: pa.Table) -> pa.Table:
-    """With null in the columns that the file is from before of."""
+    """Return the rows with nulls in the columns that are newer than the file."""
     there = set(rows.column_names)
     return pa.table(
         {
@@ -337,7 +342,7 @@ class _ParquetRows:
         return table.filter(pc.and_(pc.greater_equal(offset, first), pc.less_equal(offset, last)))
 
     def require(self, expected: pa.Table) -> None:
-        """The next rows must be these. Raises CorruptExportError."""
+        """Require that these are the next rows. Raises CorruptExportError."""
         done = 0
         while done < expected.num_rows:
             if self._rest is None or not self._rest.num_rows:
@@ -350,7 +355,7 @@ class _ParquetRows:
             done, self._rest = done + count, self._rest.slice(count)
 
     def finish(self) -> None:
-        """Those were all. Raises CorruptExportError."""
+        """Require that no row is left. Raises CorruptExportError."""
         while self._rest is None or not self._rest.num_rows:
             self._segment, self._rest = next(self._coming, (self._segment, None))
             if self._rest is None:
@@ -418,7 +423,7 @@ class _ParquetRows:
 
 
 def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
-    """The rows of a Parquet file, some thousand at a time.
+    """Yield the rows of a Parquet file, some thousand at a time.
 
     Raises CorruptExportError, ExportError.
     """
@@ -447,7 +452,7 @@ def read_rows(place: Place, segment: Segment) -> Iterator[pa.Table]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column; of times, which no calendar need have, the milliseconds."""
+    """Return the values of a column; of times, which may fit no calendar, the milliseconds."""
     is_time = pa.types.is_timestamp(column.type)
     values: list[Any] = (column.cast(pa.int64()) if is_time else column).to_pylist()
     return values
@@ -489,7 +494,7 @@ def check_segment(
 
 
 def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
-    """Whose file it says to be; None if it can't tell (then the hash decides)."""
+    """Return the owner that a file names; None if it cannot be read (then the hash decides)."""
     try:
         if segment.kind == RAW:
             header = read_header(file, segment.file)
@@ -500,10 +505,9 @@ def _identity(file: BinaryIO, segment: Segment) -> tuple[str, int] | None:
 
 
 class Fault(msgspec.Struct, frozen=True, order=True):
-    """Something that is not as it must be.
+    """A violation of a rule.
 
-    Offsets are inclusive; ``check`` is one of the table in docs/export.md, ``message`` says all of
-    it.
+    Offsets are inclusive; ``check`` is one of the table in docs/export.md, ``message`` is complete.
     """
 
     first_offset: int
@@ -514,7 +518,7 @@ class Fault(msgspec.Struct, frozen=True, order=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """What was found out about one range of offsets."""
+    """Result of the checks of one range of offsets."""
 
     faults: list[Fault]
     batches: int = 0
@@ -528,7 +532,7 @@ def check_range(
 ) -> Checked:
     """Check a raw segment and the Parquet files of its offsets.
 
-    ``offsets``: of which it is asked whether a batch ends there.
+    ``offsets``: offsets for which the result records whether a batch ends there.
     """
     covering = [
         one
@@ -571,8 +575,8 @@ def check_range(
 
 
 def epoch_faults(raw: tuple[Segment, ...]) -> list[Fault]:
-    """Epochs never go back from one file to the next; of offsets the manifest has been checked
-    already.
+    """Return the faults of epochs that go back from one file to the next; the manifest's offsets
+    are checked before.
     """
     faults = []
     for left, right in pairwise(raw):

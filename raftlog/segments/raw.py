@@ -41,7 +41,7 @@ _FOOTER = struct.Struct(">IIq32s")
 
 @dataclass(frozen=True, slots=True)
 class RawHeader:
-    """Where a raw segment belongs."""
+    """The position and the owner of a raw segment."""
 
     cluster_id: str
     generation: int
@@ -49,7 +49,7 @@ class RawHeader:
 
 
 class RawWriter:
-    """Writes one raw segment. The caller syncs and names the file."""
+    """A writer of one raw segment. The caller syncs and names the file."""
 
     def __init__(self, path: Path, header: RawHeader) -> None:
         self._file = path.open("wb")
@@ -115,7 +115,7 @@ def read_header(file: BinaryIO, name: str) -> RawHeader:
 
 
 def read_batches(path: Path, name: str = "") -> Iterator[bytes]:
-    """``read_stream`` of a local file."""
+    """Yield the batches of a local file as ``read_stream`` does."""
     with path.open("rb") as file:
         yield from read_stream(file, path.stat().st_size, name or str(path))
 
@@ -127,7 +127,7 @@ def read_stream(
     and ``end_offset`` if given).
 
     ``file`` is at its beginning and has ``size`` bytes. Memory: one batch. Raises
-    CorruptExportError naming the first offset that can't be trusted.
+    CorruptExportError naming the first offset that cannot be trusted.
     """
     digest = hashlib.sha256()
     header = read_header(file, name)
@@ -171,7 +171,7 @@ def _corrupt(name: str, offset: int, why: str) -> CorruptExportError:
 def foreign(
     segment: Segment, found: tuple[str, int], owner: tuple[str, int]
 ) -> ExportMismatchError:
-    """The error of a file that is another log's."""
+    """Return the error of a file of another log."""
     return ExportMismatchError(
         f"{segment.describe()} belongs to cluster {found[0]} generation {found[1]}, "
         f"and the export to cluster {owner[0]} generation {owner[1]}"
@@ -179,7 +179,7 @@ def foreign(
 
 
 def corrupt(segment: Segment, why: str) -> CorruptExportError:
-    """The error of a file that is not what was written."""
+    """Return the error of a file that differs from what was written."""
     return CorruptExportError(
         f"{segment.describe()} is corrupt: {why}",
         file=segment.file,
@@ -190,9 +190,10 @@ def corrupt(segment: Segment, why: str) -> CorruptExportError:
 
 @contextmanager
 def reading(place: Place, segment: Segment) -> Iterator[None]:
-    """While a file is read: what the operating system says becomes an error that names it.
+    """Turn an error of the operating system, while a file is read, into an error that names the
+    file.
 
-    A file that the manifest names and that is not there is a fault of the export.
+    A file that the manifest names and that does not exist is a fault of the export.
     """
     try:
         with files.named_errors("read", f"{place}/{segment.file}"):
@@ -204,11 +205,10 @@ def reading(place: Place, segment: Segment) -> Iterator[None]:
 
 
 def says_content(error: Exception) -> bool:
-    """Whether what was raised while Arrow read a file is about what the file holds, and not about
-    reading.
+    """Return whether an error of Arrow is about a file's contents, and not about reading it.
 
-    Of some content Arrow raises plain OSErrors, too [a footer that parses and makes no sense]: they
-    have no number, as those of an operating system have.
+    For some contents Arrow raises plain OSErrors, too [a footer that parses and makes no sense]:
+    they have no number, unlike those of an operating system.
     """
     return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 
@@ -216,11 +216,11 @@ def says_content(error: Exception) -> bool:
 def read_segment(
     target: Path | str | Place, segment: Segment, *, owner: tuple[str, int] | None = None
 ) -> Iterator[bytes]:
-    """Each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` gives them.
+    """Yield each batch of a raw segment, as :func:`raftlog.segments.raw.read_stream` does.
 
-    A sound file may still be the wrong one: it must have the offsets that the manifest gives it,
-    and be of the cluster and the generation of ``owner``. Raises CorruptExportError,
-    ExportMismatchError, ExportError.
+    A sound file may still be the wrong one: it must have the offsets in the manifest, and be of the
+    cluster and the generation of ``owner``. Raises CorruptExportError, ExportMismatchError,
+    ExportError.
     """
     place = open_place(target)
     with reading(place, segment), place.open(segment.file) as file:

@@ -1,8 +1,8 @@
-"""An export in an object store, or wherever fsspec has a file system for.
+"""An export in an object store, or in any other file system of fsspec.
 
-There is no rename to rely on, and none is needed: a file is written in a local directory first and
-uploaded whole under its name, and what the manifest does not name does not count. The manifest is
-one small object, replaced by one put.
+A store has no reliable rename, and none is needed: a file is written in a local directory first and
+uploaded whole under its name, and a file outside the manifest is not part of the export. The
+manifest is one small object, replaced by one put.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LOCK_NAME = ".lock"
 _WITHOUT_DIRECTORIES = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"}
 )
-"""Where a name with slashes needs nothing above it.
+"""File systems in which a name with slashes needs no directory.
 
-To ask for a directory there may make a bucket of a name mistyped.
+Creating a directory there may create a bucket from a mistyped name.
 """
 LOCK_EXPIRES_S = 300.0
-"""So long after its last sign of life a writer counts as dead.
+"""Seconds after its last renewal until a writer counts as dead.
 
-It says that it lives before each upload and each publish.
+A writer renews its claim before each upload and each publish.
 """
 
 
 def open_remote(uri: str) -> RemotePlace:
-    """The place of a URI.
+    """Return the place of a URI.
 
     Raises ExportError if fsspec, or its plugin for the URI's scheme, is not installed.
     """
@@ -57,8 +57,8 @@ def open_remote(uri: str) -> RemotePlace:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Plugins raise what their libraries do (no credentials, no such bucket): to us all of it is
-    the file system's refusal.
+    """Turn a plugin's error into an OSError: plugins raise their libraries' errors (no credentials,
+    no such bucket).
     """
     try:
         yield
@@ -69,7 +69,7 @@ def _as_os_error() -> Iterator[None]:
 
 
 class RemotePlace:
-    """Files below ``root`` of an fsspec file system. Blocking; one thread."""
+    """A place below ``root`` of an fsspec file system. Blocking; one thread."""
 
     def __init__(
         self, uri: str, file_system: Any, root: str, *, clock: Callable[[], float] = time.time
@@ -82,7 +82,7 @@ class RemotePlace:
         return self._uri
 
     def path(self, name: str) -> str:
-        """A file as the file system names it."""
+        """Return a file's path in the file system."""
         return f"{self._root}/{name}"
 
     def open(self, name: str) -> BinaryIO:
@@ -117,7 +117,7 @@ class RemotePlace:
                 self._lock.renew()
 
     def end(self) -> None:
-        """See Place; what was written locally goes, too."""
+        """See Place; the local files are removed, too."""
         if self._spool is not None:
             shutil.rmtree(self._spool, ignore_errors=True)
             self._spool = None
@@ -138,7 +138,7 @@ class RemotePlace:
         return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def temporary(self, name: str) -> Path:
-        """See Place: in a local directory, TMPDIR's."""
+        """See Place: in a local directory below TMPDIR."""
         if self._spool is None:
             raise OSError("nobody has begun to write here")
         return self._spool / name.replace("/", "-")
@@ -154,7 +154,7 @@ class RemotePlace:
         temporary.unlink()
 
     def replace(self, name: str, data: bytes) -> None:
-        """See Place. As atomic as a put of the store is."""
+        """See Place. As atomic as the store's put."""
         with _as_os_error():
             self._fs.pipe_file(self.path(name), data)
 
@@ -165,12 +165,12 @@ class RemotePlace:
 
 
 class RemoteLock:
-    """An object that says who writes and until when that counts.
+    """An object that names the writer, and the time until which its claim is valid.
 
-    No more than a courtesy where clocks disagree by minutes.
+    It is only a convention where clocks disagree by minutes.
 
     A writer that died on this machine is known to be dead; one elsewhere counts for
-    ``LOCK_EXPIRES_S`` after its last sign of life.
+    ``LOCK_EXPIRES_S`` after its last renewal.
     """
 
     def __init__(self, file_system: Any, path: str, uri: str, clock: Callable[[], float]) -> None:
@@ -219,20 +219,20 @@ class RemoteLock:
             )
 
     def renew(self) -> None:
-        """Put the end off. Raises ExportError if another has taken over."""
+        """Extend the claim. Raises ExportError if another writer has taken over."""
         self._require_mine()
         self._write()
 
     def release(self) -> None:
-        """Let the next writer in, if it is not in already."""
+        """Release the lock for the next writer, unless it has the lock already."""
         holder = self._read()
         if holder is not None and holder.get("token") == self._token:
             self._fs.rm_file(self._path)
 
 
 def _runs(pid: object) -> bool:
-    """Whether a process of this machine runs; one of the same number may be another by now, and
-    counts.
+    """Return whether a process of this machine runs; a later process of the same number counts,
+    too.
     """
     if not isinstance(pid, int):
         return False

@@ -1,7 +1,7 @@
 """Signed exports: Ed25519 over the manifest, which names every file by its SHA-256.
 
-Who has the public key alone knows that nothing was changed since; who could read the private key
-could have changed everything.
+The public key alone proves that no file was changed since the signature; a reader of the private
+key could have changed all of them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Signer:
-    """Signs with a private key."""
+    """A signer with a private key."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         self.public_key = _hex_of(key.public_key())
-        """64 hex digits: how people compare keys."""
+        """Public key as 64 hex digits, the form in which people compare keys."""
 
     def sign(self, message: bytes) -> Signature:
-        """The signature of a manifest's ``message``."""
+        """Return the signature of a manifest's ``message``."""
         return Signature(
             algorithm=ED25519,
             public_key=self.public_key,
@@ -38,7 +38,7 @@ class Signer:
 
 
 def load_signer(path: Path) -> Signer:
-    """The signer of an Ed25519 private key in PEM. Raises ConfigError."""
+    """Load the signer of an Ed25519 private key in PEM. Raises ConfigError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -59,7 +59,7 @@ def load_signer(path: Path) -> Signer:
 
 
 def load_public_key(path: Path) -> str:
-    """The Ed25519 public key in PEM, as 64 hex digits. Raises ConfigError."""
+    """Return the Ed25519 public key in PEM, as 64 hex digits. Raises ConfigError."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -76,7 +76,7 @@ def load_public_key(path: Path) -> str:
 
 
 def why_not_signed(message: bytes, signature: Signature | None, public_key: str) -> str:
-    """Why a manifest's ``message`` counts as not signed with this key; empty if it is."""
+    """Return why a manifest's ``message`` is not signed with this key; empty if it is."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

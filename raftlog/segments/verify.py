@@ -54,7 +54,9 @@ MANIFEST_CHECK = "MANIFEST"
 
 
 def claim_faults(manifest: Manifest, checked: Iterable[Checked]) -> Iterator[Fault]:
-    """Where the manifest denies what the records say. ``checked``: all ranges, by offset."""
+    """Yield the contradictions between the manifest and the records. ``checked``: all ranges, by
+    offset.
+    """
     ranges = [one.record_facts for one in checked]
     own = next((one.own for one in ranges if one.own >= 0), -1)
     imported = next((one.imported for one in ranges if one.imported >= 0), -1)
@@ -77,7 +79,9 @@ def claim_faults(manifest: Manifest, checked: Iterable[Checked]) -> Iterator[Fau
 
 
 def _levels(manifest: Manifest, levels: dict[str, int]) -> Iterator[Fault]:
-    """Those at the end. What was set below the beginning of an export only the manifest knows."""
+    """Yield the faults of feature levels at the end. A level set below the beginning of an export
+    is in the manifest alone.
+    """
     last = manifest.end_offset - 1
     claimed = {METADATA_VERSION: manifest.metadata_version or 0}
     if manifest.features is not None:
@@ -102,7 +106,7 @@ def _fault(offset: int, why: str) -> Fault:
 
 
 def silent_columns(checked: Iterable[Checked]) -> list[str]:
-    """Warnings about Parquet files that lack columns of which the log says something."""
+    """Return warnings about Parquet files that lack columns which the log fills."""
     return [
         f"{file} lacks the column{'s' if columns[1:] else ''} {', '.join(columns)}, of which the"
         f" log says something from offset {min(silent.values())} on: an older raftlog wrote it, or"
@@ -118,8 +122,10 @@ CHECKPOINT_CHECK = "CHECKPOINT"
 
 
 def checkpoint_faults(place: Place, manifest: Manifest, last_offset: int) -> Iterator[Fault]:
-    """What is wrong with the checkpoints up to an offset, without a fold: each is there, whole, of
-    this log, and says what the manifest says; and none is there that the manifest does not name.
+    """Yield the faults of the checkpoints up to an offset, without a fold.
+
+    Each must exist, be whole, be of this log, and match the manifest; and the manifest must name
+    each file.
     """
     for one in manifest.checkpoints:
         if one.offset > last_offset:
@@ -147,10 +153,10 @@ def _unnamed(place: Place, manifest: Manifest) -> Iterator[Fault]:
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """What lies between two checkpoints, or several of them in a row.
+    """The log between two checkpoints, or between several in a row.
 
-    ``begin`` None: the beginning of the export. ``checkpoints``: those on the way, the one at its
-    end among them. ``last_offset``: inclusive.
+    ``begin`` None: the beginning of the export. ``checkpoints``: those within the slice, the one at
+    its end among them. ``last_offset``: inclusive.
     """
 
     begin: Checkpoint | None
@@ -159,8 +165,10 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class FoldedSlice(msgspec.Struct, frozen=True):
-    """What came of one. ``hashes``: the state hash at each offset asked for; at one that is no
-    batch's last, that of the batch before.
+    """Result of folding a slice.
+
+    ``hashes``: the state hash at each queried offset; at one within a batch, that behind the batch
+    before.
 
     ``end_offset`` exclusive; ``epoch`` and ``timestamp_ms`` are of its last batch.
     """
@@ -175,9 +183,9 @@ class FoldedSlice(msgspec.Struct, frozen=True):
 def plan_slices(
     checkpoints: Iterable[Checkpoint], manifest: Manifest, end: int, count: int
 ) -> list[Slice]:
-    """About ``count`` slices of about as many records each, up to an offset (inclusive).
+    """Return about ``count`` slices of about as many records each, up to an offset (inclusive).
 
-    ``checkpoints``: those that are whole, by offset.
+    ``checkpoints``: the whole ones, by offset.
     """
     known = [one for one in checkpoints if one.offset <= end]
     first, records = manifest.history_begin, end + 1 - manifest.history_begin
@@ -199,7 +207,7 @@ def plan_slices(
 def fold_slice(
     place: Place, manifest: Manifest, one: Slice, offsets: Collection[int]
 ) -> FoldedSlice:
-    """Fold the raw batches of a slice, and hold what comes of it against its checkpoints.
+    """Fold the raw batches of a slice, and compare the results with its checkpoints.
 
     Raises CorruptExportError and its kinds, ExportError: files are checked elsewhere.
     """
@@ -239,7 +247,7 @@ class _Folding:
         return format_hash(self._draft.state_hash & HASH_MASK)
 
     def take(self, data: bytes, header: batch.BatchHeader) -> bool:
-        """The next batch; whether it folds."""
+        """Fold the next batch; return whether it folds."""
         self._pass(header.last_offset)
         try:
             self._draft.apply_encoded(data, header)
@@ -256,7 +264,7 @@ class _Folding:
         return True
 
     def _pass(self, next_last_offset: int) -> None:
-        """What was asked of offsets before the batch that comes."""
+        """Record the hash for queried offsets before the next batch."""
         while self._wanted and self._wanted[-1] < next_last_offset:
             self._hashes[self._wanted.pop()] = self._state_hash()
         while self._due and self._due[-1].offset < next_last_offset:
@@ -315,13 +323,13 @@ WITNESS_KINDS = {
     "log": "in the log itself",
     "signature": "has signed",
 }
-"""In words, what ``Witness.how`` can be."""
+"""Descriptions of the values of ``Witness.how``."""
 
 
 class Witness(msgspec.Struct, frozen=True):
-    """Who vouches for the bytes between two offsets (inclusive).
+    """A witness for the bytes between two offsets (inclusive).
 
-    ``how``: ``asked`` (just now), ``manifest`` (as it has recorded), ``log`` (progress records),
+    ``how``: ``asked`` (just now), ``manifest`` (a recorded report), ``log`` (progress records),
     ``signature``.
     """
 
@@ -332,8 +340,9 @@ class Witness(msgspec.Struct, frozen=True):
 
 
 class Vouching(msgspec.Struct, frozen=True):
-    """The log hash at ``last_offset``, empty if it is not known there, who vouches, and what is
-    wrong or missing.
+    """The log hash at ``last_offset``, its witnesses, and its faults and gaps.
+
+    The hash is empty if it is unknown there.
     """
 
     log_hash: str
@@ -347,10 +356,10 @@ class Vouching(msgspec.Struct, frozen=True):
 def claims_beyond_end(
     end: LogHash, asked: Sequence[StateHash], read: Callable[[int], bytes]
 ) -> list[Claim]:
-    """What nodes have just said of offsets behind the end of the export, held against the bytes
-    here and what ``read`` gives of the log from an offset on (empty: no more).
+    """Compare the nodes' new reports of offsets behind the export's end with the log.
 
-    A hash there covers the export, too.
+    ``read`` returns the log from an offset on (empty: its end). A hash there covers the export,
+    too.
     """
     wanted = {one.offset + 1 for one in asked if one.log_hash and one.offset >= end.end_offset}
     there: dict[int, LogHash] = {}
@@ -386,8 +395,10 @@ def judge(
     asked: bool = False,
     signed_by: str = "",
 ) -> Vouching:
-    """What all of that comes to. ``later``: from ``claims_beyond_end``; ``asked``: nodes were;
-    ``signed_by``: the public key by which the manifest is signed, where it was given.
+    """Return the verdict on all claims.
+
+    ``later``: from ``claims_beyond_end``; ``asked``: nodes were; ``signed_by``: the public key by
+    which the manifest is signed, where it was given.
     """
     end = found.end
     last, first = end.end_offset - 1, manifest.history_begin
@@ -435,7 +446,7 @@ def _faults(manifest: Manifest, found: Vouched) -> list[Fault]:
 
 
 def _witnesses(found: Vouched, claims: Iterable[Claim], last: int) -> list[Witness]:
-    """Of each the furthest word that is so: it covers everything below."""
+    """Return the furthest correct claim of each witness: it covers everything below."""
     furthest: dict[tuple[bool, str], Claim] = {}
     for claim in claims:
         if claim.agrees:
@@ -505,9 +516,10 @@ def _offsets(first: int, last: int) -> str:
 def verify_export(
     target: Path | str | Place, progress: Callable[[Segment], None] | None = None
 ) -> Manifest:
-    """Check the manifest, every file's owner, size and hash, and every batch of the raw segments
-    (CRC32C, offsets, counts), and that each checkpoint is what the manifest says (which state it
-    should be, only a fold knows).
+    """Check the manifest, every file's owner, size and hash, every batch of the raw segments
+    (CRC32C, offsets, counts), and each checkpoint against the manifest.
+
+    Only a fold can prove a checkpoint's state.
 
     ``progress`` is called after each good segment. Raises ExportError or one of its kinds, at the
     first fault.
@@ -528,7 +540,7 @@ def verify_export(
 
 
 def _check_batches(place: Place, segment: Segment) -> None:
-    """The hash says that the file is what was written; this says that what was written is the
+    """Check the batches of a segment: its hash proves what was written, this proves that it is the
     log.
     """
     batches, offset = 0, segment.base_offset

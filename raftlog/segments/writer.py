@@ -1,9 +1,9 @@
-"""The writer of an export: chunks of the log in, pairs of segments and a manifest out.
+"""The writer of an export: from chunks of the log to pairs of segments and a manifest.
 
 The order is temporary file → sync → hash → rename → manifest. A crash at any point leaves the
-export as the manifest last said; the next writer removes what lies beyond that. An export is
-append-only: its next chunk begins where it ends. Files that were merged into others are removed
-once no reader can need them.
+export of the last manifest; the next writer removes all files beyond it. An export is append-only:
+its next chunk begins where it ends. Files that were merged into others are removed once no reader
+can need them.
 """
 
 from __future__ import annotations
@@ -60,12 +60,14 @@ ROW_GROUP_RECORDS = 131_072
 
 
 ROW_GROUP_BYTES = 64 << 20
-"""A row group is written when it reaches either: it bounds the memory of writer and reader."""
+"""Size in bytes at which a row group is written, as at its number of rows: both bound the memory of
+writer and reader.
+"""
 
 
 def raw_name(base_offset: int, last_offset: int | None = None) -> str:
-    """A raw segment's path within the export; ``last_offset`` is in the names of those that were
-    merged.
+    """Return a raw segment's path within the export; the names of merged segments have a
+    ``last_offset``.
     """
     return (
         f"{RAW}/{base_offset:020d}.rls"
@@ -75,27 +77,27 @@ def raw_name(base_offset: int, last_offset: int | None = None) -> str:
 
 
 def records_name(base_offset: int, last_offset: int) -> str:
-    """A Parquet segment's path within the export."""
+    """Return a Parquet segment's path within the export."""
     return f"{RECORDS}/{base_offset:020d}-{last_offset:020d}.parquet"
 
 
 class OpenPair:
-    """A pair of segments that still grows. Blocking; one thread."""
+    """A pair of growing segments. Blocking; one thread."""
 
     def __init__(self, place: Place, header: RawHeader, *, whole_name: bool = False) -> None:
-        """``whole_name``: the raw file's name says where it ends, too: there may be another one
-        that begins here.
+        """``whole_name``: the raw file's name has its end, too, as another file may begin at the
+        same offset.
         """
         self.base_offset = self.end_offset = header.base_offset
         self.features: dict[str, int] = {}
-        """Levels of the features that records in here have set (0: removed)."""
+        """Feature levels set by records of the pair (0: removed)."""
         self.raw_bytes = 0
         self._place = place
         self._whole_name = whole_name
         self._first: batch.BatchHeader | None = None
         self._last: batch.BatchHeader | None = None
         self._times_ms = (0, 0)
-        """The lowest and the highest timestamp."""
+        """Lowest and highest timestamp, in ms."""
         self._batches = 0
         self._rows = RowBuffer()
         self._raw_temp = place.temporary(raw_name(header.base_offset))
@@ -107,7 +109,7 @@ class OpenPair:
 
     @property
     def records(self) -> int:
-        """How many records are in it."""
+        """Number of records in the pair."""
         return self.end_offset - self.base_offset
 
     def append(self, chunk: bytes, header: batch.BatchHeader) -> None:
@@ -137,9 +139,9 @@ class OpenPair:
         self._parquet.write_table(self._rows.take(), row_group_size=ROW_GROUP_RECORDS)
 
     def finish(self) -> tuple[Segment, Segment]:
-        """Complete both files, durably and under their names: the caller writes the manifest next.
+        """Complete both files, durably and under their names; the caller writes the manifest next.
 
-        Not for an empty pair.
+        The pair must not be empty.
         """
         if self._rows.rows:
             self._write_rows()
@@ -173,8 +175,9 @@ class OpenPair:
         )
 
     def abandon(self) -> None:
-        """Close and remove both files. Never an error: on a full disk closing fails, too, and what
-        is left is the next writer's to remove.
+        """Close and remove both files, without an error.
+
+        On a full disk closing fails, too; the next writer removes the remains.
         """
         for close in (self._raw.abandon, self._parquet.close):
             with suppress(OSError, pa.ArrowException):
@@ -185,15 +188,15 @@ class OpenPair:
 
 
 KEEP_RETIRED_MS = 3_600_000
-"""So long files that were merged stay: whoever has read the manifest before may be reading them."""
+"""Time in ms for which merged files are kept: a reader of an older manifest may still read them."""
 _MADE_AGAIN = (CHECKPOINTS, BUCKETS)
-"""Directories of what can be made again from the log, wherever in it it lies."""
+"""Directories of files that can be made again from any part of the log."""
 
 
 def remove_leftovers(place: Place, manifest: Manifest) -> None:
-    """Remove what a writer that crashed left behind.
+    """Remove the files of a crashed writer.
 
-    Raises ExportError for a file that is not ours, OSError.
+    Raises ExportError for a file that is not an export's, OSError.
     """
     known = {segment.file for segment in manifest.segments} | {one.file for one in manifest.retired}
     for kind in KINDS:
@@ -223,7 +226,9 @@ def _foreign(place: Place, file: str) -> ExportError:
 
 
 def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
-    """Remove retired files whose time is over; the manifest without them. Raises OSError."""
+    """Remove the retired files whose time is over; return the manifest without them. Raises
+    OSError.
+    """
     over = [one for one in manifest.retired if one.since_ms + KEEP_RETIRED_MS <= now_ms]
     counting = (manifest.segments, manifest.checkpoints, manifest.buckets)
     counted = {one.file for some in counting for one in some}
@@ -244,18 +249,20 @@ def remove_retired(place: Place, manifest: Manifest, now_ms: int) -> Manifest:
 
 MAX_SEGMENT_RECORDS = 1_000_000
 MAX_SEGMENT_BYTES = 256 << 20
-"""Bounds of one segment (bytes: of the log); the last batch may pass them."""
+"""Size limit of one segment in bytes of the log; the last batch may exceed it."""
 
 Published = Callable[[Manifest], None]
-"""Called after each publish, on the writer's thread, with what is published.
+"""Callback after each publish, on the writer's thread, with the published manifest.
 
-What it raises ends the export; the publish stays.
+An error of it ends the export; the publish stays.
 """
 
 
 class Added(NamedTuple):
-    """What a writer has added to an export; ``batches`` once, ``files`` and ``bytes`` in both
-    forms, and ``checkpoints`` beside them.
+    """Additions of a writer to an export.
+
+    ``batches`` are counted once, ``files`` and ``bytes`` in both forms, and ``checkpoints`` beside
+    them.
     """
 
     batches: int = 0
@@ -264,7 +271,7 @@ class Added(NamedTuple):
     checkpoints: int = 0
 
     def with_pair(self, raw: Segment, records: Segment) -> Added:
-        """And these two files."""
+        """Return the additions with a further pair of files."""
         return self._replace(
             batches=self.batches + raw.batches,
             files=self.files + 2,
@@ -277,9 +284,9 @@ class ExportWriter:
 
     Blocking; one thread; after an error nothing more can be appended.
 
-    ``start_offset`` is where a new export begins; one that is there goes on where it ends
+    ``start_offset`` is where a new export begins; an existing one continues where it ends
     (``next_offset``). Raises ExportError and its kinds when the place is no export, belongs to
-    another log, or is being written.
+    another log, or has another writer.
     """
 
     def __init__(
@@ -297,16 +304,18 @@ class ExportWriter:
         signer: ManifestSigner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``checkpoint_records``: so many records lie between two checkpoints, at least; 0: none is
-        made. ``draft``: of a caller who folds each batch itself before it appends it, or passes it
-        over. ``signer``: signs each publish. One that goes on with a signed export needs it, and
-        finds it as it was signed.
+        """``checkpoint_records``: least number of records between two checkpoints; 0: none is made.
+        ``draft``: state of a caller that folds each batch itself before it is appended or passed
+        over.
+
+        ``signer``: signs each publish. A writer that continues a signed export needs it, and
+        requires a valid signature.
         """
         self.place = self._place = open_place(target)
         self.max_records, self.max_bytes = max_segment_records, max_segment_bytes
-        """Bounds of a segment."""
+        """Bounds of a segment, in records and bytes."""
         self.added = Added()
-        """By this writer, published."""
+        """Published additions of this writer."""
         self._clock = clock
         self._published, self._signer = published, signer
         self._open: OpenPair | None = None
@@ -331,40 +340,38 @@ class ExportWriter:
         self._next_offset = self._manifest.end_offset
         self._last_batch: bytes | None = None
         self._held: Iterator[tuple[bytes, batch.BatchHeader]] | None = None
-        """The batches of the export that were not passed over yet."""
+        """Batches of the export that are not passed over yet."""
         self._log_hash = log_hash_of(self._manifest)
         last = self._manifest.segments[-1:]
         self._last_epoch = last[0].last_epoch if last else 0
 
     @property
     def manifest(self) -> Manifest:
-        """What is published."""
+        """The published manifest."""
         return self._manifest
 
     @property
     def next_offset(self) -> int:
-        """Where the next chunk must begin."""
+        """Offset at which the next chunk must begin."""
         return self._next_offset
 
     @property
     def log_hash(self) -> LogHash:
-        """Of the log up to ``next_offset``, as made of what was appended."""
+        """Log hash up to ``next_offset``, computed from the appended bytes."""
         return self._log_hash
 
     @property
     def unpublished(self) -> int:
-        """How many records were appended since the last publish."""
+        """Number of records appended since the last publish."""
         return self._next_offset - self._manifest.end_offset
 
     @property
     def not_folded(self) -> str:
-        """Why no checkpoints are made any more; empty: nothing is known to be in the way."""
+        """Reason why no more checkpoints are made; empty if no obstacle is known."""
         return "" if self._maker is None else self._maker.not_folded
 
     def _begin(self, cluster_id: str, generation: int, start_offset: int) -> Manifest:
-        """The manifest that is there, or a first one: from then on the place is known to be an
-        export.
-        """
+        """Return the existing manifest, or write one, which marks the place as an export."""
         top = self._place.names("")
         if MANIFEST_NAME in top:
             manifest, message = read_signed(self._place)
@@ -393,7 +400,9 @@ class ExportWriter:
         return manifest
 
     def _require_signed(self, manifest: Manifest, message: bytes) -> None:
-        """Nobody signs again what he has not signed, and nobody drops a signature."""
+        """Require that an earlier signature is this signer's: no signature of another key is
+        replaced, and none is dropped.
+        """
         if manifest.signature is None:
             return
         if self._signer is None:
@@ -409,8 +418,8 @@ class ExportWriter:
             )
 
     def append_chunk(self, chunk: bytes) -> None:
-        """Add whole committed batches, from ``next_offset`` on, after verifying their checksums and
-        offsets.
+        """Append whole committed batches, from ``next_offset`` on, after verifying their checksums
+        and offsets.
 
         Raises ExportGapError, CorruptLogError, UnknownRecordError, ExportError.
         """
@@ -438,10 +447,12 @@ class ExportWriter:
         return self._last_batch
 
     def pass_over(self, data: bytes, header: batch.BatchHeader) -> None:
-        """Pass over a batch that the export holds already, and that was folded into the ``draft``.
-        They come in order, from the beginning of the export.
+        """Pass over a batch that the export contains already, and that was folded into the
+        ``draft``.
 
-        Raises ExportMismatchError if the export holds another one, CorruptExportError.
+        The batches are in order, from the beginning of the export.
+
+        Raises ExportMismatchError if the export has another one, CorruptExportError.
         """
         if self._held is None:
             self._held = batches_from(self._place, self._manifest, header.base_offset)
@@ -457,7 +468,9 @@ class ExportWriter:
             maker.pass_over(header)
 
     def _folding(self) -> CheckpointMaker | None:
-        """What makes the checkpoints, caught up with the export; None: they are not made here."""
+        """Return the checkpoint maker, caught up with the export; None: no checkpoints are made
+        here.
+        """
         if self._maker is None and self._checkpoint_records and can_fold(self._manifest):
             maker = CheckpointMaker(
                 self._place, self._manifest, self._checkpoint_records, self._draft
@@ -474,7 +487,9 @@ class ExportWriter:
             self.added = self.added._replace(checkpoints=self.added.checkpoints + 1)
 
     def make_checkpoints(self) -> None:
-        """Make those that an export lacks which was written without them; published next time."""
+        """Make the missing checkpoints of an export that was written without them; published next
+        time.
+        """
         with self._guarded():
             known = self._manifest.checkpoints
             last = known[-1].offset if known else self._manifest.history_begin - 1
@@ -504,15 +519,13 @@ class ExportWriter:
         return self._open
 
     def record(self, said: Iterable[StateHash]) -> None:
-        """Note what nodes have said of the state; published with the offsets it is about, whenever
-        they are.
-        """
+        """Record the nodes' reports of the state; each is published with its offset."""
         self._said += said
 
     def commit(self, high_watermark: int) -> Manifest:
-        """Publish what was appended.
+        """Publish the appended records.
 
-        ``high_watermark`` (exclusive) is the log's; what is published lies below it.
+        ``high_watermark`` (exclusive) is the log's; every published record lies below it.
         """
         with self._guarded():
             if high_watermark < self._next_offset:
@@ -564,7 +577,9 @@ class ExportWriter:
             self._published(self._manifest)
 
     def _with_checkpoints(self, manifest: Manifest) -> Manifest:
-        """And those that were made; files of those that are too many are retired."""
+        """Return the manifest with the new checkpoints; the files of those above the limit are
+        retired.
+        """
         known = (*manifest.checkpoints, *self._checkpoints)
         self._checkpoints = []
         kept = thinned(known)
@@ -579,7 +594,7 @@ class ExportWriter:
     def amend(self, **fields: Any) -> None:
         """Publish a manifest with other fields, for the same offsets.
 
-        Everything appended must have been published.
+        Every appended record must have been published.
         """
         with self._guarded():
             if self.unpublished:
@@ -592,7 +607,7 @@ class ExportWriter:
         self._manifest = manifest
 
     def now_ms(self) -> int:
-        """The time, in ms since 1970."""
+        """Return the time, in ms since 1970."""
         return round(self._clock() * 1000)
 
     def _now(self) -> str:
@@ -600,9 +615,7 @@ class ExportWriter:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """After an error the files in the making may hold half a batch: they are dropped, and the
-        writer with them.
-        """
+        """Drop the writer and its unfinished files after an error: they may have half a batch."""
         if self._broken:
             raise ExportError(
                 f"the export to {self._place} failed earlier or is closed: open it again"
@@ -615,7 +628,7 @@ class ExportWriter:
             raise
 
     def close(self) -> None:
-        """Drop what was not published and let the next writer in. May be called twice."""
+        """Drop unpublished files and release the place for the next writer. May be called twice."""
         self._broken = True
         pair, self._open = self._open, None
         try:
