@@ -1,7 +1,7 @@
-"""Whether the servers are there and can be spoken to, found out before the first call.
+"""The check of the servers before the first call: whether they exist and accept this client.
 
-A call goes on trying until its time is over, as servers restart; a person, or a program that begins
-with a wrong port or certificate, is better told at once.
+A call retries until its deadline, as servers restart; for a wrong port or certificate, an error at
+once is better.
 """
 
 from __future__ import annotations
@@ -23,32 +23,35 @@ if TYPE_CHECKING:
     from raftlog.transport.probe import TlsSeen
 
 PATIENCE_S = 0.1
-"""A refusal of a host that is there comes sooner; a slow name server is not waited for."""
+"""Longest wait for the refusals of present hosts and for name servers, in seconds."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""How a client of gRPC begins: the preface, and settings of nothing."""
+"""Opening bytes of a gRPC client: the preface, and empty settings."""
 _NO_GRPC = (b"HTTP/", b"<")
-"""How servers of HTTP/1 answer that: some do not even say a status."""
+"""First bytes of an HTTP/1 server's answer: some servers omit the status line."""
 _ALERT = b"\x15"
-"""How a server of TLS begins to answer that, if it does not just hang up."""
+"""First byte of a TLS server's answer, if it does not just close the connection."""
 REFUSES = "nobody listens at {} (connection refused)"
 UNKNOWN_NAME = "the host of {} is not known (mistyped?)"
 WANTS_TLS = "{} speaks TLS: set RAFTLOG_TLS_CA_FILE and a certificate, or a token"
 NO_TLS = "{} speaks no TLS: leave RAFTLOG_TLS_... unset, or give the address of another listener"
 HTTP = "{} answers as an HTTP server, not gRPC: give the port of a listener, not of http.listener"
 LOOK_TIMEOUT_S = 2.0
-"""For each step of a handshake."""
+"""Timeout of each step of a handshake, in seconds."""
 LOOK_AGAIN_S = 0.2
-"""A server that is about to stop hangs up, as one does that does not take a certificate."""
+"""Pause before a second look, in seconds: a stopping server closes connections like one that
+rejects a certificate.
+"""
 
 
 def require_listener(
     addresses: Sequence[str], *, plaintext: bool = False, files: TlsFiles | None = None
 ) -> None:
-    """Raises ApiError (NETWORK_EXCEPTION) if every address refuses connections, or is of a server
-    that this client cannot speak with: told only where it is said to speak in ``plaintext``, or
-    with which ``files`` of TLS.
+    """Raise ApiError (NETWORK_EXCEPTION) if every address refuses connections, or has a server that
+    this client cannot use.
 
-    Returns at the first that may be a node, or when it takes too long to know.
+    The second check needs ``plaintext``, or the TLS ``files`` of the client.
+
+    Returns at the first address of a possible node, or when the check takes too long.
     """
     found: list[dict[str, list[str]]] = []
 
@@ -71,7 +74,7 @@ def require_listener(
 
 
 def _what_is_wrong(address: str, plaintext: bool, files: TlsFiles | None) -> str:
-    """A sentence about an address; empty: nothing, as far as can be seen."""
+    """Return a sentence about the fault of an address; empty: none is visible."""
     host, port = parse_endpoint(address).socket_address
     try:
         with socket.create_connection((host, port), PATIENCE_S) as connection:
@@ -111,15 +114,15 @@ def _of_tls(host: str, port: int, files: TlsFiles) -> str:
 
 
 def require_servers(options: Options) -> None:
-    """Raises NetworkError and TlsError if none of the brokers can be spoken to."""
+    """Raise NetworkError or TlsError if no broker can be used."""
     require_listener(options.servers, plaintext=options.tls is None)
     if options.tls is not None:
         _require_tls(options.servers, options.tls.files)
 
 
 async def require_tls(options: Options) -> None:
-    """Raises TlsError if no broker can be spoken to for what its or our certificate is; says
-    nothing of brokers that are not there.
+    """Raise TlsError if no broker can be used because of its certificate or ours; absent brokers
+    are no error here.
     """
     if options.tls is not None:
         await asyncio.to_thread(_require_tls, options.servers, options.tls.files)
@@ -139,7 +142,7 @@ def _require_tls(addresses: Sequence[str], files: TlsFiles) -> None:
 
 
 def _looked_at(addresses: Sequence[str], files: TlsFiles) -> dict[str, TlsSeen]:
-    """What is wrong with each address; nothing if one of them is fine, as far as can be seen."""
+    """Return the TLS trouble of each address; empty if one of them shows none."""
     from raftlog.transport.probe import TlsTrouble, tls_trouble
 
     wrong: dict[str, TlsSeen] = {}

@@ -1,5 +1,7 @@
-"""Checked arguments: what a call was given is compared with the types that it declares, before
-anything is sent. An error begins with the name of the argument.
+"""Checked arguments: each call compares its arguments with their declared types before it sends a
+request.
+
+An error begins with the name of the argument.
 """
 
 from __future__ import annotations
@@ -20,21 +22,21 @@ from raftlog.client.values import ConfigValue, Unconditional
 
 F = TypeVar("F", bound=Callable[..., Any])
 Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
-"""The headers of a record; pairs may repeat a name."""
+"""Headers of a record; pairs may repeat a name."""
 Check = Callable[[Any, str], Any]
-"""Returns the value as the call takes it. Raises TypeError and ValueError, which begin with the
-name of the argument.
+"""Function that returns the value in the form of the call. Raises TypeError and ValueError, which
+begin with the name of the argument.
 """
 _LONG = frozenset({"end_offset", "generation", "lease_id", "offset"})
-"""Integers of 64 bits; all others have 32."""
+"""Names of 64-bit integers; all others have 32 bits."""
 _INTEGRAL: Any = Integral
 _REAL: Any = Real
-"""Also those of numpy."""
+"""Real numbers, those of numpy included."""
 _CHECKED_WHERE_USED = (Unconditional, ConfigValue, Headers)
 
 
 def checked(call: F) -> F:
-    """A method, or coroutine method, whose arguments are checked against its annotations."""
+    """Return a method, or coroutine method, whose arguments are checked against its annotations."""
 
     @functools.cache
     def checks() -> tuple[dict[str, Check], list[str], str]:
@@ -75,8 +77,9 @@ def checked(call: F) -> F:
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
-    """The types of a call's arguments by name, those of ``**options`` included. What it returns may
-    be imported for type checkers alone.
+    """Return the types of a call's arguments by name, those of ``**options`` included.
+
+    The return type may be imported for type checkers alone.
     """
     call = inspect.unwrap(call)
     hints = {
@@ -99,7 +102,7 @@ def _one_of_rest(check: Check, value: Any, name: str) -> Any:
 
 @functools.cache
 def check_of(hint: Any) -> Check:
-    """The check of a type. Types whose check is where they are used pass."""
+    """Return the check of a type. Types that are checked at their use pass."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _check_of_union(hint, args)
@@ -220,7 +223,7 @@ def _field_checks(kind: Any) -> list[tuple[str, Check]]:
 
 
 def bytes_of(text: bytes | str, what: str) -> bytes:
-    """Text goes as UTF-8. Raises TypeError, ValueError."""
+    """Return bytes, of text as UTF-8. Raises TypeError, ValueError."""
     if isinstance(text, str):
         return _utf_8(text, what)
     if isinstance(text, bytes):
@@ -229,7 +232,7 @@ def bytes_of(text: bytes | str, what: str) -> bytes:
 
 
 def headers_of(headers: Headers) -> list[tuple[str, bytes | None]]:
-    """The headers of a record, from a mapping or from pairs. Raises TypeError, ValueError."""
+    """Return a record's headers, from a mapping or from pairs. Raises TypeError, ValueError."""
     if not isinstance(headers, (Mapping, Iterable)):
         raise TypeError(f"headers are a mapping or pairs of a name and a value: {shown(headers)}")
     pairs = headers.items() if isinstance(headers, Mapping) else headers
@@ -244,7 +247,7 @@ def headers_of(headers: Headers) -> list[tuple[str, bytes | None]]:
 
 
 def config_text(key: str, value: ConfigValue) -> str:
-    """The value of a key as it goes over the wire. Raises TypeError for what would be no text."""
+    """Return a configuration value in its wire form. Raises TypeError for a value without one."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -262,5 +265,5 @@ def config_text(key: str, value: ConfigValue) -> str:
 
 
 def shown(value: object) -> str:
-    """A value for people, with its type."""
+    """Return a value for people, with its type."""
     return f"{type(value).__name__}: {value!r:.80}"

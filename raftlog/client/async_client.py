@@ -1,4 +1,4 @@
-"""``raftlog.AsyncClient``."""
+"""``raftlog.AsyncClient``, the asynchronous client."""
 
 from __future__ import annotations
 
@@ -56,25 +56,27 @@ NAMESPACES = {
     "export_cursors": ("cluster", "AsyncExportCursors"),
     "hostnames": ("cluster", "AsyncHostnames"),
 }
-"""The module and class of each namespace, imported when it is first used: a command uses one."""
+"""Module and class of each namespace, imported at its first use: a command uses one."""
 
 
 class Surroundings(Protocol):
-    """The process in which clients are made."""
+    """The surroundings of clients: the process in which they are made."""
 
     bootstrap: str
-    """Brokers of a client that names none."""
+    """Brokers of a client without given ones."""
 
     def admit(self, client: AsyncClient) -> tuple[Callable[[], Transport], random.Random]:
-        """Return the connections of a new client, and its random numbers."""
+        """Return the transport factory of a new client, and its random numbers."""
 
 
 SURROUNDINGS: ContextVar[Surroundings | None] = ContextVar("raftlog_surroundings", default=None)
-"""None: the real network."""
+"""Surroundings of new clients; None: the real network."""
 
 
 LET_IN_TIMEOUT_S = 5.0
-"""A broker that says nothing for so long may yet say something to the first call."""
+"""Time in seconds after which a silent broker no longer delays the client: it may still answer the
+first call.
+"""
 
 
 class AsyncClient:
@@ -113,7 +115,7 @@ class AsyncClient:
         self._made_by = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends_with_loop = surroundings is None
-        """Not in a simulated process: one that was killed could not be waited for."""
+        """True except in a simulated process, whose end after a kill could not be awaited."""
         if surroundings is not None:
             self._make_transport, self._rng = surroundings.admit(self)
 
@@ -140,7 +142,7 @@ class AsyncClient:
         rng: random.Random | None = None,
         **options: Unpack[ClientOptions],
     ) -> Self:
-        """A client over other connections than its own: those of a command, or simulated ones.
+        """Return a client over another transport than its own: a command's, or a simulated one.
 
         ``rng``: for pauses, and which broker is asked first.
         """
@@ -151,17 +153,17 @@ class AsyncClient:
 
     @property
     def options(self) -> Options:
-        """The options that the client was made with, checked."""
+        """Checked options of the client."""
         return self._options
 
     @property
     def core(self) -> Core:
-        """What the calls share, made on the loop of the first one. Raises RaftlogError."""
+        """Shared state of the calls, made on the loop of the first call. Raises RaftlogError."""
         return self._opened()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed: then each call raises ClientClosedError."""
+        """True if the client is closed: each call then raises ClientClosedError."""
         return self._closed
 
     def __repr__(self) -> str:
@@ -169,7 +171,7 @@ class AsyncClient:
 
     @property
     def token(self) -> Token | None:
-        """The newest position that this client has seen or written; None: none yet."""
+        """The newest position that this client has read or written; None before the first one."""
         token = self._core.brokers.token if self._core is not None else None
         return token_from_wire(token) if token is not None else None
 
@@ -183,10 +185,10 @@ class AsyncClient:
         partition: int = -1,
         headers: Headers = (),
     ) -> RecordMetadata:
-        """Write one record, and wait until all in-sync replicas have it: where it is.
+        """Write one record, wait until all in-sync replicas have it, and return its position.
 
-        ``partition`` -1: by the hash of the key. Calls at the same time share requests. Raises
-        UnknownOutcomeError, among others: then it may be stored.
+        ``partition`` -1: by the hash of the key. Concurrent calls share requests. Raises
+        UnknownOutcomeError, among others: the record may then be stored.
         """
         core = self._opened()
         with core.until_closed():
@@ -207,10 +209,10 @@ class AsyncClient:
         offset: int | Literal["earliest", "latest"] = "latest",
         idle_timeout_s: float | None = None,
     ) -> AsyncRecords:
-        """Read a topic's committed records: all its partitions, or one of them.
+        """Read a topic's committed records, of all its partitions or of one.
 
-        Raises UnknownTopicOrPartitionError. ``idle_timeout_s``: the records end when none has come
-        for this long; None: they never do. There are no consumer groups: readers keep their
+        Raises UnknownTopicOrPartitionError. ``idle_timeout_s``: the records end when none has
+        arrived for this long; None: they never do. There are no consumer groups: readers keep their
         offsets.
         """
         from raftlog.client.consumer import AsyncRecords
@@ -226,15 +228,15 @@ class AsyncClient:
         tip: bool = False,
         idle_timeout_s: float | None = None,
     ) -> AsyncChanges:
-        """The changes of the metadata, in order and each once, whatever broker tells them.
+        """Watch the changes of the metadata, in order and each once, across brokers.
 
         A selector is a path or the beginning of paths: "configs/topic/orders", "topics/ord*",
-        "brokers/"; none: everything but what changes by itself. ``since``: go on behind this token.
-        ``initial``: begin with what there is. ``tip``: changes as soon as a broker has applied
-        them, and not only when every broker can show them. ``idle_timeout_s``: they end when none
-        has come for so long.
+        "brokers/"; none: every change except periodic bookkeeping. ``since``: continue behind this
+        token. ``initial``: begin with the existing entities. ``tip``: changes as soon as a broker
+        has applied them, and not only when every broker can show them. ``idle_timeout_s``: the
+        changes end when none has arrived for this long.
 
-        With ``async with`` it has begun before the first line inside.
+        With ``async with`` the watch has begun before the first line inside.
         """
         from raftlog.client.watch import AsyncChanges
 
@@ -247,21 +249,23 @@ class AsyncClient:
 
     @checked
     async def see(self, token: Token | str) -> None:
-        """Let the reads from now on show this position or a later one: another client's write.
-        ``token``: or its text. Raises InconsistentGenerationError if this client has seen another
-        log.
+        """Make later reads show this position or a later one, such as another client's write.
+
+        ``token``: the token or its text. Raises InconsistentGenerationError if this client has read
+        another log.
         """
         self._opened().brokers.see(token_to_wire(_token(token, "token")))
 
     async def forget(self) -> None:
-        """Begin anew, as after InconsistentGenerationError: the cluster was restored or recovered,
-        and what was seen or written before may be gone. Reads ask for nothing that was seen, and
-        writes are those of a new client.
+        """Forget the position and the session, as after InconsistentGenerationError.
+
+        The cluster was restored or recovered, and earlier reads and writes may be lost. Reads
+        require no earlier position, and writes are those of a new client.
         """
         self._opened().forget()
 
     async def __aenter__(self) -> Self:
-        """Raises TlsError: that a certificate does not count is not left to the first call."""
+        """Check the servers' certificates. Raises TlsError here, not at the first call."""
         await require_tls(self._options)
         self._opened()
         return self
@@ -284,9 +288,9 @@ class AsyncClient:
             await core.close()
 
     async def _let_in(self) -> None:
-        """Ask a broker something, to find out whether the token counts.
+        """Send a broker a request that shows whether it accepts the token.
 
-        Raises SaslAuthenticationFailedError. Any other trouble is left to the first call.
+        Raises SaslAuthenticationFailedError. Any other failure is left to the first call.
         """
         try:
             await self._opened().offered(min(LET_IN_TIMEOUT_S, self._options.timeout_s))
@@ -301,7 +305,9 @@ class AsyncClient:
         return GrpcTransport(tls=self._options.tls, token=self._options.token)
 
     def _opened(self) -> Core:
-        """What the calls share, made on the loop of the first one. Raises RaftlogError."""
+        """Return the shared state of the calls, made on the loop of the first call. Raises
+        RaftlogError.
+        """
         if self._closed:
             raise ClientClosedError()
         require_same_process(self._made_by)

@@ -1,6 +1,4 @@
-"""Blocking methods, made of asynchronous ones: the same arguments, the result instead of an
-awaitable.
-"""
+"""Blocking twins of asynchronous methods: the same arguments, a result instead of an awaitable."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ Close = Callable[[], Coroutine[Any, Any, None]]
 STOP_TIMEOUT_S = 5.0
 """Longest time that the end of a process waits, in seconds."""
 CALLS_TIMEOUT_S = 1.0
-"""How long calls in progress may take to notice that their client was closed."""
+"""Time in seconds for calls in progress to end after their client was closed."""
 _MAIN_ENDED = (
     "the main thread has ended, and a wait without a timeout would keep the process alive for ever:"
     " join this thread in the main thread"
@@ -73,16 +71,17 @@ class _Process:
 
 
 class LoopThread:
-    """Begins with the first call. Any thread may call, also several at a time.
+    """A thread with an event loop, started by the first call. Any thread may call, also several at
+    a time.
 
     The thread is a daemon, and ends with :meth:`stop`, which the end of the interpreter calls as
-    well: only then gRPC is put away while everything that it needs is still there. Before that the
-    interpreter waits for all other threads; so that it does not wait for ever, waits without a
-    timeout end with the main thread.
+    well: gRPC is then shut down while all that it needs still exists. Before that the interpreter
+    waits for all other threads; so that it does not wait for ever, waits without a timeout end with
+    the main thread.
     """
 
     def __init__(self, close: Close) -> None:
-        """``close`` ends what lives on the loop."""
+        """``close``: ends the objects on the loop."""
         self._close = close
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,15 +93,16 @@ class LoopThread:
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def require_open(self) -> None:
-        """Raises ClientClosedError once it was stopped."""
+        """Raise ClientClosedError if the thread was stopped."""
         if self._stopped:
             raise ClientClosedError()
 
     def call(self, make: Callable[[], Coroutine[Any, Any, T]], *, endless: bool = False) -> T:
-        """Run a coroutine there, and wait for it. ``endless``: it may take for ever, and is
-        cancelled when the main thread ends.
+        """Run a coroutine on the loop, and wait for it.
 
-        What interrupts the waiting (Ctrl-C) cancels it. Raises ClientClosedError once stopped.
+        ``endless``: it may never end, and is cancelled when the main thread ends.
+
+        An interrupt of the wait (Ctrl-C) cancels it. Raises ClientClosedError once stopped.
         """
         if threading.current_thread() is self._thread:
             raise RaftlogError("a call from the client's own thread would wait for itself")
@@ -123,7 +123,7 @@ class LoopThread:
             raise
 
     def _begin_call(self, make: Callable[[], Coroutine[Any, Any, T]], endless: bool) -> Future[T]:
-        """Begin a call, on a loop that is begun if need be. Raises RaftlogError."""
+        """Begin a call, on a new loop if there is none. Raises RaftlogError."""
         calls = self._calls
 
         async def counted() -> T:
@@ -152,7 +152,7 @@ class LoopThread:
         return future
 
     def end_waits(self) -> None:
-        """Cancel the calls that may take for ever."""
+        """Cancel the calls without a time limit."""
         if self._made_by != os.getpid():
             return
         with self._lock:
@@ -179,7 +179,7 @@ class LoopThread:
         self._finalizer.atexit = False
 
     def stop(self) -> None:
-        """End the loop and whatever still runs on it. Idempotent."""
+        """Stop the loop and the tasks on it. Idempotent."""
         if self._made_by != os.getpid():
             return
         with self._lock:
@@ -246,13 +246,13 @@ class Blocking(Generic[A]):
 
 
 class BlockingContext(Blocking[C]):
-    """One whose end of ``with`` is the twin's end of ``async with``.
+    """A blocking twin with ``with``, whose end is that of ``async with``.
 
-    The end of a client ends all that was made by it: then there is nothing left to do.
+    The end of a client ends all objects made by it: then there is nothing left to do.
     """
 
     _exit_waits = False
-    """Whether the end of ``with`` may take for ever."""
+    """True if the end of ``with`` has no time limit."""
 
     def __enter__(self) -> Self:
         self._thread.require_open()
@@ -300,7 +300,7 @@ class BlockingStream(BlockingContext[S]):
 def blocking(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """The blocking twin of a method."""
+    """Return the blocking twin of a method."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -312,7 +312,7 @@ def blocking(
 def waiting(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """The blocking twin of a method that waits without end if ``timeout_s``, its first argument, is
+    """Return the twin of a method without a time limit if its first argument, ``timeout_s``, is
     None.
     """
 
@@ -327,7 +327,7 @@ def waiting(
 
 
 def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """The twin of a method that waits for nothing, but is for the loop's thread alone."""
+    """Return the twin of a method that never waits, but must run on the loop's thread."""
 
     @functools.wraps(method)
     async def there(self: A, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -337,13 +337,14 @@ def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bloc
 
 
 class Attribute(Generic[T]):
-    """A property of the twin, for reading: ``token = Attribute[int](AsyncLock.token)``.
+    """A read-only property of the twin: ``token = Attribute[int](AsyncLock.token)``.
 
-    With its type: mypy takes a property of a class for its getter and would find it, pyright not.
+    With its type: mypy resolves a property of a class to its getter and would infer the type,
+    pyright not.
     """
 
     def __init__(self, of: Callable[[Any], T] | property) -> None:
-        """``of``: the twin's property."""
+        """``of``: property of the asynchronous twin."""
         self._of = cast("property", of)
         self.__doc__ = of.__doc__
 

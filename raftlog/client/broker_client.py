@@ -25,19 +25,20 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2
 
 LEARN_FIRST_S, LEARN_AGAIN_S, LEARN_EVERY_S = 1.0, 10.0, 300.0
-"""Time to the first question for the brokers, after one that failed, and after one that did not."""
+"""Seconds until the list of brokers is first read, until a retry after a failure, and until it is
+read again.
+"""
 _BROKERS_ALONE = broker_pb2.MetadataRequest(response_partition_limit=1, cursor="~")
-"""Asks for the topics behind the last name that there can be."""
+"""Request for the topics behind the last possible name: the answer lists brokers alone."""
 
 
 class BrokerClient(Writer):
-    """Calls to one broker, or to whichever of several answers; brokers that metadata names become
-    some of these.
+    """Calls to the first of several brokers that answers; the brokers named in metadata are added.
 
-    Every reply says which image answered, and the next read asks for that one or a later one: what
-    this client has seen it never unsees, whatever broker it comes to, its own writes included. A
-    read that fails on the way is tried at another broker; a write only if it was definitely not
-    executed. Must be made on the event loop.
+    Every reply names its image, and the next read requires that image or a later one: reads of this
+    client never go back, across brokers, its own writes included. A read that fails on the way is
+    retried at another broker; a write only if it was definitely not executed. Must be made on the
+    event loop.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class BrokerClient(Writer):
         cluster_id: str = "",
         round_robin: bool = False,
     ) -> None:
-        """``round_robin``: each call goes to the next of the given brokers that can be reached;
-        else all go to one as long as it answers.
+        """``round_robin``: each call is sent to the next reachable one of the given brokers; else
+        all calls to one while it answers.
         """
         self.endpoints = known_endpoints(endpoints)
-        """The brokers that are known, those that brokers have named included."""
+        """The known brokers, those named by brokers included."""
         self._token: common_pb2.MetadataToken | None = None
         self._offered: broker_pb2.ApiVersionsResponse | None = None
         protocol = Protocol(
@@ -79,13 +80,13 @@ class BrokerClient(Writer):
 
     @property
     def token(self) -> common_pb2.MetadataToken | None:
-        """The newest image that this client has seen or written; None: none yet."""
+        """The newest image that this client has read or written; None before the first one."""
         return self._token
 
     def see(self, token: common_pb2.MetadataToken) -> None:
-        """Take note of an image seen elsewhere: the reads from now on show it or a later one.
+        """Record an image read elsewhere: later reads show it or a later one.
 
-        Raises ApiError, INCONSISTENT_GENERATION, if this client has seen another log.
+        Raises ApiError, INCONSISTENT_GENERATION, if this client has read another log.
         """
         if not self._saw(token):
             assert self._token is not None
@@ -97,8 +98,10 @@ class BrokerClient(Writer):
             )
 
     def _saw(self, token: common_pb2.MetadataToken) -> bool:
-        """Remember an image, unless it is of another log than those before: the next read reports
-        that [what was seen is gone, and the program continues as if it existed].
+        """Record an image; returns False for one of another log than before.
+
+        The next read reports that [earlier reads are lost, and the program continues as if they
+        were valid].
         """
         mine = self._token
         if mine is not None and token.generation != mine.generation:
@@ -108,17 +111,18 @@ class BrokerClient(Writer):
         return True
 
     def forget(self) -> None:
-        """Start afresh, as after INCONSISTENT_GENERATION: the cluster was restored and what was
-        seen before may be gone.
+        """Forget all positions, as after INCONSISTENT_GENERATION: the cluster was restored, and
+        earlier reads may be lost.
         """
         self._token = None
 
     async def api_versions(
         self, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> broker_pb2.ApiVersionsResponse:
-        """What the cluster offers: asked for once, kept up to date by what brokers say.
+        """Return the cluster's APIs and features, requested once and updated by the brokers'
+        notices.
 
-        Raises ApiError if no broker can be asked.
+        Raises ApiError if no broker answers.
         """
         if self._offered is None:
             request = broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
@@ -130,7 +134,9 @@ class BrokerClient(Writer):
         return self._offered
 
     def _learn(self, offered: broker_pb2.ApiVersionsResponse) -> None:
-        """Feature levels are the cluster's, not a broker's: the newest answer holds for all."""
+        """Record feature levels: they are the cluster's, not a broker's, so the newest answer
+        counts.
+        """
         known = self._offered
         if (
             known is None
@@ -140,7 +146,9 @@ class BrokerClient(Writer):
             self._offered = offered
 
     def _hello(self) -> broker_pb2.BrokerRequest | None:
-        """Ask on each new connection, once asked: a notice on the old one may be lost."""
+        """Return the request for each new connection, after the first one: a notice on the old one
+        may be lost.
+        """
         if self._offered is None:
             return None
         return broker_request(broker_pb2.ApiVersionsRequest(), cluster_id=self._cluster_id)
@@ -158,8 +166,10 @@ class BrokerClient(Writer):
         *,
         idempotent: bool = False,
     ) -> asyncio.Future[broker_pb2.BrokerResponse]:
-        """The hot path: give a request away as it is, get a future of the response, which may hold
-        an error. Tokens are the caller's.
+        """Send a request, which the caller must not change any more; the future ends with the
+        response, an error in it included.
+
+        The hot path: tokens are the caller's.
         """
         return self._router.send(request, timeout_s, idempotent=idempotent)
 
@@ -170,8 +180,10 @@ class BrokerClient(Writer):
         mode: broker_pb2.ReadMode = broker_pb2.REPEATABLE,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> broker_pb2.BrokerResponse:
-        """One read: MetadataRequest, DescribeConfigsRequest, DescribeClusterRequest or
-        DescribeBrokerRequest. Raises ApiError.
+        """Send one read: MetadataRequest, DescribeConfigsRequest, DescribeClusterRequest or
+        DescribeBrokerRequest.
+
+        Raises ApiError.
         """
         request = broker_request(body, cluster_id=self._cluster_id)
         request.read.mode = mode
@@ -185,8 +197,8 @@ class BrokerClient(Writer):
         return response
 
     async def keep_learning(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Ask for the brokers now and then, without end, so that a client continues when all that
-        it was given are gone.
+        """Refresh the list of brokers from time to time, without end, so that a client continues
+        when all given ones are gone.
         """
         pause_s = LEARN_FIRST_S
         while True:
@@ -202,7 +214,7 @@ class BrokerClient(Writer):
                     pause_s = LEARN_AGAIN_S
 
     def _learn_from(self, response: broker_pb2.BrokerResponse) -> None:
-        """Remember the brokers that metadata names."""
+        """Record the brokers that metadata names."""
         self.endpoints.learn(address_of(one.host, one.port) for one in response.metadata.brokers)
 
     write = Writer.call
@@ -229,8 +241,10 @@ ELSEWHERE = frozenset(
 
 
 def _refusal(response: broker_pb2.BrokerResponse) -> Refusal | None:
-    """A fenced broker takes nothing new, one without a lease reads nothing strictly, and one of
-    another cluster is the wrong one: another one may.
+    """Return the refusal in a response that another broker may accept.
+
+    A fenced broker serves no new requests, one without a lease no strict reads, and one of another
+    cluster none.
     """
     elsewhere = response.HasField("error") and response.error.error_code in ELSEWHERE
     return Refusal() if elsewhere else None

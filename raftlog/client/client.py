@@ -110,7 +110,7 @@ class KeyValueStore(Blocking[AsyncKeyValues]):
 
 
 class Lease(BlockingContext[AsyncLease]):
-    """What :meth:`Client.leases.grant` gives: ``with``. It is kept alive in the background."""
+    """A lease from :meth:`Client.leases.grant`, for ``with``, kept alive in the background."""
 
     abandon = on_loop(AsyncLease.abandon)
     revoke = blocking(AsyncLease.revoke)
@@ -121,12 +121,12 @@ class Lease(BlockingContext[AsyncLease]):
 
     @property
     def id(self) -> LogOffset:
-        """The lease's id: keys that are put with it go with it."""
+        """Id of the lease: keys put with it are deleted with it."""
         return self._twin.id
 
     @property
     def ttl_s(self) -> float:
-        """How long it lives without being kept alive."""
+        """Time to live without a keep-alive, in seconds."""
         return self._twin.ttl_s
 
 
@@ -144,7 +144,7 @@ class Leases(Blocking[AsyncLeases]):
         name: str = "",
         **how: Unpack[WaitOptions],
     ) -> Lease:
-        """A new lease, which is kept alive in the background. ``name``: for people."""
+        """Grant a lease, which is kept alive in the background. ``name``: for people."""
         granted = self._thread.call(lambda: self._twin.grant(ttl_s, name=name, **how))
         return Lease(self._thread, granted)
 
@@ -180,7 +180,7 @@ class Hostnames(Blocking[AsyncHostnames]):
 
 
 class Records(BlockingStream[AsyncRecords]):
-    """What :meth:`Client.consume` returns, for ``with`` and ``for``."""
+    """The stream that :meth:`Client.consume` returns, for ``with`` and ``for``."""
 
     def __init__(self, thread: LoopThread, twin: AsyncRecords) -> None:
         super().__init__(thread, twin)
@@ -207,7 +207,7 @@ class Records(BlockingStream[AsyncRecords]):
 
 
 class Changes(BlockingStream[AsyncChanges]):
-    """What :meth:`Client.watch` returns, for ``with`` and ``for``."""
+    """The stream that :meth:`Client.watch` returns, for ``with`` and ``for``."""
 
     token = Attribute[Token | None](AsyncChanges.token)
 
@@ -262,7 +262,7 @@ class Client(Blocking[AsyncClient]):
 
     @property
     def parts(self) -> tuple[LoopThread, AsyncClient]:
-        """Its thread and its asynchronous twin, for what is built on it."""
+        """Its thread and its asynchronous twin, for objects built on it."""
         return self._thread, self._twin
 
     produce = blocking(AsyncClient.produce)
@@ -294,9 +294,7 @@ class Client(Blocking[AsyncClient]):
         tip: bool = False,
         idle_timeout_s: float | None = None,
     ) -> Changes:
-        """The changes of the metadata: see :meth:`AsyncClient.watch`. It has begun when this
-        returns.
-        """
+        """Watch the metadata's changes: see :meth:`AsyncClient.watch`. It has begun on return."""
 
         async def begin() -> AsyncChanges:
             changes = self._twin.watch(
@@ -324,8 +322,8 @@ class Client(Blocking[AsyncClient]):
 
 
 def connect(bootstrap: Addresses = "", **options: Unpack[ClientOptions]) -> Client:
-    """A blocking client, if anybody listens there and lets it in: else an error at once, and not
-    when the first call's time is over.
+    """Return a blocking client whose servers are present and accept it; otherwise raise at once,
+    and not after the first call's timeout.
 
     Raises NetworkError, TlsError, SaslAuthenticationFailedError and ConfigError.
     """

@@ -1,5 +1,5 @@
-"""What operators see and change of a cluster: its brokers, feature levels, quorum, export cursors,
-hostnames (KIP-426) and access control entries.
+"""The administration of a cluster: brokers, feature levels, quorum, export cursors, hostnames
+(KIP-426) and access control entries.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AsyncCluster(Namespace):
     async def describe(
         self, *, read: ReadModeLike | None = None, timeout_s: float | None = None
     ) -> Cluster:
-        """The cluster's id, its controller and its brokers, fenced ones included."""
+        """Return the cluster's id, its controller and its brokers, fenced ones included."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
         response = await self._core.read(body, read, timeout_s)
         cluster = response.describe_cluster
@@ -76,7 +76,7 @@ class AsyncBrokers(Namespace):
     async def list(
         self, *, read: ReadModeLike | None = None, timeout_s: float | None = None
     ) -> Listing[Broker]:
-        """The registered brokers by id, fenced ones included."""
+        """Return the registered brokers by id, fenced ones included."""
         body = broker_pb2.DescribeClusterRequest(include_fenced_brokers=True)
         response = await self._core.read(body, read, timeout_s)
         brokers = map(broker_from_wire, response.describe_cluster.brokers)
@@ -91,7 +91,7 @@ class AsyncBrokers(Namespace):
         return visibility_from_wire(response.describe_brokers)
 
     async def api_versions(self, *, timeout_s: float | None = None) -> ApiVersions:
-        """Which versions of requests and which feature levels the broker that answers offers."""
+        """Return the request versions and feature levels that the answering broker offers."""
         answer = await self._core.offered(timeout_s)
         return ApiVersions(
             tuple(
@@ -103,7 +103,7 @@ class AsyncBrokers(Namespace):
         )
 
     async def unregister(self, id: int, **how: Unpack[WaitOptions]) -> WriteResult:
-        """Remove a broker that does not come back. Raises BrokerIdNotRegisteredError."""
+        """Remove a broker for good. Raises BrokerIdNotRegisteredError."""
         body = controller_pb2.UnregisterBrokerRequest(broker_id=id)
         return await self._core.write(body, how, lambda _: (ItemResult(f"broker {id}"),))
 
@@ -112,7 +112,7 @@ class AsyncFeatures(Namespace):
     """``client.features``."""
 
     async def describe(self, *, timeout_s: float | None = None) -> dict[str, Feature]:
-        """The finalized level of each feature, and what the broker that answers supports."""
+        """Return the finalized level of each feature, and the support of the answering broker."""
         return {one.name: one for one in _features(await self._core.offered(timeout_s))}
 
     async def update(
@@ -175,7 +175,7 @@ class AsyncQuorum(Namespace):
     async def remove_voter(
         self, id: int, directory_id: str, *, timeout_s: float | None = None
     ) -> None:
-        """Remove a voter, dead or alive. ``describe`` says its directory id."""
+        """Remove a voter, dead or alive. ``describe`` shows its directory id."""
         body = controller_pb2.RemoveRaftVoterRequest(voter_id=id, voter_directory_id=directory_id)
         await self._once(body, timeout_s)
 
@@ -187,7 +187,7 @@ class AsyncQuorum(Namespace):
             )
 
     async def describe(self, *, timeout_s: float | None = None) -> QuorumInfo:
-        """The quorum, asked node by node: it needs no leader.
+        """Ask the controllers about the quorum, node by node: it needs no leader.
 
         Raises ConfigError without ``controllers``, and NetworkError if none of them answers.
         """
@@ -284,7 +284,7 @@ class AsyncExportCursors(Namespace):
     """``client.export_cursors``."""
 
     async def list(self, *, timeout_s: float | None = None) -> CursorListing:
-        """All of them by name: asked of the controller."""
+        """Return all export cursors by name, from the controller."""
         body = controller_pb2.ListExportCursorsRequest()
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.list_export_cursors
@@ -314,8 +314,10 @@ class AsyncExportCursors(Namespace):
         expected_offset: Expected = UNCONDITIONAL,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
-        """Keep the log from this offset on. ``expected_offset``: only if the cursor was set there;
-        ABSENT: if there is none. Else InvalidUpdateVersionError.
+        """Keep the log from this offset on.
+
+        ``expected_offset``: only if the cursor was set there; ABSENT: if there is none. Else
+        InvalidUpdateVersionError.
 
         A cursor of another ``target`` is moved only with ``expected_offset``.
         """
@@ -334,7 +336,9 @@ class AsyncExportCursors(Namespace):
         expected_offset: Expected = UNCONDITIONAL,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
-        """Keep nothing for this export any more. The export itself is not touched."""
+        """Delete a cursor; the log is no longer kept for its export. The export itself is not
+        changed.
+        """
         return await self.delete_all({name: expected_offset}, **how)
 
     async def delete_all(
@@ -420,7 +424,7 @@ class AsyncHostnames(Namespace):
     """``client.hostnames``."""
 
     async def list(self, *, timeout_s: float | None = None) -> HostnameListing:
-        """All mappings by host: asked of the controller."""
+        """Return all mappings by host, from the controller."""
         body = controller_pb2.ListHostnamesRequest()
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.list_hostnames
@@ -486,7 +490,7 @@ class AsyncHostnames(Namespace):
         expected_offset: Expected = UNCONDITIONAL,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
-        """Forget a mapping. The broker is not affected, and is mapped again when it registers."""
+        """Delete a mapping. The broker is not affected, and is mapped again when it registers."""
         return await self.delete_all({hostname: expected_offset}, **how)
 
     async def delete_all(
@@ -545,7 +549,7 @@ class AsyncAcls(Namespace):
     async def list(
         self, chosen: AclFilter = _EVERYTHING, *, timeout_s: float | None = None
     ) -> AclListing:
-        """The entries that a filter chooses; without one, all."""
+        """Return the entries that a filter chooses; without one, all."""
         body = controller_pb2.DescribeAclsRequest(filter=filter_to_wire(chosen))
         response = await self._core.ask_controller(body, timeout_s)
         answer = response.describe_acls
@@ -562,7 +566,7 @@ class AsyncAcls(Namespace):
         *acls: Acl,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[AclResult]:
-        """Add entries. One that is there already changes nothing."""
+        """Add entries. An existing one changes nothing."""
         body = controller_pb2.CreateAclsRequest(creations=map(acl_to_wire, acls))
         return await self._core.write(
             body,

@@ -1,4 +1,4 @@
-"""Dynamic configs: kept in the log, the same on every node."""
+"""Dynamic configs: stored in the log, equal on every node."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class AsyncConfigs(Namespace):
         read: ReadModeLike | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, ConfigEntry]:
-        """The configs of one resource by key: all of them, or those asked for.
+        """Return the configs of one resource by key: all of them, or the requested ones.
 
-        Raises UnknownTopicOrPartitionError, among others. A key that there is not is left out.
+        Raises UnknownTopicOrPartitionError, among others. An unknown key is left out.
         """
         resource = broker_pb2.DescribeConfigsResource(
             resource_type=resource_of(kind),
@@ -121,7 +121,7 @@ def _change(
     value: str,
     expected: Mapping[str, ConfigValue | None],
 ) -> controller_pb2.AlterableConfig:
-    """The change of a key, on condition if it is among the expected.
+    """Return the change of a key, on condition if it is among the expected ones.
 
     Raises ValueError for a condition on items of a list.
     """

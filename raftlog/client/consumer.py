@@ -1,4 +1,4 @@
-"""The records of topics: committed ones alone, in order within a partition, from the partitions'
+"""The consumer: committed records of topics, in order within a partition, from the partitions'
 leaders.
 
 There are no groups and no stored positions: a reader states its position, and keeps it itself.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from raftlog.client.core import Core
 
 DATA_RECORD = 1
-"""The type of a partition's records in a batch."""
+"""Type of a partition's records in a batch."""
 
 
 class Record(NamedTuple):
@@ -58,9 +58,9 @@ class Record(NamedTuple):
 
 
 def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Iterator[Record]:
-    """The records of whole batches from ``offset`` on.
+    """Yield the records of whole batches from ``offset`` on.
 
-    Raises ApiError CORRUPT_MESSAGE: what came is not what was stored.
+    Raises ApiError CORRUPT_MESSAGE if the received bytes are not the stored ones.
     """
     try:
         for header in batch.headers(chunk, verify=True):
@@ -76,7 +76,7 @@ def records_from(topic: str, partition: int, chunk: bytes, offset: int) -> Itera
 
 
 def end_of(chunk: bytes) -> int:
-    """The offset behind a chunk of whole batches. Raises ApiError CORRUPT_MESSAGE."""
+    """Return the offset behind a chunk of whole batches. Raises ApiError CORRUPT_MESSAGE."""
     end = -1
     try:
         for header in batch.headers(chunk, verify=False):
@@ -103,9 +103,9 @@ def _record(
 
 
 LATEST, EARLIEST = -1, -2
-"""In place of an offset: behind the last committed record; the first one there is."""
+"""Symbolic offsets: behind the last committed record; the first record of the log."""
 METADATA_MAX_AGE_MS = 30_000
-"""How often the library and the command look for partitions that were added."""
+"""Interval in ms at which the library and the command look for added partitions."""
 RETRY_BACKOFF_S = 0.1
 _NO_LEADER = ApiError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader is known that can be asked")
 RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
@@ -113,11 +113,11 @@ RETRIABLE = STALE_LEADER | {ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.THROTTLING
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """Names and meanings are Kafka's.
+    """Settings of a consumer, with Kafka's names and meanings.
 
-    ``offset_reset``: where to continue when an offset is out of range; None: that is an error.
-    ``metadata_max_age_ms``: how often to look for partitions that were added to topics which are
-    read whole; None: never.
+    ``offset_reset``: the offset to continue from when one is out of range; None: an error.
+    ``metadata_max_age_ms``: interval of looking for added partitions of topics that are read whole;
+    None: never.
     """
 
     fetch_max_wait_ms: int = 500
@@ -125,16 +125,16 @@ class ConsumerSettings:
     fetch_max_bytes: int = 4 << 20
     max_partition_fetch_bytes: int = 1 << 20
     buffer_bytes: int = 16 << 20
-    """Of what was fetched and not yet polled; beyond it nothing is fetched."""
+    """Size of the fetched records that are not polled yet, in bytes, at which fetching pauses."""
     request_timeout_ms: int = 10_000
     offset_reset: int | None = None
     metadata_max_age_ms: int | None = None
 
 
 class _Position:
-    """One partition that is read.
+    """The read position in one partition.
 
-    ``next_offset`` below 0: LATEST or EARLIEST, still to be asked for.
+    ``next_offset`` below 0: LATEST or EARLIEST, not resolved yet.
     """
 
     __slots__ = (
@@ -157,7 +157,7 @@ class _Position:
         self.failing_since = 0.0
 
     def failing(self, error: ApiError | None, now: float) -> None:
-        """Note that its last answer was an error; None: it was none."""
+        """Record the error of its last answer; None: there was none."""
         if self.error is None:
             self.failing_since = now
         self.error = error
@@ -196,7 +196,7 @@ class Consumer:
         self._consumed: dict[tuple[str, int], int] = {}
         self._failure: ApiError | None = None
         self._news = asyncio.Event()
-        """Set whenever a caller of ``poll`` has to look again."""
+        """Set when a caller of ``poll`` has to look again."""
         self._scheduled = False
         self._timer = DeadlineTimer(self._loop, self._schedule)
         self._closed = False
@@ -204,13 +204,14 @@ class Consumer:
     # --- what is read ----------------------------------------------------------------------------
 
     def assign(self, topic: str, partition: int = -1, offset: int = EARLIEST) -> None:
-        """Read a partition (-1: all that the topic has) from an offset, EARLIEST or LATEST."""
+        """Read a partition (-1: all of the topic) from an offset, EARLIEST or LATEST."""
         self._wanted.setdefault(topic, {})[partition] = offset
         self._schedule()
 
     async def locate(self, timeout_s: float) -> None:
-        """Wait until the offset is known from which each partition is read: records written from
-        then on are behind it. At the latest until an error or the end of the time.
+        """Wait until the begin offset of each partition is known: later records are behind it.
+
+        Ends at the latest with an error or at the timeout.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -221,8 +222,8 @@ class Consumer:
                     await self._news.wait()
 
     def position(self, topic: str, partition: int) -> int:
-        """The offset of the next record that ``poll`` returns of this partition; -1: nothing was
-        polled yet.
+        """Return the offset of the next record that ``poll`` returns of this partition; -1 before
+        the first one.
         """
         return self._consumed.get((topic, partition), -1)
 
@@ -234,11 +235,11 @@ class Consumer:
         return next((one.high_watermark for one in found), -1)
 
     async def poll(self, timeout_s: float) -> list[Record]:
-        """The next records, of any of the partitions; empty if none came in time, or if this was
-        closed meanwhile.
+        """Return the next records, of any of the partitions; empty if none arrived in time, or if
+        the consumer was closed.
 
         Raises ApiError OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID,
-        CORRUPT_MESSAGE and what else is not better for being tried again.
+        CORRUPT_MESSAGE and any other error that a retry does not cure.
         """
         self._require_open()
         deadline = self._loop.time() + timeout_s
@@ -270,19 +271,21 @@ class Consumer:
 
     @property
     def unknown_topics(self) -> list[str]:
-        """The assigned topics whose partitions are not known yet."""
+        """Return the assigned topics whose partitions are not known yet."""
         return sorted(self._wanted)
 
     @property
     def failure(self) -> str:
-        """Why nothing may come: what the last refresh of metadata met; empty if nothing is known to
-        be wrong.
+        """Return why no records may arrive: the last failure of the metadata; empty if none is
+        known.
         """
         return self._leaders.failure
 
     def failing(self, for_s: float = 0.0) -> dict[tuple[str, int], ApiError]:
-        """The partitions that have returned only errors for this long, each with its last error.
-        The consumer continues to ask them.
+        """Return the partitions that have returned only errors for this long, each with its last
+        error.
+
+        The consumer continues to fetch from them.
         """
         now = self._loop.time()
         return {
@@ -293,13 +296,14 @@ class Consumer:
 
     @property
     def answered(self) -> bool:
-        """Whether the leader of any partition has answered yet."""
+        """True if the leader of any partition has answered."""
         return any(one.high_watermark >= 0 for one in self._positions.values())
 
     def unread(self, *, unanswered: bool = False) -> ApiError | None:
         """Return why there may be records that ``poll`` has not returned, as an error that names
-        the partitions; None: it has returned all. ``unanswered``: of those partitions only whose
-        leader has never answered.
+        the partitions; None: it has returned all.
+
+        ``unanswered``: only for the partitions whose leader has never answered.
         """
         if self._wanted:
             if failure := self._leaders.failure:
@@ -375,7 +379,7 @@ class Consumer:
                     )
 
     def _find_added(self, now: float) -> float:
-        """Read partitions that were added from their beginning; return when to look again."""
+        """Read added partitions from their beginning; return the time of the next look."""
         max_age_ms = self._settings.metadata_max_age_ms
         if max_age_ms is None or not self._whole:
             return float("inf")
@@ -393,9 +397,7 @@ class Consumer:
         return self._look_at
 
     def _ask(self, leader_id: int, positions: list[tuple[_Position, int]]) -> None:
-        """One request a leader at a time: first for offsets that are not known, then for
-        records.
-        """
+        """Send a leader one request at a time: first for unknown offsets, then for records."""
         unknown = [one for one in positions if one[0].next_offset < 0]
         if unknown:
             self._list_offsets(leader_id, unknown[:DATA_REQUEST_MAX_PARTITIONS])
@@ -403,7 +405,9 @@ class Consumer:
             self._fetch(leader_id, self._next_of(positions))
 
     def _next_of(self, positions: list[tuple[_Position, int]]) -> list[tuple[_Position, int]]:
-        """As many as one request may have: all, or the next part of them each time."""
+        """Return as many positions as one request may have: all, or the next part of them each
+        time.
+        """
         if len(positions) <= DATA_REQUEST_MAX_PARTITIONS:
             return positions
         self._parts_asked += 1
@@ -527,8 +531,8 @@ class Consumer:
             self._news.set()
 
     def _refused(self, positions: list[_Position], error: ApiError) -> None:
-        """Look for the leader anew and try again a little later; or say so, and still try again
-        when asked.
+        """Look for the leader again and retry a little later; or report the error, and still retry
+        at the next poll.
         """
         if error.code in STALE_LEADER:
             self._leaders.refresh()
@@ -564,7 +568,7 @@ _LOOK_AGAIN_S = 0.05
 
 
 class AsyncRecords(AsyncStream[Record]):
-    """What :meth:`AsyncClient.consume` returns, for ``async with`` and ``async for``."""
+    """The stream that :meth:`AsyncClient.consume` returns, for ``async with`` and ``async for``."""
 
     what = "consumer"
 
@@ -585,8 +589,9 @@ class AsyncRecords(AsyncStream[Record]):
         offset: Offset,
         idle_timeout_s: float | None,
     ) -> Self:
-        """Return once it is known where the records begin. Raises UnknownTopicOrPartitionError, and
-        ValueError for an offset that is none.
+        """Return once the begin of the records is known.
+
+        Raises UnknownTopicOrPartitionError, and ValueError for an invalid offset.
         """
         position = {"earliest": EARLIEST, "latest": LATEST}.get(str(offset), offset)
         if (
@@ -620,8 +625,10 @@ class AsyncRecords(AsyncStream[Record]):
 
     @checked
     async def poll(self, timeout_s: float = POLL_TIMEOUT_S) -> list[Record]:
-        """Return the records that are there or arrive within the time: several of one partition, or
-        none. Raises RaftlogError once the consumer is closed.
+        """Return the records that are buffered or arrive within the time: several of one partition,
+        or none.
+
+        Raises RaftlogError once the consumer is closed.
         """
         if self.closed:
             raise RaftlogError("this consumer was closed")
@@ -646,7 +653,7 @@ class AsyncRecords(AsyncStream[Record]):
         return await self._consumer.poll(timeout_s - left_s)
 
     async def next_batch(self) -> list[Record]:
-        """Return the next records, however long it takes; empty once they have ended."""
+        """Return the next records, without a time limit; empty once they have ended."""
         with self.reader:
             return await self._next_batch()
 

@@ -1,4 +1,4 @@
-"""Calls to the active controller, wherever it is."""
+"""Calls to the active controller, also after a change of the leader."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from raftlog.wire.controller.v1 import controller_pb2
 
 
 class ControllerClient(Writer):
-    """Finds and keeps a link to the active controller among ``bootstrap`` (host:port each) and
-    those they name.
+    """A link to the active controller among ``bootstrap`` (host:port each) and the controllers that
+    they name.
 
-    A definite NOT_CONTROLLER is tried again, at the controller it names or round the others, until
+    A definite NOT_CONTROLLER is retried, at the named controller or at the others in turn, until
     the deadline. An unknown outcome is never retried: it is reported; ``session`` has writes that
     are. A committed write that waits for brokers when the leader changes continues to wait at the
     next leader, until the deadline. Must be made on the event loop.
@@ -59,12 +59,12 @@ class ControllerClient(Writer):
 
     @property
     def target(self) -> str:
-        """host:port of the controller that is asked next."""
+        """Address of the controller for the next request, host:port."""
         return self._router.target
 
     @property
     def connected(self) -> bool:
-        """Whether a call would leave at once."""
+        """True if a call would leave at once."""
         return self._router.connected
 
     def send(
@@ -72,13 +72,14 @@ class ControllerClient(Writer):
         request: controller_pb2.ControllerRequest | ConfigWrite,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> asyncio.Future[controller_pb2.ControllerResponse]:
-        """The hot path: give a request away, get a future of the response, which may hold an error.
+        """Send a request, which the caller must not change any more; the future ends with the
+        response, an error in it included.
 
-        The future itself fails with ApiError if there was no response: REQUEST_TIMED_OUT or
-        NETWORK_EXCEPTION, saying whether the outcome is unknown. ``timeout_ms`` of the request is
-        set from ``timeout_s`` unless it has its own.
+        The hot path. The future itself fails with ApiError without a response: REQUEST_TIMED_OUT or
+        NETWORK_EXCEPTION, with whether the outcome is unknown. ``timeout_ms`` of the request is set
+        from ``timeout_s`` unless it has its own.
 
-        A ConfigWrite is the cheapest write: no message is made of it on its way.
+        A ConfigWrite is the cheapest write: it is sent without a message object.
         """
         if not request.timeout_ms:
             request.timeout_ms = timeout_ms(timeout_s)
@@ -88,9 +89,10 @@ class ControllerClient(Writer):
 
 
 def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal | None:
-    """NOT_CONTROLLER and INCONSISTENT_CLUSTER_ID ask to go elsewhere.
+    """Return the refusal in a response, NOT_CONTROLLER or INCONSISTENT_CLUSTER_ID, which another
+    controller may accept.
 
-    NOT_CONTROLLER comes with an unknown outcome from a controller that lost leadership meanwhile.
+    NOT_CONTROLLER has an unknown outcome from a controller that lost leadership meanwhile.
     """
     code = response.error.error_code if response.HasField("error") else ErrorCode.NONE
     if code == ErrorCode.INCONSISTENT_CLUSTER_ID:
@@ -103,7 +105,7 @@ def controller_refusal(response: controller_pb2.ControllerResponse) -> Refusal |
 def controller_again(
     request: controller_pb2.ControllerRequest | ConfigWrite, remaining_s: float
 ) -> controller_pb2.ControllerRequest | ConfigWrite:
-    """A copy for another attempt."""
+    """Return a copy of a request for another attempt."""
     if isinstance(request, ConfigWrite):
         return request.again(remaining_s)
     copy = controller_pb2.ControllerRequest()
@@ -116,7 +118,9 @@ def _wait_on(
     request: controller_pb2.ControllerRequest | ConfigWrite,
     response: controller_pb2.ControllerResponse,
 ) -> controller_pb2.ControllerRequest | None:
-    """The request to the next leader to continue the wait; None: no leader change has ended it."""
+    """Return the request that continues a wait at the next leader; None: no leader change has ended
+    it.
+    """
     if not response.write.leadership_lost:
         return None
     again = controller_pb2.ControllerRequest()

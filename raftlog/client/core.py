@@ -1,5 +1,7 @@
-"""What all calls of one client share: its connections, its numbered writes, and what becomes of an
-answer. Lives on one event loop.
+"""The shared state of one client's calls: its connections, its numbered writes, and the outcome of
+an answer.
+
+It belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -59,14 +61,16 @@ log = get_logger(__name__)
 ItemT = TypeVar("ItemT", bound=ItemResult)
 T = TypeVar("T")
 ItemsOf = Callable[[controller_pb2.ControllerResponse], Iterable[ItemT]]
-"""Reads the result of each item from the answer to a write."""
+"""Function that returns the result of each item from the answer to a write."""
 CLOSE_TIMEOUT_S = 1.0
 """Time to close the session, in seconds. It need not be long: a cluster that does not answer
 forgets the client by itself.
 """
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 _NO_NUMBERS = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
-"""A cluster at an old level, a principal that may not open clients."""
+"""Errors for which writes are sent unnumbered: a cluster at an old level, a principal that may not
+open clients.
+"""
 
 
 def require_same_process(made_by: int) -> None:
@@ -79,15 +83,16 @@ def require_same_process(made_by: int) -> None:
 
 
 class EndsWithClient(Protocol):
-    """A watch, consumer or lease."""
+    """A watch, consumer or lease that ends with its client."""
 
     def end(self, why: str, /) -> None:
-        """End it: whatever waits for it is told."""
+        """End it, with the reason for its waiting callers."""
 
 
 class Core:
-    """Made on the running event loop. Producers, consumers and watches are imported when one is
-    made: most commands use none.
+    """The shared core of one client, made on the running event loop.
+
+    Producers, consumers and watches are imported when one is made: most commands use none.
     """
 
     def __init__(self, options: Options, transport: Transport, rng: random.Random) -> None:
@@ -122,7 +127,7 @@ class Core:
 
     @property
     def producer(self) -> Producer:
-        """One for all records that this client writes."""
+        """The one producer for all records of this client."""
         if self._producer is None:
             from raftlog.client.producer import ProducerSettings
 
@@ -131,7 +136,7 @@ class Core:
         return self._producer
 
     def new_producer(self, settings: ProducerSettings) -> Producer:
-        """A producer with settings of its own. The caller closes it."""
+        """Return a producer with settings of its own. The caller closes it."""
         from raftlog.client.producer import Producer
 
         return Producer(
@@ -143,7 +148,7 @@ class Core:
         )
 
     def consumer(self, settings: ConsumerSettings) -> Consumer:
-        """A consumer of its own for each reader, who closes it."""
+        """Return a new consumer for one reader, who closes it."""
         from raftlog.client.consumer import Consumer
 
         return Consumer(
@@ -163,8 +168,8 @@ class Core:
         tip: bool,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> Watch:
-        """A watch of its own for each reader, who closes it. ``waiting`` hears why there is no
-        news.
+        """Return a new watch for one reader, who closes it. ``waiting`` receives why there are no
+        changes.
         """
         from raftlog.client.watch import Watch, WatchStreams
 
@@ -185,8 +190,9 @@ class Core:
         )
 
     def log_reader(self, timeout_s: float) -> LogReader:
-        """A reader of the committed log, from the controllers that the client was given. It is
-        closed with the client. Raises ConfigError without any.
+        """Return a reader of the committed log, from the client's given controllers.
+
+        It is closed with the client. Raises ConfigError without controllers.
         """
         from raftlog.client.log_reader import LogReader
 
@@ -201,7 +207,7 @@ class Core:
     async def read(
         self, body: Message, read: str | None = None, timeout_s: float | None = None
     ) -> broker_pb2.BrokerResponse:
-        """One read, from whichever broker answers until the time is over.
+        """Send one read, to any broker that answers within the time.
 
         Raises ConfigError if the client has controllers alone: they serve no reads.
         """
@@ -213,7 +219,7 @@ class Core:
         )
 
     async def offered(self, timeout_s: float | None = None) -> broker_pb2.ApiVersionsResponse:
-        """Ask a broker for the requests and features that it offers now."""
+        """Ask a broker for its present requests and features."""
         request = broker_request(
             broker_pb2.ApiVersionsRequest(), cluster_id=self.options.cluster_id
         )
@@ -227,7 +233,7 @@ class Core:
     async def ask_controller(
         self, body: Message, timeout_s: float | None = None
     ) -> controller_pb2.ControllerResponse:
-        """A question to the active controller, or a write that is only to be validated."""
+        """Send the active controller a query, or a write that is only validated."""
         return await self._until_answered(
             lambda left_s: self.send(body, timeout_s=left_s), timeout_s
         )
@@ -238,9 +244,9 @@ class Core:
         how: WaitOptions,
         items: ItemsOf[ItemT] = lambda _: (),
     ) -> WriteResult[ItemT]:
-        """One write: where it stands, and what became of each item.
+        """Send one write; return its token, and the result of each item.
 
-        Raises the error of the one item that was refused, or ItemsRefusedError.
+        Raises the error of the one refused item, or ItemsRefusedError.
         """
         result, _ = await self.write_and_answer(body, how, items)
         return result
@@ -251,7 +257,7 @@ class Core:
         how: WaitOptions,
         items: ItemsOf[ItemT] = lambda _: (),
     ) -> tuple[WriteResult[ItemT], controller_pb2.ControllerResponse]:
-        """The same, with the answer itself."""
+        """Send one write as ``write`` does, and also return the answer itself."""
         acks, timeout_s = how.get("acks"), how.get("timeout_s")
         validate_only = cast("WriteOptions", how).get("validate_only", False)
         asked = self.options.acks if acks is None else acks
@@ -293,14 +299,14 @@ class Core:
     def send(
         self, body: Message, **how: Any
     ) -> Coroutine[Any, Any, controller_pb2.ControllerResponse]:
-        """One attempt, through a broker, or straight to the active controller without one."""
+        """Send one attempt, through a broker, or straight to the active controller without one."""
         if self._controllers is not None:
             return self._controllers.call(body, **how)
         return self.brokers.write(body, **how)
 
     @contextlib.contextmanager
     def until_closed(self) -> Generator[None]:
-        """Inside, the end of a connection is ClientClosedError once the client is closed."""
+        """Turn the end of a connection inside into ClientClosedError once the client is closed."""
         try:
             yield
         except NetworkError as error:
@@ -315,7 +321,7 @@ class Core:
     async def _until_answered(
         self, attempt: Callable[[float], Awaitable[T]], timeout_s: float | None
     ) -> T:
-        """What changes nothing is asked again until there is an answer or the time is over."""
+        """Retry a request without effects until there is an answer or the time is over."""
         deadline = self._loop.time() + self.timeout_s(timeout_s)
         pauses = Backoff(_PAUSES, self.rng)
         while True:
@@ -337,17 +343,19 @@ class Core:
                     raise failed from (None if failed is cause else cause)
 
     def end_with_client(self, one: EndsWithClient) -> None:
-        """Let a watch, consumer or lease end when the client does."""
+        """Register a watch, consumer or lease that ends with the client."""
         self._last_stream += 1
         self._streams[self._last_stream] = one
 
     def forget(self) -> None:
-        """Nothing was seen, and no write was numbered: the log may be another one."""
+        """Forget all positions and numbered writes: the log may be another one."""
         self.brokers.forget()
         self._session.forget()
 
     async def close(self) -> None:
-        """End everything. The cluster is told that the numbered writes are over, if it can be."""
+        """Close all connections. The cluster is told to forget the numbered writes, if it can be
+        reached.
+        """
         self.closed.set()
         if self._learning is not None:
             self._learning.cancel()

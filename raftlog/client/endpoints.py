@@ -1,5 +1,7 @@
-"""The server to ask next: keeps to the server that answers, follows its hints, and goes round the
-known ones when lost. Pure.
+"""The choice of the next server: it keeps to a server that answers, follows hints, and otherwise
+tries the known servers in turn.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from raftlog.transport.links import Backoff
 
 
 def with_reasons(failures: Mapping[str, str]) -> str:
-    """``a:1 and b:1 (Connection refused), c:1``: of address -> why, each reason once [that of three
-    controllers filled a screen, three times for each broker].
+    """Return ``a:1 and b:1 (Connection refused), c:1`` from reasons by address.
+
+    Each reason once [that of three controllers filled a screen, three times for each broker].
     """
     by: dict[str, list[str]] = defaultdict(list)
     for address, reason in failures.items():
@@ -28,35 +31,36 @@ def with_reasons(failures: Mapping[str, str]) -> str:
 
 
 UNREACHABLE_FOR_S = 0.5
-"""A server that could not be reached is passed over for this long, hints to it too: others notice a
-dead leader later than we.
+"""Time in seconds for which an unreachable server is left out, also as a hint: other servers notice
+a dead leader later than the client.
 """
 
 NAMED_MAX = 100
-"""Servers that are remembered because others have named them."""
+"""Most servers that are remembered because servers have named them."""
 
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 
 
 class KnownEndpoints:
-    """The servers of one kind that a client knows, host:port (or, of nodes, several named
-    listeners) each: those that it was given, and those that servers have named since. Several
-    connections of a client share one.
+    """The known servers of one kind: the given ones, and those that servers have named since.
+
+    Each is host:port or, for nodes, several named listeners. Several connections of a client share
+    one.
     """
 
     def __init__(self, given: Iterable[str]) -> None:
-        """Raises ConfigError if there is no endpoint."""
+        """Raise ConfigError if there is no endpoint."""
         self.given = tuple(dict.fromkeys(given))
         if not self.given:
             raise ConfigError("no endpoint to connect to was given")
         self._named: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the given ones, and then over the others, the last named first."""
+        """Iterate over the given servers, and then over the others, the last named first."""
         return iter(dict.fromkeys((*self.given, *self._named)))
 
     def learn(self, named: Iterable[str]) -> None:
-        """Remember the servers that one of them has named; what is no endpoint is dropped."""
+        """Remember the servers that a server has named; an invalid endpoint is dropped."""
         found = [one for one in named if one not in self.given and not endpoints_error(one)]
         self._named = tuple(dict.fromkeys((*found, *self._named)))[:NAMED_MAX]
 
@@ -91,20 +95,20 @@ class EndpointSelector:
 
     @property
     def known(self) -> tuple[str, ...]:
-        """The endpoints it was given, and those that were named."""
+        """The given servers, and the named ones."""
         return tuple(dict.fromkeys((*self._order, *self._endpoints)))
 
     def reached(self) -> None:
-        """The target answered as hoped."""
+        """Record an answer of the target."""
         if len(self._asked) > 1 or self._unreachable_until:
             self._asked = {self.target}
             self._unreachable_until = {}
         self._backoff.reset()
 
     def redirected(self, endpoint: str, now: float) -> float:
-        """The target names another (empty: it knows none).
+        """Record that the target names another server (empty: it knows none).
 
-        Return the seconds to wait before asking the new target.
+        Return the seconds to wait before the new target is used.
         """
         if endpoint:
             self._endpoints.learn([endpoint])
@@ -115,9 +119,9 @@ class EndpointSelector:
         return 0.0
 
     def unreachable(self, now: float, *, served: bool = False) -> float:
-        """The target does not answer at all. ``served``: it has, until now.
+        """Record that the target does not answer. ``served``: it has, until now.
 
-        Return the seconds to wait before asking the new target: none where the last one was the
+        Return the seconds to wait before the new target is used: none where the last one was the
         right one until now.
         """
         self._unreachable_until[self.target] = now + UNREACHABLE_FOR_S
@@ -125,9 +129,9 @@ class EndpointSelector:
         return 0.0 if served else self._backoff.next_s()
 
     def lost(self, now: float) -> float:
-        """Leave a target that cannot help and names no other.
+        """Leave a target that refuses and names no other server.
 
-        Return the seconds to wait before asking the new target.
+        Return the seconds to wait before the new target is used.
         """
         self._turn(now)
         return self._backoff.next_s()

@@ -95,7 +95,7 @@ class AsyncKeyValues(Namespace):
     async def get(
         self, key: str, *, read: ReadModeLike | None = None, timeout_s: float | None = None
     ) -> KeyValue | None:
-        """A key; None: it is not there, or may not be seen."""
+        """Return a key; None: it does not exist, or may not be read."""
         body = broker_pb2.ListKeyValuesRequest(keys=[key])
         response = await self._core.read(body, read, timeout_s)
         return next(iter(_from_wire(response)), None)
@@ -108,10 +108,10 @@ class AsyncKeyValues(Namespace):
         read: ReadModeLike | None = None,
         timeout_s: float | None = None,
     ) -> Listing[KeyValue]:
-        """The keys that begin with the prefix, by name.
+        """Return the keys that begin with the prefix, by name.
 
-        Above 1,000 keys or a megabyte it asks again, and each part may be newer than the one before
-        it.
+        Above 1,000 keys or a megabyte the result takes several requests, and each part may be newer
+        than the one before it.
         """
         found: Listing[KeyValue] = Listing((), -1)
         after = ""
@@ -138,9 +138,9 @@ class AsyncKeyValues(Namespace):
         """Put a key; the result's offset is the key's from now on.
 
         ``expected``: only if the key has this offset, or is ABSENT. Otherwise nothing changes, and
-        InvalidUpdateVersionError says so; UnknownOutcomeError: it may have happened.
-        ``generation``: of the log that ``expected`` and ``lease_id`` are of, if they are numbers
-        that were stored somewhere: see :class:`raftlog.LogOffset`.
+        InvalidUpdateVersionError is raised; UnknownOutcomeError: the write may have happened.
+        ``generation``: generation of the log of ``expected`` and ``lease_id``, if they are stored
+        numbers: see :class:`raftlog.LogOffset`.
         """
         change = Put(key, value, lease_id, expected, generation=generation)
         return await self.alter(change, **how)
@@ -153,7 +153,7 @@ class AsyncKeyValues(Namespace):
         generation: int | None = None,
         **how: Unpack[WaitOptions],
     ) -> WriteResult[OffsetResult]:
-        """Delete a key. The result has no token if it was not there. See ``put``."""
+        """Delete a key. The result has no token if the key did not exist. See ``put``."""
         change = Delete(key, expected, generation=generation)
         return await self.alter(change, **how)
 
@@ -162,11 +162,12 @@ class AsyncKeyValues(Namespace):
         *changes: KeyChange,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[OffsetResult]:
-        """Make several changes at once, all or none, each on its condition. No key twice. Without
-        any, nothing is sent, and the result has no token.
+        """Make several changes at once, all or none, each on its condition, with no key twice.
 
-        Raises InvalidUpdateVersionError for a condition that does not hold: its ``field`` says
-        which; UnknownOutcomeError: all of it may have happened, or nothing.
+        Without changes, no request is sent, and the result has no token.
+
+        Raises InvalidUpdateVersionError for a condition that does not hold: its ``field`` names it;
+        UnknownOutcomeError: all changes may have happened, or none.
         """
         core = self._core
         if not changes:
@@ -188,11 +189,12 @@ class AsyncKeyValues(Namespace):
 
 
 def _never_holds(error: ApiError, changes: tuple[KeyChange, ...]) -> bool:
-    """Whether a numbered write, of which an earlier attempt may be on its way, is refused for good.
+    """Return whether the refusal of a numbered write, of which an earlier attempt may be on its
+    way, is final.
 
-    An attempt that was executed would have been found. One that is yet to be decided fails, too, if
-    it expects an offset: a key that has left an offset never has it again. One that expects a key
-    to be absent may find it so.
+    An executed attempt would have been found. One that is yet to be decided fails, too, if it
+    expects an offset: a key that has left an offset never has it again. One that expects an absent
+    key may find it absent.
     """
     found = _CONDITION.fullmatch(error.field)
     if error.code is not ErrorCode.INVALID_UPDATE_VERSION or found is None:

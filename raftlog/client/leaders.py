@@ -1,6 +1,6 @@
-"""The leaders of partitions, and the links to those brokers: what producers and consumers share.
+"""The leaders of partitions, and the links to those brokers, for producers and consumers.
 
-Metadata is read from whichever broker answers, newest image first, and monotone over all of them
+Metadata is read from any broker that answers, newest image first, and monotone over all of them
 (the token of each answer is in the next read). It is read again when it proves stale, one read at a
 time, and never more often than the back-off allows. A leader is also the first to know its ISRs
 (KIP-24's BrokerMetadata).
@@ -28,7 +28,7 @@ from raftlog.wire.data.v1 import data_pb2
 
 REFRESH_TIMEOUT_S = 2.0
 ANSWER_MARGIN_S = 0.5
-"""An answer that the broker gives at the deadline itself still has to travel."""
+"""Extra seconds for an answer that the broker sends at the deadline."""
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=20, reconnect_backoff_max_ms=500)
 
 PartitionKey = tuple[bytes, int]
@@ -37,7 +37,7 @@ PartitionKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The leader of a partition, as last heard. ``leader_id`` -1: there is none."""
+    """The last known leader of a partition. ``leader_id`` -1: there is none."""
 
     leader_id: int
     leader_epoch: int
@@ -45,9 +45,9 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic as last heard.
+    """The last known state of a topic.
 
-    ``id`` is never that of another topic: one that was deleted and made again has another.
+    ``id`` is never that of another topic: a topic that was deleted and made again has another.
     """
 
     name: str
@@ -56,16 +56,16 @@ class TopicView:
 
 
 def no_partition(topic: str, index: int | None, count: int) -> ApiError:
-    """The error for a partition that a topic does not have."""
+    """Return the error for a partition that a topic does not have."""
     message = f"topic {topic} has no partition {index}: it has {count}, from 0 on"
     return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, field="partition")
 
 
 class Leaders:
-    """The metadata cache.
+    """The metadata cache of producers and consumers.
 
-    ``changed`` is called after each refresh, also after one that failed, so that waiting records
-    can be given up.
+    ``changed`` is called after each refresh, also after a failed one, so that waiting records can
+    time out.
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class Leaders:
         self._closed = False
         self._failure: str | None = None
         self.turned_away: ApiError | None = None
-        """What the brokers say of a client that they do not let in; None: they do."""
+        """Error with which the brokers refuse this client; None: they accept it."""
 
     @property
     def failure(self) -> str:
-        """Why the last refresh did not succeed; empty if it did."""
+        """Reason why the last refresh failed; empty if it succeeded."""
         if self._failure is None:
             return f"none of {self._client.servers} has answered yet"
         return self._failure
 
     def want(self, topic: str) -> TopicView | None:
-        """The topic, if it is known; if not, it is asked for."""
+        """Return a topic if it is known; otherwise request it."""
         found = self._topics.get(topic)
         if found is None:
             self._wanted[topic] = None
@@ -111,12 +111,12 @@ class Leaders:
         return found
 
     def leader(self, key: PartitionKey) -> Leadership | None:
-        """Return the leader of a partition if it can be asked; None: not known."""
+        """Return the leader of a partition if it can be asked; None: it is unknown."""
         found = self._led.get(key)
         return found if found is not None and found.leader_id in self._endpoints else None
 
     def trouble(self, key: PartitionKey) -> str:
-        """Return why the leader of a partition cannot be asked; empty if that is not known."""
+        """Return why the leader of a partition cannot be asked; empty if the reason is unknown."""
         leader = self.leader(key)
         if leader is None:
             return self.failure or "no leader is known"
@@ -124,7 +124,7 @@ class Leaders:
         return "" if caller is None or caller.connected else caller.failure
 
     def learn(self, key: PartitionKey, current: data_pb2.CurrentLeader) -> None:
-        """A broker has named a newer leader (KIP-951): no need to ask for it."""
+        """Record a newer leader that a broker has named (KIP-951), without a refresh."""
         known = self._led.get(key)
         if (
             known is not None
@@ -134,22 +134,22 @@ class Leaders:
             self._led[key] = Leadership(current.leader_id, current.leader_epoch)
 
     def refresh(self) -> None:
-        """What is known has proved wrong, or is not enough: read it again soon."""
+        """Schedule a refresh of stale or missing metadata."""
         self._stale = True
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._refresh(), name="metadata refresh")
 
     def settled(self) -> None:
-        """A leader answered as hoped: the next refresh comes at once."""
+        """Record an answer of a leader: the next refresh is immediate."""
         self._backoff.reset()
 
     def call(
         self, leader_id: int, body: Any, timeout_s: float, callers: Collection[Any] = ()
     ) -> asyncio.Future[Any]:
-        """Send a request's body to a broker that ``leader`` named. ``callers``: the spans of those
-        who wait for it (:meth:`raftlog.tracing.Tracing.caller`).
+        """Send a request's body to a broker that ``leader`` named.
 
-        The future ends as those of :class:`RpcClient` do.
+        ``callers``: spans of the waiting callers (:meth:`raftlog.tracing.Tracing.caller`). The
+        future ends as those of :class:`RpcClient` do.
         """
         endpoint = self._endpoints[leader_id]
         caller = self._callers.get(endpoint)
@@ -252,13 +252,11 @@ STALE_LEADER = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors after which the leader is asked for anew: this one was the wrong one to ask, or cannot
-answer.
-"""
+"""Errors after which the leader is looked up again: it is the wrong one, or cannot answer."""
 
 
 REQUEST_PARTITIONS_MAX = 1000
-"""More partitions are asked for in several requests."""
+"""Most partitions in one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +268,9 @@ class LeaderAnswer:
     broker_id: int
     broker_epoch: int = -1
     led: tuple[data_pb2.LedPartition, ...] = ()
-    """The partitions that it leads, by topic id and index."""
+    """Partitions that it leads, by topic id and index."""
     refused: Mapping[PartitionKey, str] = field(default_factory=dict)
-    """Why it does not lead a partition that was requested by its key."""
+    """Reasons why it does not lead requested partitions, by key."""
     failure: str = ""
 
 
@@ -284,9 +282,10 @@ async def ask_leaders(
     keys: Sequence[PartitionKey] = (),
     cluster_id: str = "",
 ) -> dict[int, LeaderAnswer]:
-    """Ask brokers, by id, all at once, for what they lead of ``keys``, or for all that they lead.
+    """Ask brokers, by id, all at once, which of ``keys`` they lead, or for all partitions that they
+    lead.
 
-    Never raises for what a broker does.
+    Never raises for a failure of a broker.
     """
     asked = [
         _ask(transport, id_, endpoints[id_], timeout_s, keys, cluster_id)
@@ -303,8 +302,8 @@ async def ask_leader(
     keys: Sequence[PartitionKey] = (),
     cluster_id: str = "",
 ) -> list[data_pb2.BrokerMetadataResponse]:
-    """All pages of one broker's answer, at least one; of ``keys`` that it does not lead with their
-    errors. Raises ApiError.
+    """Return all pages of one broker's answer, at least one, with the errors of ``keys`` that it
+    does not lead. Raises ApiError.
     """
     caller = RpcClient(transport, endpoint, Conversation.BROKER)
     try:

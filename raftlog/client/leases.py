@@ -21,19 +21,19 @@ from raftlog.wire.controller.v1 import controller_pb2
 log = get_logger(__name__)
 
 BELIEVED_SHARE = 0.75
-"""Share of a lease's time for which its holder relies on it. The rest is for clocks that run at
-different speeds: it suffices as long as none runs a third faster than another.
+"""Share of a lease's time for which its holder relies on it. The rest covers clocks of different
+speed: it suffices unless one runs a third faster than another.
 """
 _KEEP_SHARE = 0.25
 """Pause between two keep-alives, as a share of a lease's time."""
 _PAUSE_S = 0.1
 _ATTEMPT_MIN_S = 0.2
 _OVER = frozenset({ErrorCode.RESOURCE_NOT_FOUND, ErrorCode.INCONSISTENT_GENERATION})
-"""Errors of a lease that has ended, or is of a log that is over."""
+"""Errors of a lease that has ended, or belongs to another log."""
 
 
 _TTL_MAX_S = 2**31
-"""More than any cluster allows."""
+"""Longest time to live, in seconds, above any cluster's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class AsyncLease:
     """A lease that is kept alive in the background until it is revoked, or lost.
 
     It is lost when no keep-alive was confirmed for three quarters of its time, counted from when
-    the confirmed request was *sent*: before the cluster ends it, as far as clocks go. A lost lease
-    does not come back.
+    the confirmed request was *sent*: before the cluster ends it, within the error of clocks. A lost
+    lease stays lost.
     """
 
     def __init__(self, core: Core, lease_id: LogOffset, ttl_s: float, sent_at: float) -> None:
@@ -71,24 +71,24 @@ class AsyncLease:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is certain, by this clock, that the cluster has not ended it."""
+        """True if, by this clock, the cluster cannot have ended it."""
         return not self._lost.is_set() and self._loop.time() < self._until
 
     @property
     def remaining_s(self) -> float:
         """Time for which, by this clock, the cluster keeps the lease without a keep-alive, in
-        seconds; 0 if the cluster says that it has ended.
+        seconds; 0 if the cluster has reported its end.
         """
         return max(0.0, self._ends_at - self._loop.time())
 
     @property
     def why_lost(self) -> str:
-        """For people; empty while it is held."""
+        """Reason of the loss, for people; empty while it is held."""
         return self._why
 
     @checked
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is lost or revoked; False: the time was over first."""
+        """Wait until it is lost or revoked; False: the timeout was first."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._lost.wait()
@@ -123,7 +123,7 @@ class AsyncLease:
             log.info("a lease was not revoked", lease_id=self.id, reason=str(failed))
 
     def abandon(self) -> None:
-        """Keep it alive no longer, and rely on it no longer; its time goes on in the cluster."""
+        """Stop the keep-alives and the reliance on it; in the cluster its time continues."""
         self.end("abandoned")
 
     # --- in the background -----------------------------------------------------------------------
@@ -162,7 +162,7 @@ class AsyncLease:
             self._timer = self._loop.call_at(self._until, self._look)
 
     def end(self, why: str) -> None:
-        """Keep it alive no longer, and rely on it no longer."""
+        """Stop the keep-alives, and do not rely on it any more."""
         if not self._lost.is_set():
             self._why = why
             self._lost.set()
@@ -172,7 +172,9 @@ class AsyncLease:
 
 
 def ttl_ms_of(ttl_s: float) -> int:
-    """The time of a lease in milliseconds. Raises ValueError; the cluster has limits of its own."""
+    """Return the time of a lease in milliseconds. Raises ValueError; the cluster has limits of its
+    own.
+    """
     if not 0 < ttl_s <= _TTL_MAX_S:
         raise ValueError(f"ttl_s={ttl_s!r:.80}: seconds, above 0 and at most {_TTL_MAX_S}")
     return round(ttl_s * 1000)
@@ -188,7 +190,7 @@ class AsyncLeases(Namespace):
         name: str = "",
         **how: Unpack[WaitOptions],
     ) -> AsyncLease:
-        """A new lease, which is kept alive in the background. ``name``: for people."""
+        """Grant a lease, which is kept alive in the background. ``name``: for people."""
         core = self._core
         sent_at = asyncio.get_running_loop().time()
         body = controller_pb2.GrantLeaseRequest(name=name, ttl_ms=ttl_ms_of(ttl_s))
@@ -200,10 +202,10 @@ class AsyncLeases(Namespace):
     async def keep_alive(
         self, lease_id: int, *, generation: int | None = None, timeout_s: float | None = None
     ) -> float:
-        """Give a lease its whole time again: how long it lives from when this was called.
+        """Restart a lease's time; return how long it lives from the time of the call, in seconds.
 
-        ``generation``: of the log that the id is of, if that is a number that was stored somewhere:
-        see :class:`raftlog.LogOffset`. Raises ResourceNotFoundError.
+        ``generation``: generation of the id's log, if the id is a stored number: see
+        :class:`raftlog.LogOffset`. Raises ResourceNotFoundError.
         """
         of = generation_of(lease_id) if generation is None else generation
         body = controller_pb2.KeepLeaseAliveRequest(lease_id=lease_id, generation=of)
@@ -223,7 +225,7 @@ class AsyncLeases(Namespace):
         return await self._core.write(body, how, lambda _: (ItemResult(f"lease {lease_id}"),))
 
     async def list(self, *, timeout_s: float | None = None) -> Listing[LeaseInfo]:
-        """All leases, by id: asked of the controller."""
+        """Return all leases by id, from the controller."""
         response = await self._core.ask_controller(controller_pb2.ListLeasesRequest(), timeout_s)
         answer = response.list_leases
         return Listing(

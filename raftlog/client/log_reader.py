@@ -1,5 +1,6 @@
-"""The committed log of a running cluster, read as one more observer whose progress counts for
-nothing; the snapshots that logs begin with (KIP-630); and the image that follows from both.
+"""A reader of the committed log of a running cluster, as an observer whose progress is ignored.
+
+Also the snapshots with which logs begin (KIP-630), and the image that follows from both.
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.quorum.v1 import quorum_pb2
 
 PIECE_BYTES = 32 << 10
-"""What is asked for at a time: taking it in blocks the reader's loop for a few milliseconds."""
+"""Size of one snapshot request in bytes: processing it blocks the reader's loop for a few
+milliseconds.
+"""
 FOOTER_BYTES_MAX = 256
-"""A footer takes about half of it."""
+"""Bytes fetched for a footer, which takes about half of them."""
 NO_EPOCH = -1
-"""The reader follows no leader: any node that has the snapshot answers."""
+"""Epoch of a reader without a leader: any node with the snapshot answers."""
 OBSERVER_ID = -1
 CHUNK_MAX_BYTES = 4 << 20
 SNAPSHOT_PIECE_BYTES = 1 << 20
 LINK_TIMEOUT_S = 1.0
-"""A controller that gives no link in this time is passed over for another one."""
+"""Time in seconds after which a controller without a link is left out for another one."""
 LINK_TIMEOUT_MIN_S = 0.05
-"""The same where many have to be asked in little time: each gets its share of what is left."""
+"""The same minimum where many have to be asked in little time: each gets its share of the rest."""
 
 ATTEMPTS = 5
-"""The log may be dropped below what is being read, and the node may die: then it is begun anew, so
-often.
-"""
+"""Attempts to read the state: the log may be dropped below the position, or the node may die."""
 _AGAIN = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR)
 Progress = Callable[[int, int], None]
 """Called with (offset reached, offset to reach), both exclusive."""
 
 
 class SnapshotFetch:
-    """Asks for piece after piece on a link of its own, and hands each to ``sink``; then calls
-    ``done``, once.
+    """A fetch of a snapshot, piece by piece on a link of its own, into ``sink``; then ``done`` is
+    called, once.
 
-    ``done`` gets None when ``sink`` has taken the last piece; an ApiError if the node refuses
-    (SNAPSHOT_NOT_FOUND: it has dropped it meanwhile) or stays silent (REQUEST_TIMED_OUT); whatever
-    RaftlogError ``sink`` raised. Nothing is called after ``close``.
+    ``done`` gets None when ``sink`` has processed the last piece; an ApiError if the node refuses
+    (SNAPSHOT_NOT_FOUND: it has dropped the snapshot meanwhile) or stays silent (REQUEST_TIMED_OUT);
+    any RaftlogError of ``sink``. Neither is called after ``close``.
 
-    A piece that does not come within ``timeout_s`` is asked for once more, on another link; only
-    then the node is silent. Counter-example to giving up at once: one piece in a hundred is late,
-    and a snapshot of a thousand pieces begins anew for ever.
+    A piece that does not arrive within ``timeout_s`` is requested once more, on another link; only
+    then the node counts as silent. Counter-example to failing at once: one piece in a hundred is
+    late, and a snapshot of a thousand pieces begins anew for ever.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class SnapshotFetch:
         self._timeout_s, self._piece_bytes = timeout_s, piece_bytes
         self._last_bytes = last_bytes
         self.position = 0
-        """Bytes taken in so far."""
+        """Number of bytes processed."""
         self._asked = 0
         self._asked_again_at = 0
-        """The position that was last asked for on another link. The first piece is not: begun anew,
-        it costs nothing."""
+        """Position of the last repeated request. The first piece is not repeated: a new fetch costs
+        nothing then.
+        """
         self._over = False
         self._transport = transport
         self._timer = self._loop.call_later(timeout_s, self._silent)
@@ -116,7 +118,7 @@ class SnapshotFetch:
             return
 
     def received(self, link: Link, messages: Sequence[quorum_pb2.FetchSnapshotResponse]) -> None:
-        """Take the piece asked for; anything else is dropped."""
+        """Process the requested piece; drop any other."""
         for response in messages:
             if not self._over and response.correlation_id == self._asked:
                 self._take(link, response)
@@ -156,7 +158,7 @@ class SnapshotFetch:
             self._ask(link)
 
     def closed(self, link: Link, reason: str) -> None:
-        """The dialer connects again, or the time runs out."""
+        """Wait for the dialer's next link, until the timeout."""
 
     def _silent(self) -> None:
         if self._asked_again_at < self.position:
@@ -172,7 +174,7 @@ class SnapshotFetch:
         self._done(outcome)
 
     def close(self) -> None:
-        """Give it up. Idempotent."""
+        """Stop the fetch. Idempotent."""
         if not self._over:
             self._over = True
             self._timer.cancel()
@@ -222,9 +224,10 @@ async def fetch_footer(
     cluster_id: str,
     timeout_s: float,
 ) -> Footer | None:
-    """Return what the footer of a node's snapshot says of the state in it and of the log below:
-    only the last bytes are fetched. None if the node does not send them in time, whatever the
-    reason.
+    """Return the footer of a node's snapshot, with the hashes of its state and of the log below;
+    only the last bytes are fetched.
+
+    None if the node does not send them in time, for any reason.
     """
     tail: list[bytes] = []
     with contextlib.suppress(TimeoutError, ApiError):
@@ -243,10 +246,11 @@ async def fetch_footer(
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """Which log it is, and how far it is committed when asked: ``high_watermark`` is exclusive.
+    """The identity of a log, and how far it was committed at the answer: ``high_watermark`` is
+    exclusive.
 
-    ``snapshot_id``: the state to begin with where the log begins above 0; ``address``: of the node
-    that said all this.
+    ``snapshot_id``: the state to begin with where the log begins above 0; ``address``: address of
+    the answering node.
     """
 
     cluster_id: str
@@ -264,8 +268,8 @@ class LogInfo:
 
 
 class BelowLogStartError(ApiError):
-    """The log was dropped below ``log_start_offset``: what was asked for is only there as part of
-    the state, in ``snapshot_id``.
+    """The log was dropped below ``log_start_offset``: the requested records are only part of the
+    state in ``snapshot_id``.
     """
 
     def __init__(self, offset: int, log_start_offset: int, snapshot_id: SnapshotId) -> None:
@@ -279,8 +283,8 @@ class BelowLogStartError(ApiError):
 
 
 class LogReader:
-    """Reads committed chunks from the active controller, wherever that is, and from its successor
-    if it changes.
+    """A reader of committed chunks from the active controller, and from its successor after a
+    change.
 
     ``timeout_s`` bounds each answer. Must be made on the event loop; close it.
     """
@@ -303,13 +307,13 @@ class LogReader:
         self._seen_cluster_id = cluster_id
         self._connection: _Connection | None = None
         self.connections = 0
-        """How many connections have been made."""
+        """Number of connections made."""
         self._refusal = ""
         """Message of the last node that does not lead."""
         self._failures: dict[str, str] = {}
-        """Those that were asked in vain, or do not let this client in, and why."""
+        """Controllers that did not answer, or refuse this client, with the reasons."""
         self._round: set[str] = set()
-        """The ones of them that were asked since all were."""
+        """Those of them that were asked in the present round."""
 
     async def info(self) -> LogInfo:
         """Ask the active controller for the state of its log.
@@ -331,8 +335,8 @@ class LogReader:
     async def read(
         self, offset: int, max_bytes: int = CHUNK_MAX_BYTES, *, max_wait_ms: int = 0
     ) -> bytes:
-        """Whole committed batches from the one that begins at ``offset``, verified; empty if none
-        comes within ``max_wait_ms``.
+        """Return whole committed batches from the one that begins at ``offset``, verified; empty if
+        none arrives within ``max_wait_ms``.
 
         Raises BelowLogStartError, other ApiErrors, and CorruptLogError naming the offset.
         """
@@ -345,10 +349,10 @@ class LogReader:
         return chunk
 
     async def chunks(self, offset: int, until: int) -> AsyncIterator[bytes]:
-        """Committed chunks from ``offset``, a batch boundary, until one reaches ``until``
-        (exclusive); waits for what is to come.
+        """Yield committed chunks from ``offset``, a batch boundary, until one reaches ``until``
+        (exclusive); waits for new ones.
 
-        The last chunk may hold batches beyond ``until``. Raises as ``read`` does.
+        The last chunk may have batches beyond ``until``. Raises as ``read`` does.
         """
         while offset < until:
             chunk = await self.read(offset, max_wait_ms=int(self._timeout_s * 500))
@@ -358,10 +362,11 @@ class LogReader:
                 offset = last.end_offset
 
     async def snapshot(self, snapshot_id: SnapshotId, sink: Callable[[bytes], None]) -> None:
-        """Fetch a snapshot that the log begins with, from the node that named it, piece by piece
+        """Fetch a snapshot with which the log begins, from the node that named it, piece by piece
         into ``sink``.
 
-        Raises ApiError (SNAPSHOT_NOT_FOUND: it has a newer one by now), and what ``sink`` raises.
+        Raises ApiError (SNAPSHOT_NOT_FOUND: the node has a newer one by now), and the errors of
+        ``sink``.
         """
         address = self._endpoints.target
         await fetch_snapshot(
@@ -383,7 +388,7 @@ class LogReader:
     async def _fetch(
         self, offset: int, max_bytes: int, *, max_wait_ms: int
     ) -> pb.MetadataFetchResponse:
-        """Ask until a node answers as the active controller."""
+        """Ask controllers until one answers as the active controller."""
         request = pb.MetadataFetchRequest(
             cluster_id=self._cluster_id,
             replica_id=OBSERVER_ID,
@@ -468,7 +473,7 @@ class LogReader:
 async def committed_state(
     reader: LogReader, progress: Progress | None = None
 ) -> tuple[LogInfo, Image]:
-    """The state at the high watermark, as it is now.
+    """Return the state at the present high watermark.
 
     Raises ApiError, CorruptLogError, UnknownRecordError, FoldError.
     """
@@ -504,8 +509,8 @@ async def _committed_state(reader: LogReader, progress: Progress | None) -> tupl
 
 
 class CommittedImage:
-    """Reads on from where it was: the first look costs the log, or its newest snapshot and what
-    follows, the others what is new.
+    """The committed image, read incrementally: the first read costs the log, or its newest snapshot
+    and the log behind it, later ones the new records.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -513,7 +518,7 @@ class CommittedImage:
         self._builder: ImageBuilder | None = None
 
     async def read(self) -> Image:
-        """The image at what is committed now. Raises ApiError, CorruptLogError."""
+        """Return the image at the present high watermark. Raises ApiError, CorruptLogError."""
         if self._builder is not None:
             try:
                 return await self._read_on(self._builder)
@@ -538,7 +543,7 @@ def _snapshot_of(response: pb.MetadataFetchResponse) -> SnapshotId | None:
 
 
 class _TurnedAwayError(LinkClosedError):
-    """A controller does not let this client in."""
+    """A controller refuses this client."""
 
     def __init__(self, error: ApiError) -> None:
         super().__init__(str(error))
@@ -546,7 +551,7 @@ class _TurnedAwayError(LinkClosedError):
 
 
 class _Connection:
-    """One link to one controller, asked one thing at a time."""
+    """One link to one controller, with one request at a time."""
 
     def __init__(self, transport: Transport, address: str) -> None:
         loop = asyncio.get_running_loop()
@@ -557,7 +562,7 @@ class _Connection:
     async def ask(
         self, request: pb.MetadataFetchRequest, link_timeout_s: float, answer_timeout_s: float
     ) -> pb.MetadataFetchResponse:
-        """Send and wait. Raises LinkClosedError."""
+        """Send a request, and wait for the response. Raises LinkClosedError."""
         try:
             async with asyncio.timeout(link_timeout_s):
                 link = await asyncio.shield(self._link)
@@ -572,28 +577,28 @@ class _Connection:
             raise LinkClosedError("does not answer") from None
 
     def close(self) -> None:
-        """Give the link up."""
+        """Close the link."""
         self._dialer.close()
         self._link.cancel()
 
     def opened(self, link: Link) -> None:
-        """The link is there."""
+        """Record the new link."""
         if not self._link.done():
             self._link.set_result(link)
 
     def attempt_failed(self, reason: str, error: ApiError | None) -> None:
-        """There is no link."""
+        """Record a failed attempt."""
         if not self._link.done():
             self._link.set_exception(
                 LinkClosedError(reason) if error is None else _TurnedAwayError(error)
             )
 
     def received(self, link: Link, messages: Sequence[pb.MetadataFetchResponse]) -> None:
-        """The answer."""
+        """Record the response."""
         if messages and self._answer is not None and not self._answer.done():
             self._answer.set_result(messages[0])
 
     def closed(self, link: Link, reason: str) -> None:
-        """Lost."""
+        """Record the end of the link."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(LinkClosedError(reason))

@@ -23,14 +23,16 @@ _TLS_VARIABLES = ("RAFTLOG_TLS_CERTIFICATE_FILE", "RAFTLOG_TLS_KEY_FILE", _CA_VA
 
 
 class ClientSecurity(NamedTuple):
-    """``tls``: None, in plain text; then there is no token either."""
+    """Credentials of a client. ``tls`` None: plain text; then there is no token either."""
 
     tls: ClientTls | None = None
     token: TokenSource | None = None
 
 
 def security_of_environment() -> ClientSecurity:
-    """Raises ConfigError for files that do not go together, and for a token that is not there."""
+    """Return the credentials in the environment. Raises ConfigError for files that do not fit
+    together, and for a missing token.
+    """
     token_path = os.environ.get(TOKEN_VARIABLE, "")
     tls = _tls_of_environment(has_token=bool(token_path))
     if not token_path:
@@ -62,7 +64,7 @@ def _tls_of_environment(*, has_token: bool) -> ClientTls | None:
 
 
 Addresses = str | Sequence[str]
-"""``host:port``, several of them with commas between, or in a list."""
+"""Addresses ``host:port``, several of them with commas between, or in a list."""
 PathLike = str | os.PathLike[str]
 BROKERS_VARIABLE, CONTROLLERS_VARIABLE = "RAFTLOG_BOOTSTRAP_SERVER", "RAFTLOG_BOOTSTRAP_CONTROLLER"
 
@@ -71,45 +73,49 @@ class ClientOptions(TypedDict, total=False):
     """Keyword arguments of ``Client``, ``AsyncClient`` and ``connect``."""
 
     controllers: Addresses
-    """Asked by ``quorum.describe``. A client that is given them and no
-    broker sends its writes and questions to the active controller itself, and reads nothing."""
+    """Controllers for ``quorum.describe``. A client with controllers and no broker sends its writes
+    and queries to the active controller itself, and cannot read.
+    """
     client_id: str
-    """A name for people: the cluster keeps it with the client's numbered writes."""
+    """Name for people: the cluster stores it with the client's numbered writes."""
     cluster_id: str
-    """Requests that reach another cluster are refused. Empty: any cluster."""
+    """Id of the cluster: requests that reach another cluster are refused. Empty: any cluster."""
     acks: AcksLike
-    """When writes return: "committed" (default), "acknowledged" or "visible"."""
+    """Level at which writes return: "committed" (default), "acknowledged" or "visible"."""
     read: ReadModeLike
-    """What reads show: "repeatable" (default), "latest" or "strict"."""
+    """Mode of reads: "repeatable" (default), "latest" or "strict"."""
     timeout_s: float
-    """For the whole of each call, all attempts included. Default: 10."""
+    """Timeout of each whole call, all attempts included, in seconds. Default: 10."""
     exactly_once: bool | None
     """Number the writes, so that they are retried across failovers and executed once. None
     (default): where the cluster allows it. True: fail where it does not. False: never."""
     principal: str
-    """Who writes, for audits, where the cluster has no other proof of it. Default: the user who
-    runs this program. Empty: User:ANONYMOUS."""
+    """Principal of the writes, for audits, where the cluster has no other proof of it. Default: the
+    user who runs this program. Empty: User:ANONYMOUS.
+    """
     tls_ca_file: PathLike
-    """PEM: the authority of the servers' certificates. Without it nothing is encrypted."""
+    """PEM file of the authority of the servers' certificates. Without it connections are plain
+    text.
+    """
     tls_certificate_file: PathLike
-    """PEM: this client's own certificate, with ``tls_key_file``."""
+    """PEM file of this client's own certificate, with ``tls_key_file``."""
     tls_key_file: PathLike
     token: str | TokenSource
-    """A bearer token, or a function (a coroutine function, too) that gives the next one."""
+    """Bearer token, or a function (a coroutine function, too) that returns the next one."""
     token_file: PathLike
-    """A file with the token; it is read for each connection, so that it can be renewed."""
+    """File with the token; it is read for each connection, so that it can be renewed."""
 
 
 _HINTS = get_type_hints(ClientOptions)
 _PLAIN = _HINTS.keys() - {"acks", "controllers", "read", "timeout_s"}
-"""Options whose types say all that can be wrong with them; the others are checked by themselves."""
+"""Options whose types imply all checks; the others have checks of their own."""
 _FILES = {"tls_ca_file", "tls_certificate_file", "tls_key_file", "token", "token_file"}
-"""Options of which None is as none."""
+"""Options for which None equals a missing one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The same, checked."""
+    """The checked options of a client."""
 
     bootstrap: tuple[str, ...]
     controllers: tuple[str, ...] = ()
@@ -125,12 +131,12 @@ class Options:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The servers that the client speaks to first: brokers, or controllers without any."""
+        """Servers that the client contacts first: brokers, or controllers without any."""
         return self.bootstrap or self.controllers
 
     @classmethod
     def of(cls, bootstrap: Addresses, given: ClientOptions) -> Options:
-        """Raises ConfigError, or TypeError for an option that there is not."""
+        """Return checked options. Raises ConfigError, or TypeError for an unknown option."""
         unknown = sorted(given.keys() - ClientOptions.__annotations__.keys())
         if unknown:
             known = ", ".join(ClientOptions.__annotations__)
@@ -172,7 +178,7 @@ class Options:
 
 
 def positive(timeout_s: float) -> float:
-    """A timeout that can be kept. Raises ValueError, which names the argument."""
+    """Return a valid timeout. Raises ValueError, which names the argument."""
     if (
         isinstance(timeout_s, bool)
         or not isinstance(timeout_s, (int, float))
@@ -198,7 +204,9 @@ def _addresses(given: Addresses, what: str, variable: str) -> tuple[str, ...]:
 
 
 def _security(given: ClientOptions) -> tuple[ClientTls | None, TokenSource | None]:
-    """Raises ConfigError for what does not go together, and for files that cannot be read."""
+    """Return the TLS files and the token source. Raises ConfigError for options that do not fit
+    together, and for files that cannot be read.
+    """
     token = _token(given)
     ca, certificate, key = (
         given.get("tls_ca_file"),

@@ -1,9 +1,9 @@
-"""Writing records: batches to the partitions' leaders, in order within a partition, and never twice
-unless asked.
+"""The producer: batches to the partitions' leaders, in order within a partition, without duplicates
+by default.
 
-What is tried again by itself is what was definitely not executed: refused by a broker that does not
-lead (any more), by one that is fenced, for want of in-sync replicas, or never sent. An unknown
-outcome is said as such; ``retry_unknown`` tries those again too, at the price of duplicates.
+A batch is retried if it was definitely not executed: refused by a broker that does not lead (any
+more) or is fenced, for want of in-sync replicas, or never sent. An unknown outcome is reported as
+such; ``retry_unknown`` retries those again too, at the price of duplicates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raftlog.wire.data.v1 import data_pb2
 
 @dataclass(frozen=True, slots=True)
 class RecordMetadata:
-    """Where a record is; with acks 0, where it is if it stays."""
+    """The position of a record; with acks 0, its position if it stays."""
 
     topic: str
     partition: int
@@ -41,7 +41,7 @@ class RecordMetadata:
 
 
 class Waiting:
-    """One record on its way. ``deadline``: after it, it is not sent any more."""
+    """One record in the producer. ``deadline``: after it, it is not sent any more."""
 
     __slots__ = ("caller", "data", "deadline", "future", "unknown")
 
@@ -52,12 +52,12 @@ class Waiting:
         self.deadline = deadline
         self.future = future
         self.caller: Any = None
-        """The span inside of which it was written, if calls are traced."""
+        """Span in which it was written, if calls are traced."""
         self.unknown = False
-        """An attempt was made whose outcome is unknown: no error is definite any more."""
+        """True after an attempt with an unknown outcome: no error is definite any more."""
 
     def fail(self, error: ApiError) -> None:
-        """End it with an error, which says whether an earlier attempt may have been executed."""
+        """End it with an error, which states whether an earlier attempt may have been executed."""
         if self.future.done():
             return
         if self.unknown and not error.outcome_unknown:
@@ -71,15 +71,15 @@ class Waiting:
 
 
 class PartitionQueue:
-    """One batch in flight at a time, so that records stay in order over retries; what comes
-    meanwhile shares the next one.
+    """A queue with one batch in flight at a time, so that records stay in order over retries;
+    records that arrive meanwhile share the next one.
     """
 
     def __init__(self, topic: str, index: int) -> None:
         self.topic, self.index = topic, index
         self.in_flight: list[Waiting] = []
         self.not_before = 0.0
-        """A definite refusal is not repeated sooner."""
+        """Earliest time of the retry after a definite refusal."""
         self.last_error: ApiError | None = None
         self.max_bytes = 1 << 62
         """Largest size of a batch that the leader accepts, in bytes."""
@@ -90,15 +90,15 @@ class PartitionQueue:
 
     @property
     def next_deadline(self) -> float:
-        """Deadline of the oldest record that waits; infinite if none does."""
+        """Deadline of the oldest waiting record; infinite without one."""
         return self._waiting[0].deadline if self._waiting else float("inf")
 
     def add(self, record: Waiting) -> None:
-        """One more, behind the others."""
+        """Append a record."""
         self._waiting.append(record)
 
     def ready(self, now: float) -> bool:
-        """Whether a batch could leave."""
+        """Return whether a batch could leave."""
         return bool(self._waiting) and not self.in_flight and now >= self.not_before
 
     def waiting(self) -> list[Waiting]:
@@ -106,7 +106,8 @@ class PartitionQueue:
         return list(self._waiting)
 
     def take(self, max_bytes: int) -> list[Waiting]:
-        """The next batch becomes ``in_flight``: at least one record, unless all were cancelled.
+        """Make the next batch the one ``in_flight``: at least one record, unless all were
+        cancelled.
 
         Returns the cancelled ones, left out.
         """
@@ -123,8 +124,8 @@ class PartitionQueue:
         return cancelled
 
     def halve(self) -> bool:
-        """The batch in flight was too large for the leader: make smaller ones from now on; False if
-        it is of one record.
+        """Make smaller batches from now on, as the leader refused the one in flight; False if it
+        has one record.
         """
         if len(self.in_flight) < 2:
             return False
@@ -149,9 +150,7 @@ class PartitionQueue:
         return done
 
     def again(self, error: ApiError, not_before: float) -> None:
-        """The batch goes back to the front: it was definitely not executed, or may be executed
-        twice.
-        """
+        """Return the batch to the front: it was not executed, or may be executed twice."""
         for record in self.in_flight:
             record.unknown = record.unknown or error.outcome_unknown
         self._waiting.extendleft(reversed(self.in_flight))
@@ -159,8 +158,8 @@ class PartitionQueue:
         self.last_error, self.not_before = error, not_before
 
     def expire(self, now: float, why: str) -> list[Waiting]:
-        """Give up the records whose deadline has passed, and return them: they were not sent, or
-        refused for certain.
+        """Remove and return the records past their deadline: they were not sent, or refused for
+        certain.
         """
         gone: list[Waiting] = []
         while self._waiting and (
@@ -177,7 +176,7 @@ class PartitionQueue:
         return gone
 
     def give_up(self, error: ApiError) -> list[Waiting]:
-        """End all records that wait with this error, and return them; those in flight continue."""
+        """End all waiting records with this error, and return them; those in flight continue."""
         gone, self._waiting = list(self._waiting), deque()
         for record in gone:
             record.fail(error)
@@ -186,10 +185,10 @@ class PartitionQueue:
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 RETRY_BACKOFF_S = 0.1
-"""retry.backoff.ms"""
+"""Pause before a retry, in seconds: retry.backoff.ms"""
 RECORD_OVERHEAD_BYTES = 16
 _FIELD = re.compile(r"(.*) \(field ([^ ()]+)\)", re.DOTALL)
-"""A message that ends with the field: a partition's result has no other place for it."""
+"""Pattern of a message that ends with the field: a partition's result has no other place for it."""
 RETRIABLE = STALE_LEADER | {
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -199,18 +198,20 @@ RETRIABLE = STALE_LEADER | {
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Names and meanings are Kafka's.
+    """Settings of a producer, with Kafka's names and meanings.
 
-    ``retry_unknown``: send again what may have been executed (at least once).
+    ``retry_unknown``: send batches of unknown outcome again (at least once).
     """
 
     acks: int = ACKS_ALL
     batch_bytes: int = 256 << 10
-    """batch.size: of one partition's records in one request."""
+    """batch.size: largest size of one partition's records in one request, in bytes."""
     request_bytes: int = 4 << 20
-    """max.request.size: of one request, and of one record."""
+    """max.request.size: largest size of one request, and of one record, in bytes."""
     buffer_bytes: int = 32 << 20
-    """buffer.memory: of all records that wait or are in flight; more are refused."""
+    """buffer.memory: largest size of all records that wait or are in flight, in bytes; more are
+    refused.
+    """
     request_timeout_ms: int = 10_000
     delivery_timeout_ms: int = 30_000
     retry_unknown: bool = False
@@ -282,12 +283,12 @@ class Producer:
         timestamp_ms: int = 0,
         headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> asyncio.Future[RecordMetadata]:
-        """Give a record away; the future ends as :meth:`send` does, at the latest at the delivery
+        """Queue a record; the future ends as :meth:`send` does, at the latest at the delivery
         timeout.
 
         ``partition`` -1: by the hash of the key, or, without one, the same for all records that
         share a batch. Raises ApiError THROTTLING_QUOTA_EXCEEDED when the buffer is full,
-        MESSAGE_TOO_LARGE: then nothing was sent.
+        MESSAGE_TOO_LARGE: nothing was sent then.
         """
         record = data_pb2.DataRecord(key=key, value=value, timestamp_ms=timestamp_ms)
         for name, content in headers:
@@ -305,13 +306,14 @@ class Producer:
         return waiting.future
 
     async def flush(self) -> None:
-        """Wait until everything posted so far has ended, well or not."""
+        """Wait until all records posted so far have ended, successfully or not."""
         pending = [one.future for one in self._all()]
         if pending:
             await asyncio.wait(pending)
 
     def close(self) -> None:
-        """End everything: what waits was not sent, the outcome of what is in flight is unknown.
+        """End all records: the waiting ones were not sent, the outcome of those in flight is
+        unknown.
 
         Idempotent.
         """
@@ -361,9 +363,9 @@ class Producer:
         queue.add(waiting)
 
     def _choose(self, topic: str, key: bytes | None, count: int) -> int:
-        """The partition of a record.
+        """Return the partition of a record.
 
-        Not Kafka's hash: the same key need not go where a Kafka client would put it.
+        Not Kafka's hash: a Kafka client may choose another partition for the same key.
         """
         if key is not None:
             return xxhash.xxh3_64_intdigest(key) % count
@@ -425,8 +427,8 @@ class Producer:
                     self._route(topic, waiting, key, partition)
 
     def _check_topic(self, key: PartitionKey, queue: PartitionQueue) -> None:
-        """A topic that was made again under the same name is another one: its records are not for
-        it.
+        """End the records of a topic that was deleted and made again under the same name: they are
+        not for it.
         """
         view = self._leaders.want(queue.topic)
         if view is not None and view.id != key[0]:
@@ -434,7 +436,7 @@ class Producer:
             self._ended(queue.give_up(ApiError(ErrorCode.UNKNOWN_TOPIC_ID, message)))
 
     def _send(self, leader_id: int, queues: list[tuple[PartitionKey, PartitionQueue, int]]) -> None:
-        """One request to one broker; what does not fit it leaves in another."""
+        """Send one request to one broker; the rest is sent in another."""
         settings = self._settings
         size = count = 0
         body = data_pb2.ProduceRequest(acks=settings.acks, timeout_ms=settings.request_timeout_ms)
@@ -574,7 +576,7 @@ class Producer:
         )
 
     def _arm(self, now: float) -> None:
-        """One timer: the earliest deadline, or end of a backoff."""
+        """Set the one timer to the earliest deadline, or end of a back-off."""
         at = min(
             (waiting[0][0].deadline for waiting in self._unrouted.values()), default=float("inf")
         )

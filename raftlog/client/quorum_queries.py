@@ -1,5 +1,5 @@
-"""Questions to nodes of the quorum about themselves, one by one: they need no leader, and no answer
-from the others.
+"""Queries to single nodes of the quorum about themselves: they need no leader, and no answer of the
+others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLAINTEXT = ClientSecurity()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of one address: a description, or why there is none.
+    """The answer of one address: a description, or the reason why there is none.
 
     ``other_cluster``: id of the cluster of a node that is of another cluster than the others.
     """
@@ -38,14 +38,14 @@ class Answer:
 
     @property
     def said(self) -> str:
-        """Why it has no description, as a sentence."""
+        """Reason why it has no description, as a sentence."""
         verb = "is of another cluster" if self.other_cluster else "does not answer"
         return f"{self.address} {verb}: {self.failure}"
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """All answers, by address. The descriptions are of one cluster: that of the leader, or of most
+    """All answers, by address. The descriptions are of one cluster: the leader's, or that of most
     of the nodes.
     """
 
@@ -58,7 +58,7 @@ class Quorum:
 
     @property
     def leader(self) -> pb.DescribeQuorumResponse | None:
-        """The node that says it leads; of several the one with the highest epoch: the others have
+        """The node that claims to lead; of several the one with the highest epoch: the others have
         not heard of it yet.
         """
         leaders = [one for one in self.descriptions if one.role == "leader"]
@@ -68,9 +68,7 @@ class Quorum:
 async def ask_quorum(
     addresses: Sequence[str], timeout_s: float, security: ClientSecurity = _PLAINTEXT
 ) -> Quorum:
-    """Ask these addresses and the voters that they name, all at once, each at most until
-    ``timeout_s`` is over.
-    """
+    """Ask these addresses and the voters that they name, all at once, each within ``timeout_s``."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     asked: dict[str, Answer] = {}
@@ -88,7 +86,7 @@ async def ask_quorum(
 
 
 def cluster_of(descriptions: Sequence[pb.DescribeQuorumResponse]) -> str:
-    """Return the cluster of the leader, or of most nodes that answer; empty: it is not known."""
+    """Return the cluster of the leader, or of most nodes that answer; empty: it is unknown."""
     leads = next((one.cluster_id for one in descriptions if one.role == "leader"), "")
     counts = Counter(one.cluster_id for one in descriptions).most_common(2)
     if leads or not counts:
@@ -105,14 +103,14 @@ def _of_cluster(answer: Answer, cluster_id: str) -> Answer:
 
 
 async def ask_node(address: str, timeout_s: float, security: ClientSecurity = _PLAINTEXT) -> Answer:
-    """Ask one node. Never raises for what the node or the network does."""
+    """Ask one node. Never raises for a failure of the node or the network."""
     (called,) = await call_all(address, [DESCRIBE_QUORUM], timeout_s, security)
     return Answer(address, called.response, called.failure)
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The result of a call. ``status``: of gRPC; None: there was no call, or it succeeded."""
+    """The result of a call. ``status``: gRPC's; None: there was no call, or it succeeded."""
 
     response: Any
     failure: str = ""
@@ -137,9 +135,9 @@ DESCRIBE_QUORUM = Call(
 async def call_all(
     address: str, calls: Sequence[Call], timeout_s: float, security: ClientSecurity = _PLAINTEXT
 ) -> list[Called]:
-    """Unary calls at once, on one connection of their own.
+    """Send unary calls at once, on one connection of their own.
 
-    Never raises for what the node or the network does.
+    Never raises for a failure of the node or the network.
     """
     options = channel_options(TransportLimits())
     tls = security.tls
@@ -173,14 +171,15 @@ async def _called(channel: Any, one: Call, timeout_s: float, metadata: Any) -> C
 
 
 def _named(asked: dict[str, Answer]) -> dict[str, None]:
-    """The addresses of the voters, as the nodes know them."""
+    """Return the addresses of the voters, as the nodes know them."""
     described = (answer.description for answer in asked.values() if answer.description is not None)
     return {voter.endpoint: None for one in described for voter in one.voters}
 
 
 def _once_a_node(asked: dict[str, Answer]) -> list[Answer]:
-    """One answer of each node, under the address by which the others know it if it was reached
-    under two; and those of the addresses without a node.
+    """Return one answer per node, and those of the addresses without a node.
+
+    A node that was reached at two addresses is under the one by which the others know it.
     """
     named = _named(asked)
     found: dict[object, Answer] = {}

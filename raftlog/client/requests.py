@@ -1,4 +1,4 @@
-"""Requests made of their bodies, and responses: their errors, refused items, and when to retry."""
+"""Requests made of their bodies, and the errors, refused items and retry delays of responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def controller_request(
     principal: str = "",
     cluster_id: str = "",
 ) -> controller_pb2.ControllerRequest:
-    """A request to the active controller, from one of its bodies; a whole one is returned as it is.
+    """Return a request to the active controller, from one of its bodies; a whole request is
+    returned as it is.
 
     Raises TypeError for anything else.
     """
@@ -48,12 +49,12 @@ def controller_request(
 
 
 def timeout_ms(timeout_s: float) -> int:
-    """A timeout in whole milliseconds, at least one."""
+    """Return a timeout in whole milliseconds, at least one."""
     return max(1, int(timeout_s * 1000))
 
 
 def broker_request(body: Message, *, cluster_id: str = "") -> broker_pb2.BrokerRequest:
-    """A request to a broker. Raises TypeError if ``body`` is none of its bodies."""
+    """Return a request to a broker. Raises TypeError if ``body`` is none of its bodies."""
     request = broker_pb2.BrokerRequest(cluster_id=cluster_id)
     getattr(request, _field(_BROKER, body)).CopyFrom(body)
     return request
@@ -81,13 +82,13 @@ def joined(
 
 _ERROR = common_pb2.Error.DESCRIPTOR
 _NO_REFUSAL = frozenset({ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED})
-"""Codes of items that are as the request wants them."""
+"""Codes of items that are in the requested state."""
 
 
 class RefusedItemsError(ItemsRefusedError):
     """At least one item of a write was refused.
 
-    The items that were not are written: ``response.write`` says where.
+    The other items are written, at the token in ``response.write``.
     """
 
     def __init__(self, errors: list[ApiError], response: controller_pb2.ControllerResponse) -> None:
@@ -96,9 +97,7 @@ class RefusedItemsError(ItemsRefusedError):
 
 
 def check_items(response: controller_pb2.ControllerResponse) -> controller_pb2.ControllerResponse:
-    """The response, unless it says that an item was refused: then that is raised as
-    RefusedItemsError.
-    """
+    """Return a response without refused items. Raises RefusedItemsError."""
     kind = response.WhichOneof("body")
     if kind is not None:
         errors = list(_refused(getattr(response, kind)))
@@ -118,7 +117,9 @@ def _refused(message: Message) -> Iterator[ApiError]:
 
 def item_error(item: Any, message: str = "", *, field: str = "") -> ApiError | None:
     """Return the error of an item, which is one of its fields or spread over several; None: it has
-    none. ``message`` and ``field``: for an item that has a code alone.
+    none.
+
+    ``message`` and ``field``: for an item that has a code alone.
     """
     fields = item.DESCRIPTOR.fields_by_name
     if "error" in fields and fields["error"].message_type is _ERROR:
@@ -137,7 +138,7 @@ def item_error(item: Any, message: str = "", *, field: str = "") -> ApiError | N
 
 @cache
 def _lists(descriptor: Descriptor) -> tuple[str, ...]:
-    """The fields of a message that are lists of messages."""
+    """Return the fields of a message that are lists of messages."""
     return tuple(
         field.name
         for field in descriptor.fields
@@ -146,13 +147,11 @@ def _lists(descriptor: Descriptor) -> tuple[str, ...]:
 
 
 THROTTLE_MAX_S = 30.0
-"""No server keeps a client waiting for longer, whatever it says: a call's own deadline may be far,
-or there may be none.
-"""
+"""Longest wait that a server can impose, in seconds: a call's deadline may be far, or missing."""
 
 
 def pause_after(error: ApiError, backoff_s: float) -> float:
-    """Seconds: the back-off, and no less than what the server asks for (``throttle_time_ms``)."""
+    """Return the pause in seconds: the back-off, and at least the server's ``throttle_time_ms``."""
     return max(backoff_s, min(error.throttle_time_ms / 1000, THROTTLE_MAX_S))
 
 
@@ -160,7 +159,7 @@ Response = TypeVar("Response", broker_pb2.BrokerResponse, controller_pb2.Control
 
 
 def require_success(response: Response) -> Response:
-    """Return the response, unless it holds an error: that is raised as ApiError."""
+    """Return the response, unless it has an error, which is raised as ApiError."""
     if response.HasField("error"):
         raise error_from_wire(
             response.error,

@@ -1,4 +1,5 @@
-"""Calls that reach the right one of several servers, within a deadline, and never twice by mistake.
+"""Calls that reach the right one of several servers, within a deadline, and are never executed
+twice by mistake.
 
 A call is retried if it was never sent, or if a server refused it for certain because it was the
 wrong one. A call whose outcome is unknown is not retried: its caller decides. (Reads are
@@ -25,11 +26,11 @@ from raftlog.transport.rpc_client import RpcClient
 from raftlog.transport.statuses import error_from_wire
 
 PAUSE_S = 0.02
-"""Shortest pause before a wait that a server had no room for is tried again."""
+"""Shortest pause in seconds before a wait is retried that a server had no room for."""
 
 
 class RoutedCall(msgspec.Struct, eq=False):
-    """One call on its way."""
+    """One call in progress."""
 
     router: Router
     request: Any
@@ -37,23 +38,23 @@ class RoutedCall(msgspec.Struct, eq=False):
     future: asyncio.Future[Any]
     idempotent: bool
     waits: bool = False
-    """Whether a response may have ended the server's wait too early."""
+    """True if a response may have ended the server's wait too early."""
     attempts: int = 0
     route: Route | None = None
     """Route of the current attempt."""
     last: Any = None
-    """The response of the last server that refused the call."""
+    """Response of the last server that refused the call."""
     standing: Any = None
     """The response to a write that is done, while its wait continues at another server. The call
     ends with it, or with a better one: no error of a later attempt is the outcome of the write.
     """
 
     def done(self) -> bool:
-        """Never: whatever an attempt says may be news to the router."""
+        """Return False: the router may need the result of any attempt."""
         return False
 
     def set_result(self, response: Any) -> None:
-        """The current attempt has ended with a response."""
+        """End the current attempt with a response."""
         # Nearly every answer: no error, so no refusal either.
         refusal = self.router.refusal(response) if response.HasField("error") else None
         if refusal is None:
@@ -73,7 +74,7 @@ class RoutedCall(msgspec.Struct, eq=False):
             self.expired("no controller of this cluster answered; the request was not executed")
 
     def expired(self, message: str) -> None:
-        """The deadline came while it waited for a link: say what the last server said, if one was
+        """End it at the deadline, without a link, with the refusal of the last server, if one was
         asked.
         """
         if self.last is not None:
@@ -82,8 +83,10 @@ class RoutedCall(msgspec.Struct, eq=False):
             self.fail(ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
 
     def _end_refused(self) -> None:
-        """End it with the last refusal, unless that names a server that could not be asked [the
-        leader was out of descriptors, and all that was said was that another node is no leader].
+        """End it with the last refusal, unless that names a server that could not be asked.
+
+        [The leader was out of descriptors, and the only message was that another node is no
+        leader.]
         """
         refusal, unreached = self.router.refusal(self.last), self.router.unreached
         if refusal is not None and refusal.definite and refusal.hint and unreached:
@@ -95,21 +98,21 @@ class RoutedCall(msgspec.Struct, eq=False):
             self._resolve(self.last)
 
     def turned_away(self, error: ApiError) -> None:
-        """End it as at the deadline, but with the cause: no server lets this client in."""
+        """End it as at the deadline, but with the cause: no server accepts this client."""
         if self.last is not None:
             self._resolve(self.last)
         else:
             self.fail(error.saying(f"{error.message}; the request was not executed"))
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error, unless the write is known to stand."""
+        """End it with an error, unless the write is known to be committed."""
         if self.standing is not None:
             self._resolve(self.standing)
         elif not self.future.done():
             self.future.set_exception(error)
 
     def set_exception(self, error: BaseException) -> None:
-        """The current attempt has ended without one."""
+        """End the current attempt without a response."""
         assert isinstance(error, ApiError)
         if error.code is ErrorCode.REQUEST_TIMED_OUT:
             self.router.silent(self._route())
@@ -153,26 +156,29 @@ class RoutedCall(msgspec.Struct, eq=False):
 
 PATIENCE_MIN_S = 0.25
 PATIENCE_MAX_S = 2.0
-"""How long a connection may take before another server is tried; doubled each time, for a machine
-that is slow altogether.
+"""Seconds that a connection may take before another server is tried; doubled each time, for a slow
+machine.
 """
 ROUTES_MAX = 16
-"""Links that a server may have a client make in advance, with those there are."""
+"""Most links, the present ones included, up to which a server's notice makes one in advance."""
 PASSED_OVER_S = 0.5
-"""How long the round robin leaves out a server that refused, or was lost, if there are others."""
+"""Seconds for which the round robin leaves out a server that refused, or was lost, if there are
+others.
+"""
 SILENT_PASSED_OVER_S = 5.0
-"""The same for one whose link has gone silent: trying it again may cost another call its deadline.
+"""Seconds for which it leaves out a server whose link is silent: a retry may cost another call its
+deadline.
 """
 ANSWER_MARGIN_S = 0.5
-"""An answer that the server gives at the deadline itself still has to travel."""
+"""Extra seconds for an answer that the server sends at the deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A response that says: not me.
+    """A response of a server that is the wrong one for a request.
 
-    ``hint``: who else, or empty. ``definite``: nothing was executed, so it may be tried there.
-    ``foreign``: the server is of another cluster; it counts once all that are known are.
+    ``hint``: the right server, or empty. ``definite``: nothing was executed, so the call may be
+    retried there. ``foreign``: the server is of another cluster; it counts once all known ones are.
     """
 
     hint: str = ""
@@ -186,34 +192,37 @@ class Protocol:
 
     conversation: Conversation
     refusal: Callable[[Any], Refusal | None]
-    """Whether a response means that another server has to be asked."""
+    """Function that returns the refusal in a response, if any."""
     again: Callable[[Any, float], Any]
-    """Copies a request for another attempt, with the seconds that are left."""
+    """Function that copies a request for another attempt, with the seconds that are left."""
     max_attempts: Callable[[], int] = lambda: 1 << 30
     hello: Callable[[], Any] = lambda: None
-    """What to ask on each new connection, if anything; ``greeted`` gets the response."""
+    """Function that returns the request for each new connection, if any; ``greeted`` gets the
+    response.
+    """
     greeted: Callable[[Any], None] = lambda _response: None
     notice: Callable[[Any], bool] = lambda _notice: False
-    """Takes what a server says unasked; whether a new connection to it has to be made."""
+    """Function that processes a server's notice; returns whether it asks for a new connection."""
     successor: Callable[[Any], str] = lambda _notice: ""
-    """Of what a server says unasked: who will soon be the right one, so that a link to it is there
-    when it is; empty: nothing is said of that.
+    """Function that returns the successor which a notice names, so that a link to it exists in
+    time; empty: it names none.
     """
     moves: Callable[[Any], bool] = lambda _notice: False
-    """Whether that one is to be asked from now on."""
+    """Function that returns whether the successor serves from now on."""
     waits: Callable[[Any], bool] = lambda _request: False
-    """Whether the server holds the response to this request back until a condition holds, so that
-    another server may have to continue the wait.
+    """Function that returns whether the server holds back the response to this request until a
+    condition holds, so that another server may have to continue the wait.
     """
     joined: Callable[[Any, Any], Any] = lambda _first, last: last
-    """The response to such a request, from the first and the last response to it."""
+    """Function that joins the first and the last response to such a request."""
     wait_on: Callable[[Any, Any], Any] = lambda _request, _response: None
-    """The request that continues a wait which this response has ended too early; None: it has not.
+    """Function that returns the request that continues a wait which this response has ended too
+    early; None: it has not.
     """
 
 
 class Router:
-    """Calls over one conversation to whichever of several servers is the right one.
+    """A router of calls over one conversation to the right one of several servers.
 
     Links are made when first needed.
     """
@@ -235,9 +244,9 @@ class Router:
         self._routes: dict[str, Route] = {}
         self._retired: list[Route] = []
         self._failures: dict[str, str] = {}
-        """Those that were dialled in vain, or do not let this client in, and why."""
+        """Servers that could not be dialled, or refuse this client, with the reasons."""
         self._foreign: set[str] = set()
-        """Servers of another cluster, since one answered as hoped."""
+        """Servers of another cluster, since the last successful answer."""
         self._waiting: dict[RoutedCall, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._pausing = False
@@ -248,12 +257,12 @@ class Router:
 
     @property
     def target(self) -> str:
-        """The server that the next call goes to."""
+        """Server of the next call."""
         return self._endpoints.target
 
     @property
     def connected(self) -> bool:
-        """Whether a call would leave at once."""
+        """True if a call would leave at once."""
         return self._ready() is not None
 
     @property
@@ -270,8 +279,8 @@ class Router:
     def send(
         self, request: Any, timeout_s: float, *, idempotent: bool = False
     ) -> asyncio.Future[Any]:
-        """Send a request, given away; the future ends with the response, an error in it included,
-        or with an ApiError.
+        """Send a request, which the caller must not change any more; the future ends with the
+        response, an error in it included, or with an ApiError.
 
         On a live link this makes no Task. The future ends by ``timeout_s`` + ANSWER_MARGIN_S.
         """
@@ -299,7 +308,7 @@ class Router:
     # --- one call --------------------------------------------------------------------------------
 
     def _attempt(self, call: RoutedCall, deadline: float) -> None:
-        """Send a call on the current route, or let it wait for one."""
+        """Send a call on the current route, or queue it for one."""
         # As ``_ready``: this is on the way of every call.
         route = None if self._pausing else self._routes.get(self._endpoints.target)
         if route is None or route.link is None:
@@ -310,7 +319,7 @@ class Router:
         route.start(call.request, deadline + ANSWER_MARGIN_S, call)
 
     def succeeded(self, route: Route) -> None:
-        """A route answered as hoped."""
+        """Record a successful answer on a route."""
         if not self.settled and self._is_current(route):
             self.settled = True
             self._foreign.clear()
@@ -318,9 +327,10 @@ class Router:
             self._patience_s = PATIENCE_MIN_S
 
     def refused(self, route: Route, refusal: Refusal) -> bool:
-        """A route is not, or no longer, the right one; whether another one may be.
+        """Leave a route that is not, or no longer, the right one; returns whether another one may
+        be.
 
-        Answers of a route that was left before change nothing.
+        Answers of an abandoned route change nothing.
         """
         if refusal.foreign:
             self._foreign.add(route.address)
@@ -330,12 +340,12 @@ class Router:
         return not (refusal.foreign and self._foreign.issuperset(self._endpoints.known))
 
     def silent(self, route: Route) -> None:
-        """A route let a call time out: the next call asks elsewhere.
+        """Leave a route on which a call timed out: the next call tries another server.
 
-        A link that says nothing at all is not used again.
+        A link without any received message is not used again.
 
-        [One of several connections to a server is dead, and nothing closes it: each call that comes
-        back to it times out.]
+        [One of several connections to a server is dead, and nothing closes it: each call that
+        returns to it times out.]
         """
         current = self._is_current(route)
         if route.silent:
@@ -344,7 +354,7 @@ class Router:
             self._retarget(self._endpoints.lost(self._loop.time()))
 
     def retry(self, call: RoutedCall) -> bool:
-        """Try again if there is time and an attempt left; whether it will."""
+        """Retry a call if time and an attempt are left; returns whether it will be."""
         remaining_s = call.deadline - self._loop.time()
         if self._closed or remaining_s <= 0 or call.attempts >= self.protocol.max_attempts():
             return False
@@ -353,22 +363,22 @@ class Router:
         return True
 
     def refusal(self, response: Any) -> Refusal | None:
-        """Whether a response asks to go elsewhere."""
+        """Return the refusal in a response, if any."""
         return self.protocol.refusal(response)
 
     # --- routes ----------------------------------------------------------------------------------
 
     def route_opened(self, route: Route) -> None:
-        """A link is up: what waits for it leaves, in order."""
+        """Send the calls that wait for a link, in order."""
         self._failures.pop(route.address, None)
         if self._is_current(route):
             self._stop_timer()
             self._send_waiting()
 
     def route_closed(self, route: Route) -> None:
-        """A link was lost.
+        """Process the loss of a link.
 
-        Its caller goes with it, so that calls it holds back unsent are tried elsewhere at once.
+        Its RPC client is dropped with it, so that its unsent calls are tried elsewhere at once.
         """
         if self._routes.get(route.address) is not route:
             return
@@ -381,10 +391,10 @@ class Router:
         route.close()
 
     def route_turned_away(self, route: Route, error: ApiError) -> None:
-        """Process that a server does not let this client in: waiting calls fail once all servers
-        have said so.
+        """Record that a server refuses this client: waiting calls fail once all servers have
+        refused it.
 
-        [A token has expired: a call that tries until its deadline says so late.]
+        [A token has expired: a call that retries until its deadline reports it late.]
         """
         if self._routes.get(route.address) is not route:
             return
@@ -400,9 +410,9 @@ class Router:
         route.close()
 
     def route_noticed(self, route: Route, notice: Any) -> None:
-        """A server says something unasked.
+        """Process a server's notice.
 
-        If it wants a new connection, calls from now on take that; the old one ends when it is done.
+        If it asks for a new connection, later calls use that; the old one ends when it is done.
         """
         ahead = self.protocol.successor(notice)
         if ahead and ahead not in self._routes and len(self._routes) < ROUTES_MAX:
@@ -485,7 +495,7 @@ class Router:
             self._connect()
 
     def _connect(self) -> None:
-        """Dial the target if it is not dialled yet, and give it some time."""
+        """Dial the target if it is not dialled yet, and set a time limit for it."""
         address = self._endpoints.target
         if address not in self._routes:
             self._dial(address)
@@ -517,9 +527,9 @@ class Router:
 
 
 def greet(caller: RpcClient, protocol: Protocol) -> None:
-    """Ask what has to be asked on a new connection.
+    """Send the request for a new connection.
 
-    If there is no answer the next connection asks again.
+    Without an answer the next connection sends it again.
     """
     request = protocol.hello()
     if request is not None:
@@ -540,29 +550,31 @@ class Route(RpcClient):
         super().__init__(transport, address, conversation)
 
     def opened(self, link: Link) -> None:
-        """Tell the router."""
+        """Report the link to the router."""
         super().opened(link)
         greet(self, self._router.protocol)
         self._router.route_opened(self)
 
     def attempt_failed(self, reason: str, error: ApiError | None) -> None:
-        """Tell the router what the server says."""
+        """Report the server's refusal to the router."""
         if error is not None:
             self._router.route_turned_away(self, error)
 
     def closed(self, link: Link, reason: str) -> None:
-        """Fail what was in flight, then tell the router."""
+        """Fail the calls in flight, then report the loss to the router."""
         super().closed(link, reason)
         self._router.route_closed(self)
 
     def noticed(self, notice: Any) -> None:
-        """Tell the router."""
+        """Report the notice to the router."""
         self._router.route_noticed(self, notice)
 
 
 class RoundRobin(Router):
-    """Calls to several servers in turn, so that they share the load: each call goes to the next one
-    that is connected. Links are made with the first call, to all.
+    """Calls to several servers in turn, which share the load: each call is sent to the next
+    connected one.
+
+    Links are made with the first call, to all.
     """
 
     def __init__(
@@ -589,8 +601,8 @@ class RoundRobin(Router):
         route.start(call.request, deadline + ANSWER_MARGIN_S, call)
 
     def _next(self) -> Route | None:
-        """The next in turn that is connected and did not fail lately; else the next that is
-        connected; None: none is.
+        """Return the next connected route in turn without a recent failure; else the next connected
+        one; None: none is.
         """
         if self._closed:
             return None

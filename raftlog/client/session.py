@@ -1,11 +1,11 @@
 """Exactly-once writes: each is numbered, and sent again under its number until its outcome is known
-or the deadline has come.
+or the deadline is reached.
 
-The active controller keeps what a numbered write became, across failovers, so that a second attempt
-gets the first result and is not executed again. What must not be believed is a definite error of a
-write that was sent more than once: an earlier attempt, delayed on its way, may still arrive, find
+The active controller stores the outcome of a numbered write across failovers, so that a second
+attempt gets the first result and is not executed again. A definite error of a write that was sent
+more than once proves nothing: an earlier attempt, delayed on its way, may still arrive, find
 another state and be executed. Such an error is an unknown outcome, and so is a reply that wrote
-nothing. An attempt that the one who got it has refused is at its end, and does not count.
+nothing. An attempt that its receiver has refused is at its end, and does not count.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -40,7 +40,7 @@ from raftlog.wire.controller.v1 import controller_pb2
 
 
 class OpenClient:
-    """A client as the cluster knows it by ``id``, the offset of its OpenClient record in the log of
+    """An open client in the cluster. ``id``: the offset of its OpenClient record in the log of
     ``generation``.
     """
 
@@ -53,12 +53,12 @@ class OpenClient:
 
     @property
     def all_below_done(self) -> int:
-        """The oldest number whose outcome its writer does not know yet, or the next one."""
+        """Lowest number whose outcome is unknown, or the next one."""
         return next(iter(self._in_flight), self._next)
 
     @property
     def room(self) -> int:
-        """How many more numbers are within the window, however the ones before them end."""
+        """Number of further writes within the window, for any outcome of the writes before."""
         return self.all_below_done + WINDOW - self._next
 
     def begin(self) -> int:
@@ -74,18 +74,16 @@ class OpenClient:
         identity.sequence, identity.all_below_done = number, self.all_below_done
 
     def finish(self, number: int) -> None:
-        """No attempt of this write follows: its writer knows the outcome, or that it will not be
-        known.
-        """
+        """Complete a write: its outcome is known, or will never be, and no attempt follows."""
         del self._in_flight[number]
 
 
 DEFAULT_TIMEOUT_S = 10.0
 ATTEMPT_S = 2.0
-"""Longest time that one attempt takes: the node that received it may have stopped to answer.
+"""Longest time of one attempt, in seconds: its receiver may have stopped answering.
 
 A write that waits for brokers is sent again as often, under its number: a controller that is silent
-or cut off would hold it for as long as that lasts, while its successor knows how visible it is.
+or cut off would delay it for as long as that lasts, while its successor knows its visibility.
 """
 MAX_WAITING = 65_536
 _PAUSES = TransportLimits(reconnect_backoff_min_ms=5, reconnect_backoff_max_ms=200)
@@ -99,29 +97,28 @@ TRANSIENT = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
-"""Errors that say nothing about the request itself: it is sent again."""
+"""Errors that are independent of the request: it is sent again."""
 _EARLIER_ATTEMPT = "; an earlier attempt may have been executed, or be yet"
 
 Attempt = Callable[
     [controller_pb2.ControllerRequest, float], Awaitable[controller_pb2.ControllerResponse]
 ]
-"""Sends a request once, within a number of seconds: returns the response, an error in it included,
-or raises ApiError.
+"""Function that sends a request once, within a number of seconds: returns the response, an error in
+it included, or raises ApiError.
 
-It sends a second time only what a server has refused.
+It sends a second time only after a server's refusal.
 """
 
 
 class NoSessionError(ApiError):
-    """No client could be opened for numbered writes. Nothing of the write itself was sent."""
+    """No client could be opened for numbered writes. The write itself was not sent."""
 
 
 class Session:
-    """Writes that are executed exactly once, over a client of controllers or brokers:
-    ``client.session()``.
+    """Exactly-once writes over a client of controllers or brokers: ``client.session()``.
 
-    The client's id is asked for with the first write, and anew when the cluster has closed it for
-    being idle. At most ``WINDOW`` writes are in flight; more wait their turn.
+    The client's id is requested with the first write, and again after the cluster has closed it as
+    idle. At most ``WINDOW`` writes are in flight; further ones wait for their turn.
     """
 
     def __init__(self, attempt: Attempt, *, name: str, rng: random.Random, cluster_id: str) -> None:
@@ -137,7 +134,7 @@ class Session:
 
     @property
     def client_id(self) -> int:
-        """Id of the client that is open in the cluster; 0 if none is."""
+        """Id of the open client in the cluster; 0 without one."""
         return self._client.id if self._client is not None else 0
 
     async def write(
@@ -151,10 +148,10 @@ class Session:
     ) -> controller_pb2.ControllerResponse:
         """Send one body of ControllerRequest and return the response.
 
-        With ``write.duplicate`` it has no body: the write stands at the token, the answer of the
-        attempt that was executed is lost. Raises ApiError; unless it says ``outcome_unknown`` the
-        write was not executed and never will be. An item that was refused raises RefusedItemsError:
-        the others are written. With ``raise_refused`` false the response has the results.
+        With ``write.duplicate`` it has no body: the write is at the token, and the answer of the
+        executed attempt is lost. Raises ApiError; unless that has ``outcome_unknown`` the write was
+        not executed and never will be. A refused item raises RefusedItemsError: the others are
+        written. With ``raise_refused`` false the response has the results.
         """
         deadline = self._loop.time() + timeout_s
         request = controller_request(
@@ -183,16 +180,18 @@ class Session:
                 self._wake()
 
     def forget(self) -> None:
-        """Write as a new client from now on, as after INCONSISTENT_GENERATION: the one that was
-        open was of a log that is over. Those that are under way keep their numbers.
+        """Write as a new client from now on, as after INCONSISTENT_GENERATION: the open one was of
+        an earlier log.
+
+        Writes in progress keep their numbers.
         """
         self._client = None
         self._wake()
 
     async def close(self, timeout_s: float = 10.0) -> None:
-        """Close the client in the cluster, where its results are forgotten.
+        """Close the client in the cluster, which then forgets its results.
 
-        Raises ApiError if that may not have happened. No write is tried again afterwards.
+        Raises ApiError if that may not have happened. No write is retried afterwards.
         """
         client, self._client = self._client, None
         self._wake()
@@ -222,9 +221,9 @@ class Session:
         client: OpenClient | None = None,
         number: int = 0,
     ) -> controller_pb2.ControllerResponse:
-        """Send until there is an answer that is the outcome.
+        """Send a request until an answer is its outcome.
 
-        Without a client the request has no number: only what may be done twice.
+        Without a client the request has no number: only for requests that may be executed twice.
         """
         pauses = Backoff(_PAUSES, self._rng)
         on_the_way = 0
@@ -280,8 +279,7 @@ class Session:
     async def _pause(
         self, pauses: Backoff, deadline: float, error: ApiError, on_the_way: int = 0
     ) -> None:
-        """Wait before the next attempt, at least as long as the server that refused the last one
-        demands.
+        """Pause before the next attempt, at least as long as the last refusing server demands.
 
         If that is at the deadline or later, or the session is closed, raise the error: as unknown
         if an attempt is on its way.
@@ -298,7 +296,7 @@ class Session:
     # --- the client ------------------------------------------------------------------------------
 
     async def _admit(self, deadline: float) -> OpenClient:
-        """An open client that has room for one more write."""
+        """Return an open client that has room for one more write."""
         while True:
             client = self._client or await self._open(deadline)
             if client.room:
@@ -350,14 +348,12 @@ class Session:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 
     def _forget(self, client: OpenClient) -> None:
-        """The cluster does not know this client: the next write opens another."""
+        """Forget a client that the cluster does not know: the next write opens another."""
         if self._client is client:
             self.forget()
 
     def _wake(self) -> None:
-        """Call up as many of those who wait as there is room for: all that fit, as the oldest
-        number may have been done.
-        """
+        """Wake as many waiting writes as there is room for: the oldest number may have ended."""
         room = self._client.room if self._client is not None else len(self._turns)
         while room > 0 and self._turns:
             turn = self._turns.popleft()
@@ -367,7 +363,7 @@ class Session:
 
 
 async def happens(event: asyncio.Event, within_s: float) -> bool:
-    """Wait for an event; False: the time was over first."""
+    """Wait for an event; False: the timeout was first."""
     try:
         async with asyncio.timeout(within_s):
             return await event.wait()
@@ -403,8 +399,8 @@ class Writer(ABC):
     ) -> controller_pb2.ControllerResponse:
         """Send one body of ControllerRequest, or a whole one, and return the response.
 
-        Raises ApiError for an error of the request, and RefusedItemsError for an item that was
-        refused; with ``raise_refused`` false the response has the results of all. A write stands at
+        Raises ApiError for an error of the request, and RefusedItemsError for a refused item; with
+        ``raise_refused`` false the response has the results of all. A write is at
         ``response.write.token``.
         """
         request = controller_request(

@@ -1,6 +1,4 @@
-"""What ``client.watch`` and ``client.consume`` return: items that arrive over time, until the
-stream is closed.
-"""
+"""Streams of ``client.watch`` and ``client.consume``: items that arrive until the close."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """The part that a stream reads from."""
+    """A source of a stream."""
 
     def close(self) -> None:
-        """Free its connections. Idempotent."""
+        """Close its connections. Idempotent."""
 
 
 class OneReader:

@@ -1,4 +1,4 @@
-"""Topics, and their partitions: replicas, leaders, and the replicas in sync."""
+"""Topics and their partitions: replicas, leaders, and the in-sync replicas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from raftlog.wire.records.v1 import records_pb2
 
 
 class TopicListing(Listing[Topic]):
-    """Topics, and the names of those that there are not."""
+    """Topics, and the names of the missing ones."""
 
     missing: tuple[str, ...]
 
@@ -90,8 +90,9 @@ class AsyncTopics(Namespace):
         assignments: Sequence[Sequence[int]] = (),
         **how: Unpack[WriteOptions],
     ) -> WriteResult:
-        """Raise the number of a topic's partitions to ``count``. ``assignments``: the replicas of
-        each new one, the preferred leader first.
+        """Raise the number of a topic's partitions to ``count``.
+
+        ``assignments``: the replicas of each new one, the preferred leader first.
         """
         topic = controller_pb2.CreatePartitionsTopic(
             name=name,
@@ -108,7 +109,7 @@ class AsyncTopics(Namespace):
     async def list(
         self, *, read: ReadModeLike | None = None, timeout_s: float | None = None
     ) -> Listing[Topic]:
-        """All topics that this client may see, by name."""
+        """Return all topics that this client may read, by name."""
         response = await self._core.read(broker_pb2.MetadataRequest(), read, timeout_s)
         topics = map(topic_from_wire, response.metadata.topics)
         return Listing(sorted(topics, key=lambda topic: topic.name), response.token.offset)
@@ -122,10 +123,11 @@ class AsyncTopics(Namespace):
         timeout_s: float | None = None,
     ) -> TopicsPage:
         """Return some of the topics by name: about as many as have this number of partitions, at
-        least one; for clusters whose list is too long for one answer. Continue with the page's
-        ``next``.
+        least one.
 
-        Each page is of the image that the broker has then.
+        For clusters whose list is too long for one answer. Continue with the page's ``next``.
+
+        Each page is of the broker's present image.
         """
         body = broker_pb2.MetadataRequest(response_partition_limit=partitions, cursor=cursor)
         response = await self._core.read(body, read, timeout_s)
@@ -135,7 +137,7 @@ class AsyncTopics(Namespace):
     async def describe(
         self, name: str, *, read: ReadModeLike | None = None, timeout_s: float | None = None
     ) -> Topic:
-        """One topic with its partitions. Raises UnknownTopicOrPartitionError."""
+        """Return one topic with its partitions. Raises UnknownTopicOrPartitionError."""
         found = await self.describe_all(name, read=read, timeout_s=timeout_s)
         if found.missing:
             raise ApiError(
@@ -151,8 +153,8 @@ class AsyncTopics(Namespace):
         read: ReadModeLike | None = None,
         timeout_s: float | None = None,
     ) -> TopicListing:
-        """Topics with their partitions, in the order given; ``missing`` are those that there are
-        not.
+        """Return topics with their partitions, in the given order; ``missing`` are the unknown
+        names.
         """
         response = await self._core.read(broker_pb2.MetadataRequest(topics=names), read, timeout_s)
         metadata = response.metadata
@@ -169,7 +171,7 @@ def _results(results: Iterable[Any]) -> Iterator[TopicResult]:
 
 
 ROUNDS_MAX = 1_000
-"""Of an election of all partitions: a request holds as many as one batch."""
+"""Most requests of an election of all partitions: a request has as many as one batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +234,9 @@ class AsyncPartitions(Namespace):
         keep_replication_factor: bool = False,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[PartitionResult]:
-        """Move partitions to other brokers: the first of each is to lead. Returns when the moves
-        have begun; ``reassignments`` lists them until they are done.
+        """Move partitions to other brokers: the first of each is to lead.
+
+        Returns when the moves have begun; ``reassignments`` lists them until they are done.
 
         ``keep_replication_factor``: refuse more or fewer replicas than there are (KIP-860).
         """
@@ -248,8 +251,9 @@ class AsyncPartitions(Namespace):
         keep_replication_factor: bool = False,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[PartitionResult]:
-        """Move partitions of several topics, or cancel their moves (None). Each partition succeeds
-        or fails by itself; see ItemsRefusedError.
+        """Move partitions of several topics, or cancel their moves (None).
+
+        Each partition succeeds or fails by itself; see ItemsRefusedError.
         """
         body = controller_pb2.AlterPartitionReassignmentsRequest(
             topics=[
@@ -294,7 +298,7 @@ class AsyncPartitions(Namespace):
     async def reassignments(
         self, *topics: str, timeout_s: float | None = None
     ) -> Listing[Reassignment]:
-        """The moves under way, of these topics or of all: asked of the controller."""
+        """Return the moves in progress, of these topics or of all, from the controller."""
         asked = [controller_pb2.ListReassignmentsTopic(name=name) for name in topics]
         body = controller_pb2.ListPartitionReassignmentsRequest(topics=asked)
         response = await self._core.ask_controller(body, timeout_s)
@@ -323,7 +327,7 @@ class AsyncPartitions(Namespace):
         unclean: bool = False,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[Election]:
-        """Let the preferred replicas lead: of these partitions, of the whole topic, or, without
+        """Make the preferred replicas leaders: of these partitions, of the whole topic, or, without
         one, of all that need it.
 
         ``unclean``: where there is no leader, any live replica. Acknowledged records that it lacks
@@ -342,9 +346,11 @@ class AsyncPartitions(Namespace):
         unclean: bool = False,
         **how: Unpack[WriteOptions],
     ) -> WriteResult[Election]:
-        """Let the preferred replicas of several topics lead: of a topic without partitions, all;
-        without topics, of all that need it. See ``elect_leaders``. The result is that of the last
-        request, if it took several, with the elections of all.
+        """Make the preferred replicas of several topics leaders: of a topic without partitions,
+        all; without topics, of all that need it.
+
+        See ``elect_leaders``. The result is that of the last request, if it took several, with the
+        elections of all.
         """
         body = controller_pb2.ElectLeadersRequest(
             election_type=controller_pb2.UNCLEAN if unclean else controller_pb2.PREFERRED,
@@ -370,8 +376,8 @@ class AsyncPartitions(Namespace):
         return result
 
     async def describe(self, topic: str, *, timeout_s: float | None = None) -> list[PartitionState]:
-        """The partitions of a topic, each as its own leader knows it: who is in sync, and how far
-        it is written.
+        """Ask the leaders of a topic's partitions for its in-sync replicas and the replicas'
+        progress.
 
         Raises UnknownTopicOrPartitionError, and the error of a leader that does not answer.
         """
@@ -425,7 +431,7 @@ class AsyncPartitions(Namespace):
 
 
 def _named(topic: str, one: Any) -> tuple[str, ApiError | None, str, int]:
-    """The name, the refusal, and what the name is made of. The message begins with the name."""
+    """Return the name, the refusal, and the parts of the name. The message begins with the name."""
     name, error = f"{topic}:{one.partition_index}", item_error(one)
     if error is not None:
         error = error.saying(f"{name}: {error.message}")

@@ -1,4 +1,4 @@
-"""The values of calls: arguments, results, conditions and their names, plain and immutable."""
+"""Values of calls: arguments, results, conditions and their names, plain and immutable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFFSET_MAX = (1 << 63) - 1
 
 
 class Absent(int):
-    """Type of ABSENT: an int, so that it goes wherever an offset does, but no other -1 is one."""
+    """The type of ABSENT: an int, accepted as an offset, while no other -1 is ABSENT."""
 
     def __reduce__(self) -> str:
         return "ABSENT"
@@ -32,7 +32,7 @@ ABSENT: Final[int] = Absent(-1)
 
 
 class Unconditional(Enum):
-    """Type of UNCONDITIONAL."""
+    """The type of UNCONDITIONAL."""
 
     UNCONDITIONAL = "unconditional"
 
@@ -48,7 +48,7 @@ Expected = int | Unconditional
 
 
 def expected_offset(expected: Expected, argument: str) -> int | None:
-    """Return the condition as the wire has it, None for UNCONDITIONAL.
+    """Return the condition in its wire form, None for UNCONDITIONAL.
 
     Raises TypeError for anything else than an integer, ValueError for a negative one. Both name the
     argument.
@@ -80,18 +80,18 @@ def expected_values(expected: Mapping[str, T] | Unconditional) -> Mapping[str, T
 
 
 class ReadMode(StrEnum):
-    """What a read shows: never less than what this client has read or written before."""
+    """The freshness of a read: never less than this client has read or written before."""
 
     REPEATABLE = "repeatable"
-    """The state that every unfenced broker can show."""
+    """State that every unfenced broker can show."""
     LATEST = "latest"
-    """The newest state that the broker which answers has applied."""
+    """Newest state that the answering broker has applied."""
     STRICT = "strict"
-    """Every write that was acknowledged before the read began: linearizable."""
+    """State with every write that was acknowledged before the read began: linearizable."""
 
 
 class ConfigSource(IntEnum):
-    """Where the value of a config comes from (Kafka's ``ConfigSource``)."""
+    """The source of a config's value (Kafka's ``ConfigSource``)."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -104,7 +104,7 @@ class ConfigSource(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> ConfigSource:
-        """A newer server may know more."""
+        """Return a member for a value of a newer server."""
         return cls.UNKNOWN
 
 
@@ -118,33 +118,35 @@ class BrokerState(IntEnum):
 
 
 AcksLike = Acks | Literal["committed", "acknowledged", "visible"]
-"""A level, or its name."""
+"""An acknowledgement level, or its name."""
 
 
 class WaitOptions(TypedDict, total=False):
-    """When a write returns."""
+    """Options of a write: the time of its return."""
 
     acks: AcksLike | None
-    """The level of visibility to wait for; None: that of the client's options."""
+    """Level of visibility to wait for; None: that of the client's options."""
     timeout_s: float | None
-    """Time for the whole call, all attempts included; None: that of the client's options."""
+    """Timeout of the whole call, all attempts included, in seconds; None: that of the client's
+    options.
+    """
 
 
 class WriteOptions(WaitOptions, total=False):
-    """Options of a write that can be tried."""
+    """Options of a write that can be validated."""
 
     validate_only: bool
-    """Check the write and return what became of it, but write nothing."""
+    """True to check the write and return its results without writing."""
 
 
 ReadModeLike = ReadMode | Literal["repeatable", "latest", "strict"]
-"""A mode, or its name."""
+"""A read mode, or its name."""
 ResourceLike = ResourceType | Literal["topic", "broker", "cluster", "client-metrics", "group"]
 """A kind of resource, or its name; ``cluster``: the defaults of all brokers."""
 
 
 def resource_of(kind: ResourceLike) -> ResourceType:
-    """The kind that a name stands for. Raises ValueError, which names the argument."""
+    """Return the kind with a name. Raises ValueError, which names the argument."""
     if isinstance(kind, ResourceType):
         return kind
     if kind == "cluster":
@@ -161,13 +163,13 @@ ConfigValue = str | int | float | bool | Sequence[str]
 
 
 class Listing(list[T]):
-    """A list, and the metadata that it shows."""
+    """A list with the offset of its metadata."""
 
     offset: int
     """Offset of that metadata in the log."""
 
     def __init__(self, items: Iterable[T], offset: int, **more: Any) -> None:
-        """``more``: the attributes that a subclass declares."""
+        """``more``: attributes that a subclass declares."""
         super().__init__(items)
         self.offset = offset
         vars(self).update(more)
@@ -445,7 +447,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Chooses entries: those that match all that is given."""
+    """A filter of entries: it chooses those that match all its fields."""
 
     principal: str | None = None
     operation: AclOperation = AclOperation.ANY

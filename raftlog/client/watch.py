@@ -1,8 +1,8 @@
-"""The changes of the metadata: from a point on, in order, each once, whatever broker sends them.
+"""Watches: the changes of the metadata from a point on, in order, each once, across brokers.
 
 A watch is one call to one broker. When that broker is lost, is fenced or has no room, the watch
 continues at another one, behind the last token that it received. The watches of one client share a
-stream to each broker that any of them asks; a stream lives as long as its link.
+stream to each broker that any of them uses; a stream lives as long as its link.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from raftlog.client.core import Core
 
 LINK_TIMEOUT_S = 2.0
-"""A broker that gives no link, or no first response, in this time is passed over."""
+"""Time in seconds after which a broker without a link or a first response is left out."""
 SILENT = "does not answer"
 START_TIMEOUT_S = 30.0
 PROGRESS_MS = 5_000
 SILENT_INTERVALS = 3
-"""Number of intervals without a message after which a broker is given up."""
+"""Number of intervals without a message after which a broker is abandoned."""
 BUFFERED_MAX = 10_000
-"""Changes that wait for a slow reader; with more the call ends, and begins again when half of them
-are read.
+"""Most buffered changes of a slow reader; above it the call ends, and begins again when half of
+them are read.
 """
 _ELSEWHERE = frozenset(
     {
@@ -57,7 +57,7 @@ class CompactedError(ApiError):
     """No broker keeps the changes behind the token any more.
 
     ``oldest``: the image to begin with, which a watch with ``initial`` shows, and the oldest token
-    that the last broker asked could have continued from.
+    from which the last broker could have continued.
     """
 
     def __init__(self, message: str, oldest: Token) -> None:
@@ -93,14 +93,14 @@ class Change:
 
 
 class WatchCall(Protocol):
-    """One request to one broker. Once it is closed or lost, nothing more comes of it."""
+    """One request to one broker. Once it is closed or lost, it delivers nothing more."""
 
     def close(self) -> None:
-        """Give it up. Idempotent."""
+        """End the request. Idempotent."""
 
 
 class WatchStreams:
-    """The streams that the watches of one client share, one for each broker that is asked."""
+    """The streams that the watches of one client share, one for each used broker."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -109,8 +109,9 @@ class WatchStreams:
     def begin(
         self, watch: Watch, address: str, request: pb.WatchRequest, silence_s: float
     ) -> WatchCall:
-        """Ask a broker; the watch hears of it later, never before this returns. ``silence_s``: how
-        long a broker that has answered may be silent.
+        """Begin a watch at a broker, which is never called back before this returns.
+
+        ``silence_s``: longest silence of a broker that has answered, in seconds.
         """
         stream = self._open.get(address)
         if stream is None or stream.over:
@@ -144,7 +145,7 @@ class _Stream:
         self._last_id = 0
         self._link: Link | None = None
         self.over = False
-        """Nothing more comes of it."""
+        """True if it delivers nothing more."""
         self._silence_s, self._heard_at = 0.0, self._loop.time()
         self._silence: asyncio.TimerHandle | None = None
         self._dialer: Dialer = transport.dial(address, Conversation.WATCH_MANY, self)
@@ -174,7 +175,7 @@ class _Stream:
                 self._link.send(request)
 
     def opened(self, link: Link) -> None:
-        """Ask for all watches that have been added so far."""
+        """Send the requests of all watches so far."""
         self._link = link
         self._heard_at = self._loop.time()
         self._check_silence()
@@ -192,11 +193,11 @@ class _Stream:
                     call.watch.told(call, message.response)
 
     def attempt_failed(self, reason: str, error: ApiError | None) -> None:
-        """There is no link, or the broker does not let this client in."""
+        """End the watches: there is no link, or the broker refuses this client."""
         self._lost(reason, error)
 
     def closed(self, link: Link, reason: str) -> None:
-        """The link is lost."""
+        """End the watches: the link is lost."""
         self._lost(reason, None)
 
     def _check_silence(self) -> None:
@@ -249,9 +250,10 @@ class Watch:
         calls: WatchStreams | None = None,
         waiting: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``start_timeout_s``: for the first response; later on it waits without end: ``waiting``
-        gets the reason then, and the empty string when a broker serves it again. ``calls``: how it
-        asks brokers; None: on streams of its own.
+        """``start_timeout_s``: timeout of the first response; later the watch waits without end.
+
+        ``waiting`` gets the reason then, and the empty string when a broker serves it again.
+        ``calls``: factory of its calls; None: on streams of its own.
         """
         self._loop = asyncio.get_running_loop()
         self._calls = calls or WatchStreams(transport)
@@ -262,14 +264,14 @@ class Watch:
         self._mode = pb.LATEST if tip else pb.REPEATABLE
         self._initial, self._since = initial, since
         self._read_to = since
-        """The token of the last change that the user of this has read."""
+        """Token of the last change that was read."""
         self._progress_ms = progress_ms
         self._start_by = self._loop.time() + start_timeout_s
         self._ready: deque[Change] = deque()
         self._list: list[pb.WatchChange] = []
         self._error: BaseException | None = None
         self._news = asyncio.Event()
-        """Set whenever those that wait have to look again."""
+        """Set when a waiting reader has to look again."""
         self._call: WatchCall | None = None
         self._call_answered = False
         self._pause: asyncio.TimerHandle | None = None
@@ -280,27 +282,27 @@ class Watch:
         """The error of the last broker that refused it."""
         self._started = self._closed = self._full = False
         self.failovers = 0
-        """How often it continued at another broker."""
+        """Number of continuations at another broker."""
         self._attempt()
 
     @property
     def token(self) -> Token | None:
-        """Where a watch would continue behind what was read so far; None: nothing is known yet, or
-        the initial list is not read to its end.
+        """Token from which a watch would continue; None: there is none yet, or the initial list is
+        not read to its end.
         """
         return self._since if not self._ready else self._read_to
 
     @property
     def endpoint(self) -> str:
-        """The broker that is asked."""
+        """Address of the serving broker."""
         return self._endpoints.target
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Change:
-        """The next change. Raises CompactedError, other ApiErrors, and StopAsyncIteration once it
-        is closed.
+        """Return the next change. Raises CompactedError, other ApiErrors, and StopAsyncIteration
+        once it is closed.
         """
         while not self._ready or self._closed:
             if self._closed:
@@ -317,7 +319,7 @@ class Watch:
         return change
 
     async def started(self) -> None:
-        """Wait until a broker has said where the watch begins. Raises ApiError."""
+        """Wait until a broker has reported the begin of the watch. Raises ApiError."""
         while not self._started:
             if self._error is not None:
                 raise self._error
@@ -337,7 +339,7 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """End the watch. Idempotent."""
         self._closed = True
         self._hang_up()
         self._news.set()
@@ -367,8 +369,8 @@ class Watch:
         self._call = self._calls.begin(self, self._endpoints.target, request, silence_s)
 
     def _not_started(self) -> ApiError:
-        """Why no broker has taken the watch: the error of the last one that refused it, or what
-        became of each.
+        """Return why no broker serves the watch: the error of the last refusal, or the failure of
+        each.
         """
         refused = self._refusal
         if refused is not None:
@@ -393,9 +395,10 @@ class Watch:
         self._pause = self._loop.call_later(pause_s, self._attempt)
 
     def lost(self, call: WatchCall, reason: str, error: ApiError | None = None) -> None:
-        """The broker is gone, or silent, or does not let this client in (``error``).
+        """Continue at another broker: the present one is gone, silent, or refuses this client
+        (``error``).
 
-        A watch that has begun waits until one does.
+        A watch that has begun waits until one serves it.
         """
         if call is not self._call:
             return
@@ -486,7 +489,7 @@ def _change(change: pb.WatchChange, generation: int) -> Change:
 
 
 class AsyncChanges(AsyncStream[Change]):
-    """What :meth:`AsyncClient.watch` returns, for ``async with`` and ``async for``."""
+    """The stream that :meth:`AsyncClient.watch` returns, for ``async with`` and ``async for``."""
 
     what = "watch"
 
@@ -496,17 +499,19 @@ class AsyncChanges(AsyncStream[Change]):
 
     @property
     def token(self) -> Token | None:
-        """Where a watch would continue behind what was read so far; None: not known yet."""
+        """Token from which a watch would continue; None: there is none yet."""
         return self._watch.token
 
     async def started(self) -> None:
-        """Wait until a broker has said where the watch begins. Raises ApiError."""
+        """Wait until a broker has reported the begin of the watch. Raises ApiError."""
         with self._core.until_closed():
             await self._watch.started()
 
     @override
     async def _next(self) -> Change:
-        """Raises CompactedError, whose ``oldest`` says with what to begin anew."""
+        """Return the next change. Raises CompactedError, whose ``oldest`` is the image to begin
+        anew with.
+        """
         if not self.closed:
             await self.started()
         try:

@@ -1,4 +1,4 @@
-"""Between the library's values and the messages of the contracts."""
+"""Conversion between the library's values and the protobuf messages."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _MODES = {
 
 
 def acks_to_wire(acks: str) -> common_pb2.Acks:
-    """Raises ValueError, which names the levels."""
+    """Return the level with a name. Raises ValueError, which lists the levels."""
     return _ACKS[_member(Acks, acks, "acks")]
 
 
 def mode_to_wire(mode: str) -> broker_pb2.ReadMode:
-    """Raises ValueError, which names the modes."""
+    """Return the mode with a name. Raises ValueError, which lists the modes."""
     return _MODES[_member(ReadMode, mode, "read")]
 
 
@@ -63,12 +63,12 @@ def _member(kind: Any, value: str, what: str) -> Any:
 
 
 def token_from_wire(token: common_pb2.MetadataToken) -> Token:
-    """A position in the log."""
+    """Return a position in the log."""
     return Token(token.generation, token.epoch, token.offset)
 
 
 def token_to_wire(token: Token) -> common_pb2.MetadataToken:
-    """The same on the wire."""
+    """Return the message of a position."""
     return common_pb2.MetadataToken(
         generation=token.generation, epoch=token.epoch, offset=token.offset
     )
@@ -77,7 +77,7 @@ def token_to_wire(token: Token) -> common_pb2.MetadataToken:
 def write_result(
     response: controller_pb2.ControllerResponse, items: Iterable[ItemT]
 ) -> WriteResult[ItemT]:
-    """Where a write stands, with the results of its items."""
+    """Return the token of a write, with the results of its items."""
     if not response.HasField("write"):
         return WriteResult(None, None, items=tuple(items))
     write = response.write
@@ -91,13 +91,13 @@ def write_result(
 
 
 def named_items(results: Iterable[Any]) -> Iterator[ItemResult]:
-    """The results of items that have names."""
+    """Yield the results of items that have names."""
     for one in results:
         yield ItemResult(one.name, item_error(one))
 
 
 def new_topic(topic: NewTopic) -> controller_pb2.CreatableTopic:
-    """A topic to be created."""
+    """Return the message of a topic to be created."""
     return controller_pb2.CreatableTopic(
         name=topic.name,
         num_partitions=topic.partitions,
@@ -114,7 +114,7 @@ def new_topic(topic: NewTopic) -> controller_pb2.CreatableTopic:
 
 
 def topic_from_wire(topic: broker_pb2.MetadataTopic) -> Topic:
-    """A topic as a broker shows it."""
+    """Return a topic in a broker's answer."""
     return Topic(
         topic.name,
         topic.topic_id.hex(),
@@ -132,7 +132,7 @@ def topic_from_wire(topic: broker_pb2.MetadataTopic) -> Topic:
 
 
 def config_from_wire(kind: int, config: broker_pb2.DescribedConfig) -> ConfigEntry:
-    """One key of a resource of this kind."""
+    """Return one key of a resource of this kind."""
     return ConfigEntry(
         config.name,
         config.value,
@@ -143,7 +143,7 @@ def config_from_wire(kind: int, config: broker_pb2.DescribedConfig) -> ConfigEnt
 
 
 def broker_from_wire(broker: broker_pb2.DescribeClusterBroker) -> Broker:
-    """A broker as another one shows it."""
+    """Return a broker in another one's answer."""
     return Broker(
         broker.broker_id,
         broker.host,
@@ -155,7 +155,7 @@ def broker_from_wire(broker: broker_pb2.DescribeClusterBroker) -> Broker:
 
 
 def visibility_from_wire(answer: controller_pb2.DescribeBrokersResponse) -> Visibility:
-    """The brokers as the controller sees them."""
+    """Return the brokers in the controller's answer."""
     return Visibility(
         answer.high_watermark,
         known(answer.lowest_acknowledged_offset),
@@ -199,7 +199,7 @@ def visibility_from_wire(answer: controller_pb2.DescribeBrokersResponse) -> Visi
 
 
 def acl_to_wire(acl: Acl) -> controller_pb2.AccessControlEntry:
-    """An entry to be created."""
+    """Return the message of an entry to be created."""
     return controller_pb2.AccessControlEntry(
         resource_type=acl.resource_type,
         resource_name=acl.resource_name,
@@ -212,7 +212,7 @@ def acl_to_wire(acl: Acl) -> controller_pb2.AccessControlEntry:
 
 
 def acls_from_wire(entries: Iterable[controller_pb2.AccessControlEntry]) -> tuple[Acl, ...]:
-    """Entries as the cluster has them."""
+    """Return the entries in the cluster's answer."""
     return tuple(
         Acl(
             one.principal,
@@ -228,7 +228,7 @@ def acls_from_wire(entries: Iterable[controller_pb2.AccessControlEntry]) -> tupl
 
 
 def filter_to_wire(chosen: AclFilter) -> controller_pb2.AccessControlEntryFilter:
-    """A filter of entries."""
+    """Return the message of a filter of entries."""
     return controller_pb2.AccessControlEntryFilter(
         resource_type=chosen.resource_type,
         resource_name=chosen.resource_name,
@@ -241,5 +241,5 @@ def filter_to_wire(chosen: AclFilter) -> controller_pb2.AccessControlEntryFilter
 
 
 def known(number: int) -> int | None:
-    """A number, of which -1 says that it is not known."""
+    """Return a number; None for -1, which means unknown."""
     return None if number < 0 else number
