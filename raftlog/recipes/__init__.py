@@ -1,7 +1,7 @@
 """Locks, elections and barriers, made from keys, leases and watches.
 
 ``Lock``, ``Election``, ``Barrier`` and ``DoubleBarrier`` belong to :class:`raftlog.Client`; with
-``Async`` before their names to :class:`raftlog.AsyncClient`. What each promises: docs/recipes.md.
+``Async`` before their names to :class:`raftlog.AsyncClient`. Their promises: docs/recipes.md.
 
 The names are imported when they are first used: the command line needs none of them to list itself.
 """

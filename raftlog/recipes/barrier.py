@@ -1,4 +1,4 @@
-"""A barrier: who comes waits until it is lifted."""
+"""A barrier: clients wait until it is lifted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from raftlog.recipes.keys import key_of, until_gone
 
 
 class AsyncBarrier:
-    """A barrier of this name: a key; who waits, waits until it is gone.
+    """A barrier of this name: a key; clients wait until it is deleted.
 
-    It has no lease: it stands until somebody lifts it, whoever put it there.
+    It has no lease: it stays until a client lifts it, the holder or another.
     """
 
     @checked
@@ -23,18 +23,18 @@ class AsyncBarrier:
 
     @checked
     async def hold(self, value: str = "") -> None:
-        """Put it there; it may be there already. Who begins to wait from now on, waits."""
+        """Put the barrier in place; it may be there already. Every later ``wait`` waits."""
         await self._client.kv.put(self.key, value, acks="visible")
 
     async def lift(self) -> None:
-        """Let everybody pass. No error if it is not there."""
+        """Release all waiting clients. No error if the barrier is not there."""
         await self._client.kv.delete(self.key)
 
     @checked
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the barrier does not stand; False: the time was over first.
+        """Wait until there is no barrier; False: the timeout passed first.
 
-        It is read once whatever the time. That is a strict read, so a call that begins after
+        It is read once whatever the timeout. That is a strict read, so a call that begins after
         ``hold`` has returned does wait.
         """
         if await self._client.kv.get(self.key, read="strict") is None:

@@ -29,13 +29,13 @@ H = TypeVar("H", AsyncLock, AsyncElection)
 
 
 class _InQueue(BlockingContext[Q]):
-    """What is the same of all that have a place. See :class:`raftlog.recipes.holder.InQueue`."""
+    """The common part of the recipes with a place. See :class:`raftlog.recipes.holder.InQueue`."""
 
     key = Attribute[str](InQueue.key)
 
 
 class _Holding(_InQueue[H]):
-    """What is the same of a lock and of an election. See :class:`raftlog.recipes.holder.Holder`."""
+    """The common part of a lock and an election. See :class:`raftlog.recipes.holder.Holder`."""
 
     abandon = on_loop(Holder.abandon)
     generation = Attribute[int](Holder.generation)
@@ -44,7 +44,7 @@ class _Holding(_InQueue[H]):
     wait_lost = waiting(Holder.wait_lost)
 
     def guard(self) -> Expect:
-        """The condition that it is not lost: for ``client.kv.alter``."""
+        """Return the condition that it is not lost: for ``client.kv.alter``."""
         return self._twin.guard()
 
 
@@ -61,7 +61,7 @@ class Lock(_Holding[AsyncLock]):
     def __init__(
         self, client: Client, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
-        """``ttl_s``: how long the lock outlives a holder that died. ``value``: who holds it, for
+        """``ttl_s``: how long the lock outlives a dead holder. ``value``: the holder's name, for
         people.
         """
         thread, twin = client.parts
@@ -73,8 +73,8 @@ class Lock(_Holding[AsyncLock]):
 
 
 class Election(_Holding[AsyncElection]):
-    """An election of this name: ``with Election(client, "scheduler", "host-1"):`` leads inside. See
-    :class:`raftlog.recipes.AsyncElection`.
+    """An election of this name: inside ``with Election(client, "scheduler", "host-1"):`` this
+    client leads. See :class:`raftlog.recipes.AsyncElection`.
     """
 
     campaign = waiting(AsyncElection.campaign)
@@ -87,12 +87,12 @@ class Election(_Holding[AsyncElection]):
     def __init__(
         self, client: Client, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``value``: what the others see of the leader, as its address."""
+        """``value``: the text by which others know the leader, for instance its address."""
         thread, twin = client.parts
         super().__init__(thread, AsyncElection(twin, name, value, ttl_s=ttl_s))
 
     def observe(self) -> Generator[Leader | None]:
-        """Return who leads, whenever that changes, from now on. Several changes may show as one.
+        """Yield the leader at each change from now on. Several changes may show as one.
 
         For one thread: ``with contextlib.closing(election.observe()) as leaders:``.
         """
@@ -102,7 +102,8 @@ class Election(_Holding[AsyncElection]):
         async def next_leader() -> Leader | object | None:
             return await anext(observed, ended)
 
-        # The event loop closes ``observed`` when it is dropped, as this generator is at its end.
+        # The event loop closes ``observed`` when its last reference goes, at the end of this
+        # generator.
         with contextlib.suppress(ClientClosedError):
             while (leader := self._thread.call(next_leader, endless=True)) is not ended:
                 yield cast("Leader | None", leader)
@@ -127,7 +128,8 @@ class Barrier(Blocking[AsyncBarrier]):
 
 class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
     """A double barrier of this name: ``with DoubleBarrier(client, "step 1", 3):`` begins when three
-    are there, and ends when all three have ended. See :class:`raftlog.recipes.AsyncDoubleBarrier`.
+    clients have entered, and ends when all three have left. See
+    :class:`raftlog.recipes.AsyncDoubleBarrier`.
     """
 
     enter = waiting(AsyncDoubleBarrier.enter)
@@ -139,7 +141,7 @@ class DoubleBarrier(_InQueue[AsyncDoubleBarrier]):
     def __init__(
         self, client: Client, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``ttl_s``: how long one that died is waited for."""
+        """``ttl_s``: how long the others wait for a member that died."""
         thread, twin = client.parts
         super().__init__(thread, AsyncDoubleBarrier(twin, name, count, ttl_s=ttl_s))
 

@@ -96,10 +96,10 @@ def lock(
             return await (_run(command, one, ttl, fence) if command else _hold(one))
         finally:
             if one.is_held:
-                with contextlib.suppress(ApiError):  # It ends with its time.
+                with contextlib.suppress(ApiError):  # The lock ends with its lease.
                     await asyncio.shield(one.release())
 
-    # Numbered: a write whose outcome is unknown would be a lock that nobody knows to be held.
+    # Numbered: a write of unknown outcome would be a lock without a known holder.
     options = {"bootstrap_server": bootstrap_server, "timeout": timeout, "exactly_once": None}
     code = call(locked, options)
     if code:
@@ -139,8 +139,9 @@ async def _run(command: list[str], one: AsyncLock, ttl_s: float, fence: str) -> 
 async def _end(
     command: int, ended: asyncio.Future[int], others: Set[int], one: AsyncLock, kill_s: float
 ) -> None:
-    """End the command, and all that it has started, before anybody else can have the lock: at the
-    latest when ``kill_s`` seconds of the lease are left. ``others``: processes that are not its.
+    """End the command, and all processes that it has started, before another client can have the
+    lock: at the latest when ``kill_s`` seconds of the lease are left. ``others``: processes that
+    are not the command's.
     """
     loop = asyncio.get_running_loop()
     kill_at = loop.time() + _GRACE_S

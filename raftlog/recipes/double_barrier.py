@@ -1,8 +1,9 @@
-"""A double barrier: so many begin together, and end together.
+"""A double barrier: N members enter together and leave together.
 
-Who enters puts a key with a lease of its own, as for a lock. Whoever sees enough of them writes the
-group down, on the condition that all of its keys are still there: so in the log a group is complete
-at the moment that it is formed, and nobody is in two. Those who came later wait for the next group.
+Each member puts a key with a lease of its own, as for a lock. A member that sees enough of them
+writes the group down, on the condition that all of its keys still exist: so in the log a group is
+complete at the moment that it is formed, and no member is in two. Later ones wait for the next
+group.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from raftlog.recipes.lock import DEFAULT_TTL_S
 from raftlog.recipes.place import Place
 
 COUNT_MAX = 900
-"""A list shows so many keys at one moment, and one write takes so many conditions."""
+"""Largest group: a list shows this many keys at once, and a write takes as many conditions."""
 
 
 class _Group(NamedTuple):
-    """The keys that were made from one offset to another. None is between them that is of no group:
-    the first to come are the first to go.
+    """The members whose keys were made from one offset to another. No key in between is outside of
+    the group: groups are formed in the order of arrival.
     """
 
     first: int
@@ -41,7 +42,7 @@ class _Group(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> _Group:
-        """As ``str`` writes it."""
+        """Return the group that ``str`` has written."""
         first, last = map(int, text.split())
         return cls(first, last)
 
@@ -49,7 +50,7 @@ class _Group(NamedTuple):
         return f"{self.first} {self.last}"
 
     def has(self, offset: int) -> bool:
-        """Whether a key that was made at an offset is of it."""
+        """Return whether a key that was made at an offset is in the group."""
         return self.first <= offset <= self.last
 
 
@@ -57,30 +58,30 @@ _NOBODY = _Group(0, -1)
 
 
 class _Look(NamedTuple):
-    """What stands at one moment."""
+    """The state of the barrier at one moment."""
 
     group: _Group
-    """The last one that was formed."""
+    """The last group that was formed."""
     version: int
-    """What a change of it expects."""
+    """The offset that a change of the group expects."""
     waiting: Sequence[KeyValue]
-    """Who is in no group yet, in the order of coming."""
+    """Keys of the members without a group, in order of arrival."""
 
 
 class AsyncDoubleBarrier(InQueue):
     """A double barrier of this name, for groups of ``count``, for one task at a time: ``async with
-    AsyncDoubleBarrier(client, "step 1", 3):`` begins when three are there, and ends when all three
-    have ended.
+    AsyncDoubleBarrier(client, "step 1", 3):`` begins when three members have entered, and ends when
+    all three have left.
 
-    One that dies counts as gone when its lease ends: the others of its group begin without it if
-    the group was formed, and end without it.
+    A member that dies has left when its lease ends: the others of its group begin without it if the
+    group was formed, and end without it.
     """
 
     @checked
     def __init__(
         self, client: AsyncClient, name: str, count: int, *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``ttl_s``: how long one that died is waited for."""
+        """``ttl_s``: how long the others wait for a member that died."""
         if not 1 <= count <= COUNT_MAX:
             raise ValueError(f"count={count}: 1 to {COUNT_MAX}")
         self._client, self._count = client, count
@@ -90,15 +91,16 @@ class AsyncDoubleBarrier(InQueue):
         self._group: _Group | None = None
 
     def abandon(self) -> None:
-        """Be gone with the lease's time, without a word to the cluster: as one that has died."""
+        """Leave when the lease ends, without a request, like a member that has died."""
         self._group = None
         super().abandon()
 
     @checked
     async def enter(self, timeout_s: float | None = None) -> bool:
-        """Wait until so many have entered; False: the time was over first, and it is in no group.
+        """Wait until ``count`` members have entered; False: the timeout passed first, and this one
+        is in no group.
 
-        The barrier is read once whatever the time. Raises PlaceLostError, and ApiError.
+        The barrier is read once whatever the timeout. Raises PlaceLostError, and ApiError.
         """
         await self._place.enter("")
         try:
@@ -117,8 +119,8 @@ class AsyncDoubleBarrier(InQueue):
 
     @checked
     async def leave(self, timeout_s: float | None = None) -> bool:
-        """Leave, and wait until all others of the group have; False: the time was over first. The
-        barrier is read once whatever the time.
+        """Leave, and wait until all others of the group have left; False: the timeout passed first.
+        The barrier is read once whatever the timeout.
 
         Idempotent. Raises ApiError.
         """
@@ -134,7 +136,8 @@ class AsyncDoubleBarrier(InQueue):
         return True
 
     async def _in_a_group(self) -> _Group:
-        # Each group that was formed since it came is told: of several, the last stays to be seen.
+        # The watch shows each group formed since this one entered: of several, the last stays
+        # visible.
         changes = self._client.watch(f"kv/{self._formed_key}", tip=True, since=self._place.entered)
         async with changes:
             async for change in changes:
@@ -146,7 +149,7 @@ class AsyncDoubleBarrier(InQueue):
         raise ClientClosedError()
 
     async def _form_if_complete(self) -> None:
-        """Form groups, while enough are waiting and it is one of them."""
+        """Form groups, while enough members wait and this one is among them."""
         read: ReadModeLike = "latest"
         while True:
             look = await self._look(read)
@@ -156,7 +159,7 @@ class AsyncDoubleBarrier(InQueue):
             if len(look.waiting) < self._count:
                 return
             await self._form(look)
-            # Somebody else may have been first, or one may be gone: what is known to be so.
+            # Another member may have been first, or one may have left: find out.
             read = "strict"
 
     async def _look(self, read: ReadModeLike) -> _Look:
@@ -177,7 +180,7 @@ class AsyncDoubleBarrier(InQueue):
             raise PlaceLostError(f"key {self._place.key} is gone: its lease has ended")
 
     async def _form(self, look: _Look) -> None:
-        """Write the next group down, if it still stands as it was seen."""
+        """Write the next group down, if the barrier is unchanged since the look."""
         members = look.waiting[: self._count]
         group = _Group(members[0].create_offset, members[-1].create_offset)
         of = self._place.generation
@@ -191,7 +194,7 @@ class AsyncDoubleBarrier(InQueue):
             return
 
     async def _withdraw(self) -> _Group | None:
-        """Be in no group; or else the one that was formed meanwhile."""
+        """Withdraw from the waiting members; or return the group that was formed meanwhile."""
         while True:
             look = await self._look("strict")
             if self._place.token <= look.group.last:
@@ -233,7 +236,7 @@ class AsyncDoubleBarrier(InQueue):
         if error is None:
             await self.leave()
         else:
-            # The others are not to wait for one that has failed, and it waits for nobody.
+            # The others must not wait for a member that has failed, and it waits for none.
             self._group = None
             await self._place.give_up()
 

@@ -1,4 +1,4 @@
-"""An election: one leader at a time, and everybody can know who."""
+"""An election: one leader at a time, known to every client."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ from raftlog.recipes.place import Place
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, as a broker shows it."""
+    """A leader, as a broker shows it."""
 
     value: str
-    """What the leader says of itself."""
+    """The leader's own text, for instance its address."""
     token: int
     """The fencing token: each later leader's is higher."""
     key: str
 
 
 class AsyncElection(Holder):
-    """An election of this name: ``async with AsyncElection(client, "scheduler", "host-1"):`` leads
-    inside.
+    """An election of this name: inside ``async with AsyncElection(client, "scheduler", "host-1"):``
+    this client leads.
 
-    Of leadership the same holds as of a lock: see :class:`AsyncLock`.
+    A leadership has the promises of a lock: see :class:`AsyncLock`.
     """
 
     @checked
     def __init__(
         self, client: AsyncClient, name: str, value: str = "", *, ttl_s: float = DEFAULT_TTL_S
     ) -> None:
-        """``value``: what the others see of the leader, as its address."""
+        """``value``: the text by which others know the leader, for instance its address."""
         self._client, self._value = client, value
         self._place = Place(client, "election", name, ttl_s)
 
     @property
     def is_leader(self) -> bool:
-        """Whether it is certain, by this clock, that nobody else leads."""
+        """Whether it is certain, by this clock, that no other client leads."""
         return self._place.is_first
 
     @checked
     async def campaign(self, timeout_s: float | None = None) -> bool:
-        """Wait until elected; False: the time was over first. With 0, lead only if nobody does.
+        """Wait until elected; False: the timeout passed first. With 0, lead only if there is no
+        leader.
 
         Raises PlaceLostError, ApiError.
         """
@@ -57,7 +58,7 @@ class AsyncElection(Holder):
 
     @checked
     async def proclaim(self, value: str) -> None:
-        """Say something else of the leader, without another election. Raises PlaceLostError."""
+        """Change the leader's text without another election. Raises PlaceLostError."""
         put = Put(
             self._place.key,
             value,
@@ -71,19 +72,19 @@ class AsyncElection(Holder):
             raise PlaceLostError(f"the leadership was lost: {error.message}") from error
 
     async def resign(self) -> None:
-        """Let another one lead. Idempotent. Raises ApiError: then the lease ends by itself, or with
-        the next call.
+        """Resign, so that another client can lead. Idempotent. Raises ApiError: then the lease ends
+        by itself, or with the next call.
         """
         await self._place.leave()
 
     async def leader(self) -> Leader | None:
-        """Who leads; None: nobody. At one moment, and perhaps no more."""
+        """Return the leader; None: there is none. Another may lead by the time of the answer."""
         found = await self._client.kv.list(self._place.prefix, read="latest")
         first = min(found, key=lambda one: one.create_offset, default=None)
         return None if first is None else Leader(first.text, first.create_offset, first.key)
 
     async def observe(self) -> AsyncGenerator[Leader | None]:
-        """Who leads, whenever that changes, from now on. Several changes may show as one."""
+        """Yield the leader at each change from now on. Several changes may show as one."""
         async with watched(self._client, f"kv/{self._place.prefix}") as changes:
             last = await self.leader()
             yield last

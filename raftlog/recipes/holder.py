@@ -1,4 +1,4 @@
-"""What is the same of all recipes that are made of a place in a queue."""
+"""The common parts of all recipes that are made of a place in a queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raftlog.recipes.place import Place
 
 
 class InQueue:
-    """Of all that have a place."""
+    """The common part of all recipes with a place."""
 
     _place: Place
 
@@ -19,22 +19,22 @@ class InQueue:
 
     @property
     def key(self) -> str:
-        """The key that stands for it; empty before it has come."""
+        """The key of the place; empty before it is taken."""
         return self._place.key
 
     def abandon(self) -> None:
-        """Rely on it no longer, and let it end with its time, without a word to the cluster: as one
-        that has died.
+        """Rely on the place no longer, and let its lease end without a request to the cluster: as
+        if this client had died.
         """
         self._place.abandon()
 
 
 class Holder(InQueue):
-    """What is the same of all that are first in a queue: of a lock, and of a leadership."""
+    """The common part of recipes held by the first in a queue: a lock, a leadership."""
 
     @property
     def token(self) -> int:
-        """The fencing token: that of who comes later is higher."""
+        """The fencing token: a later holder's is higher."""
         return self._place.token
 
     @property
@@ -46,20 +46,20 @@ class Holder(InQueue):
 
     @property
     def remaining_s(self) -> float:
-        """Time for which, by this clock, nobody else can have the place, in seconds: what is left
+        """Time for which, by this clock, no other client can have the place, in seconds: the rest
         of its lease. Raises PlaceLostError if it was given up.
         """
         return self._place.lease.remaining_s
 
     def guard(self) -> Expect:
-        """The condition that the place is not lost: ``client.kv.alter(lock.guard(), Put(…))``
-        changes nothing once it is.
+        """Return the condition that the place is not lost: ``client.kv.alter(lock.guard(),
+        Put(…))`` changes nothing once it is.
         """
         return self._place.guard()
 
     @checked
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is lost or given up; False: the time was over first."""
+        """Wait until the place is lost or given up; False: the timeout passed first."""
         return await self._place.lease.wait_lost(timeout_s)
 
     async def __aexit__(

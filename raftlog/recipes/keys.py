@@ -1,4 +1,4 @@
-"""What recipes make of keys and watches."""
+"""Helpers of the recipes for keys and watches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raftlog.errors import ClientClosedError
 
 
 def place_key(prefix: str, lease_id: int) -> str:
-    """The key of a place in a queue. Ids grow, so lists show the queue in its order."""
+    """Return the key of a place in a queue. Ids grow, so lists show the queue in its order."""
     return f"{prefix}{lease_id:020d}"
 
 
@@ -32,7 +32,7 @@ def key_of(what: str, name: str) -> str:
 
 @asynccontextmanager
 async def watched(client: AsyncClient, selector: str) -> AsyncGenerator[AsyncChanges]:
-    """Changes that begin here: what went before, any read inside shows."""
+    """Yield changes from now on: any read inside shows the earlier ones."""
     async with client.watch(selector, tip=True) as changes:
         if changes.token is not None:
             await client.see(changes.token)

@@ -15,16 +15,16 @@ DEFAULT_TTL_S = 10.0
 class AsyncLock(Holder):
     """A lock of this name, for one task at a time: ``async with AsyncLock(client, "orders"):``.
 
-    The log never has two holders. A holder that is paused, or whose last words are late, does not
-    know yet that it has lost the lock: what the lock guards must look at ``token``, or be changed
-    together with ``guard``.
+    The log never has two holders. A holder that is paused, or whose last requests are late, does
+    not know yet that it has lost the lock: the resource that the lock guards must check ``token``,
+    or be changed together with ``guard``.
     """
 
     @checked
     def __init__(
         self, client: AsyncClient, name: str, *, ttl_s: float = DEFAULT_TTL_S, value: str = ""
     ) -> None:
-        """``ttl_s``: how long the lock outlives a holder that died. ``value``: who holds it, for
+        """``ttl_s``: how long the lock outlives a dead holder. ``value``: the holder's name, for
         people.
         """
         self._place = Place(client, "lock", name, ttl_s)
@@ -32,20 +32,20 @@ class AsyncLock(Holder):
 
     @property
     def is_held(self) -> bool:
-        """Whether it is certain, by this clock, that nobody else has it."""
+        """Whether it is certain, by this clock, that no other client has the lock."""
         return self._place.is_first
 
     @checked
     async def acquire(self, timeout_s: float | None = None) -> bool:
-        """Wait for the lock; False: the time was over first. With 0, take it only if it is free.
+        """Wait for the lock; False: the timeout passed first. With 0, take it only if it is free.
 
         Raises PlaceLostError, ApiError.
         """
         return await self._place.take(self._value, timeout_s)
 
     async def release(self) -> None:
-        """Let the next one have it. Idempotent. Raises ApiError: then the lease ends by itself, or
-        with the next call.
+        """Release the lock to the next client. Idempotent. Raises ApiError: then the lease ends by
+        itself, or with the next call.
         """
         await self._place.leave()
 

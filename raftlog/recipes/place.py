@@ -1,9 +1,9 @@
-"""A place in a queue of keys: what locks and elections are made of.
+"""A place in a queue of keys: the base of locks and elections.
 
-Who comes puts a key with a lease of its own. The key's create_offset is its place: offsets only
-grow, and a key that is gone never comes back to its place. So whoever sees, in an image that has
-its own key, no key with a lower create_offset, is first, and stays first until its own key goes:
-nobody can come in before it. It waits for the one before it alone: a queue of a thousand wakes one
+Each client puts a key with a lease of its own. The key's create_offset is its place: offsets only
+grow, and a deleted key never returns to its place. So a client that sees, in an image that has its
+own key, no key with a lower create_offset, is first, and stays first until its own key is deleted:
+no other can enter before it. It waits for the one before it alone: a queue of a thousand wakes one
 when its head leaves.
 """
 
@@ -27,13 +27,13 @@ LEASE_NAME_MAX_CHARS = 249
 
 
 class Place:
-    """One place. ``take`` it; in the end ``leave``."""
+    """One place in a queue: ``take`` it; ``leave`` it in the end."""
 
     def __init__(
         self, client: AsyncClient, what: str, name: str, ttl_s: float, *, below: str = ""
     ) -> None:
-        """``what``: what the queue is for, as "lock". ``below``: where its keys are, below those of
-        the name. Raises ValueError for a name that cannot be part of a key, and for the time.
+        """``what``: the purpose of the queue, as "lock". ``below``: prefix of its keys, below the
+        name. Raises ValueError for a name that cannot be part of a key, and for the time.
         """
         ttl_ms_of(ttl_s)
         self._client, self._ttl_s = client, ttl_s
@@ -45,18 +45,18 @@ class Place:
         self._is_first = self._is_entering = self._is_leaving = False
         self.key = ""
         self.entered: Token | None = None
-        """The write that has put the key."""
+        """Token of the write that has put the key."""
         self.token = 0
-        """The create_offset of the key: who comes later has a higher one."""
+        """The create_offset of the key: later places have higher ones."""
 
     @property
     def is_first(self) -> bool:
-        """Whether it was taken, and it is certain, by this clock, that the key is still there."""
+        """Whether it was taken, and it is certain, by this clock, that the key still exists."""
         return self._is_first and self._lease is not None and self._lease.is_held
 
     @property
     def lease(self) -> AsyncLease:
-        """Raises PlaceLostError if there is none."""
+        """The lease of the key. Raises PlaceLostError if there is none."""
         if self._lease is None:
             raise PlaceLostError(self._no_place)
         return self._lease
@@ -66,22 +66,22 @@ class Place:
         return f"{self._name} is not held: acquire the lock, or campaign, first"
 
     def guard(self) -> Expect:
-        """The condition that the place is still held: for ``client.kv.alter``.
+        """Return the condition that the place is still held: for ``client.kv.alter``.
 
-        Raises PlaceLostError if there never was one.
+        Raises PlaceLostError if it was never taken.
         """
         return Expect(self.key, expected_create=self.token, generation=self.generation)
 
     @property
     def generation(self) -> int:
-        """Of the log that the token is of. Raises PlaceLostError if there never was one."""
+        """Generation of the token's log. Raises PlaceLostError if the place was never taken."""
         if self.entered is None:
             raise PlaceLostError(self._no_place)
         return self.entered.generation
 
     async def take(self, value: str, timeout_s: float | None) -> bool:
-        """Go to the end of the queue, and wait until nobody is before it; False: the time was over
-        first, and the place is given up. The queue is read once whatever the time.
+        """Join the end of the queue, and wait until this place is first; False: the timeout passed
+        first, and the place is given up. The queue is read once whatever the timeout.
 
         Raises PlaceLostError, and ApiError: then there is no place.
         """
@@ -102,7 +102,7 @@ class Place:
         return True
 
     async def enter(self, value: str) -> None:
-        """Come, without waiting for anybody. A place that was lost does not hinder that."""
+        """Join the end of the queue without waiting. A lost place does not prevent that."""
         if self._is_entering or (self._lease is not None and self._lease.is_held):
             raise RaftlogError(
                 f"{self._name} is held or waited for by this object already: it is not reentrant;"
@@ -123,12 +123,12 @@ class Place:
             if error.outcome_unknown:
                 lease.abandon()
             else:
-                # It has been answered, so this will be: nothing is left behind.
+                # The put was answered, so the revocation will be: no lease is left behind.
                 with contextlib.suppress(ApiError):
                     await lease.revoke()
             raise
         except BaseException:
-            # Cancelled: the key may be there, or come. It goes with its lease.
+            # Cancelled: the key may exist, now or soon. It ends with its lease.
             with contextlib.suppress(ApiError):
                 await asyncio.shield(lease.revoke())
             raise
@@ -137,8 +137,8 @@ class Place:
         self._is_first = self._is_leaving = False
 
     async def leave(self) -> None:
-        """Give the place up. Idempotent. Raises ApiError: then the lease ends by itself, or with
-        the next call. One that was lost is left without a word.
+        """Leave the queue. Idempotent. Raises ApiError: then the lease ends by itself, or with the
+        next call. A place that was lost needs no request.
         """
         if (lease := self._lease) is None:
             return
@@ -149,21 +149,21 @@ class Place:
             self.abandon()
 
     async def give_up(self) -> None:
-        """``leave``; or else it ends with its time. Nobody is asked to end what is lost already."""
+        """Leave, or else let the lease end by itself. A place that was lost needs no request."""
         if self._lease is not None and not self._lease.is_held:
             self.abandon()
         with contextlib.suppress(ApiError):
             await self.leave()
 
     def abandon(self) -> None:
-        """Give it up without a word: the lease ends by itself."""
+        """Give the place up without a request: the lease ends by itself."""
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.abandon()
 
     async def _before(self) -> KeyValue | None:
-        """Who is just before it."""
-        # The client has seen its own key, so the image that answers has everybody before it.
+        """Return the key of the place just before this one."""
+        # The client has seen its own key, so the image that answers has every key before it.
         found = await self.unless_lost(
             self._client.kv.list(self.prefix, keys_only=True, read="latest")
         )
@@ -173,7 +173,7 @@ class Place:
         return max(before, key=lambda one: one.create_offset, default=None)
 
     async def unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something, as long as the lease is held. Raises PlaceLostError."""
+        """Run ``work`` as long as the lease is held. Raises PlaceLostError."""
         lease = self.lease
         doing = asyncio.ensure_future(work)
         lost = asyncio.ensure_future(lease.wait_lost())
