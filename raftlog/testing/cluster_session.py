@@ -16,16 +16,16 @@ from raftlog.testing.slate import LeftoverError, Slate
 
 START_TIMEOUT_S = 60.0
 TRIES = 3
-"""A port may be taken by somebody else between the look for free ones and its use."""
+"""Attempts to start a cluster: another process may take a port that was found free."""
 END_TIMEOUT_S = 20.0
 _POLL_S = 0.01
 _LISTEN = "0A"
-"""State of a socket in /proc/net/tcp."""
+"""The state of a listening socket in /proc/net/tcp."""
 
 
 class ClusterSession:
     """One cluster at a time: started for the first test that uses it, and replaced when a test has
-    changed what no write restores.
+    changed state that no write restores.
     """
 
     def __init__(self, *, controllers: int = 3, brokers: int = 3) -> None:
@@ -34,10 +34,10 @@ class ClusterSession:
         self._slate: Slate | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
         self.replaced: list[str] = []
-        """Why clusters were replaced."""
+        """Reasons for which clusters were replaced."""
 
     def clean(self) -> LocalCluster:
-        """Return the cluster, with all nodes ready and nothing in it. Raises FailedError."""
+        """Return the cluster, all nodes ready, without earlier data. Raises FailedError."""
         for _ in range(TRIES):
             if self._cluster is None or self._slate is None:
                 self._begin()
@@ -60,11 +60,12 @@ class ClusterSession:
         if slate is not None:
             slate.close()
         if process is not None:
-            # The one way for every end: what is only there for crashes would be found broken then.
+            # The same way for every end: one for crashes alone would be found broken only in a
+            # crash.
             process.communicate(timeout=END_TIMEOUT_S)
         for node in cluster.nodes if cluster is not None else ():
             assert cluster is not None
-            cluster.pid(node.name)  # The parent has to take note of a child's end.
+            cluster.pid(node.name)  # The parent has to notice the end of a child.
 
     def _begin(self) -> None:
         for left in reversed(range(TRIES)):
@@ -100,8 +101,8 @@ class ClusterSession:
 def wait_all_ready(cluster: LocalCluster) -> None:
     """Wait until all nodes are ready. Raises FailedError.
 
-    A node of another cluster may have taken a port meanwhile, and say there that it is ready: each
-    process must have its port itself.
+    A node of another cluster may have taken a port meanwhile, and be ready there: each process must
+    listen on its port itself.
     """
     cluster.wait_ready([node.name for node in cluster.nodes], START_TIMEOUT_S)
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -135,7 +136,7 @@ def _target(link: Path) -> str:
 
 
 def restore_nodes(cluster: LocalCluster) -> None:
-    """Let paused nodes go on, start dead ones, and wait until all are ready. Raises FailedError."""
+    """Resume paused nodes, start dead ones, and wait until all are ready. Raises FailedError."""
     touched = False
     for node in cluster.nodes:
         if cluster.pid(node.name) is None:

@@ -1,4 +1,4 @@
-"""The faults of a simulated run: their names, and how often they strike by default."""
+"""The faults of a simulated run: their names and default rates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAULTS: Mapping[str, str] = {
     "cut_program": "A program does not reach a broker, or any broker, for up to 15 s.",
     "kill_program": "A program dies, as by kill -9, and is started again from its beginning.",
 }
-"""Name of each fault, and what happens."""
+"""The effect of each fault, by its name."""
 
 DEFAULT_FAULTS: Mapping[str, float] = {
     "kill_controller": 10.0,
@@ -38,11 +38,11 @@ DEFAULT_FAULTS: Mapping[str, float] = {
     "pause_program": 6.0,
     "cut_program": 10.0,
 }
-"""Mean time between two of a kind, in virtual seconds."""
+"""Mean time between two faults of a kind, in virtual seconds."""
 
 
 def checked(faults: Mapping[str, float]) -> dict[str, float]:
-    """Return the faults of a run. Raises ValueError for a name or a time that there is not."""
+    """Return the faults of a run. Raises ValueError for an unknown name or an invalid time."""
     for name, mean_s in faults.items():
         if name not in FAULTS:
             raise ValueError(f"there is no fault {name!r}; there are: {', '.join(FAULTS)}")

@@ -1,4 +1,4 @@
-"""Names the extra that is missing, in place of a module."""
+"""The error for a missing extra: names the extra in place of the module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def needs_testing_extra() -> Iterator[None]:
-    """Raise ModuleNotFoundError with the way to what is missing."""
+    """Raise ModuleNotFoundError with the extra to install, if a module is missing inside."""
     try:
         yield
     except ModuleNotFoundError as error:

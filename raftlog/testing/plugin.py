@@ -39,7 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Show the whole story of a seed that fails."""
+    """Show the whole story of a failing seed."""
     report: Any = yield
     simulated = sys.modules.get("raftlog.testing.simulated_run")
     error = call.excinfo.value if call.excinfo is not None else None

@@ -15,9 +15,9 @@ from raftlog.testing.cluster_session import START_TIMEOUT_S
 
 
 class RealCluster:
-    """Controllers and brokers on this machine, with nothing in them when the test begins.
+    """Controllers and brokers on this machine, without data when the test begins.
 
-    What the test does to nodes is undone behind it, and what it has written is deleted.
+    After the test, the nodes are restored and its writes deleted.
     """
 
     def __init__(self, local: LocalCluster) -> None:
@@ -26,12 +26,12 @@ class RealCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Addresses of the brokers, with commas between."""
+        """Addresses of the brokers, separated by commas."""
         return self._local.bootstrap_servers
 
     @property
     def bootstrap_controllers(self) -> str:
-        """Addresses of the controllers, with commas between."""
+        """Addresses of the controllers, separated by commas."""
         return self._local.bootstrap_controllers
 
     @property
@@ -53,15 +53,13 @@ class RealCluster:
         return None if leader is None else leader.name
 
     def connect(self, **options: Unpack[ClientOptions]) -> Client:
-        """Return a client, which is closed behind the test."""
+        """Return a client, which is closed after the test."""
         client = Client(self.bootstrap_servers, **options)
         self._clients.append(client)
         return client
 
     def connect_async(self, **options: Unpack[ClientOptions]) -> AsyncClient:
-        """Return a client for the event loop that first uses it: close it there, with ``async
-        with``.
-        """
+        """Return a client for the event loop that uses it first; ``async with`` closes it."""
         return AsyncClient(self.bootstrap_servers, **options)
 
     def address(self, name: str) -> str:
@@ -78,16 +76,16 @@ class RealCluster:
         self._local.wait_gone(name)
 
     def start(self, name: str) -> None:
-        """Start a node that does not run, and wait until it is ready. Raises FailedError."""
+        """Start a stopped node, and wait until it is ready. Raises FailedError."""
         self._local.start(name)
         self._local.wait_ready([name], START_TIMEOUT_S)
 
     def pause(self, name: str) -> None:
-        """Stop a node with SIGSTOP, and wait until it stands still."""
+        """Stop a node with SIGSTOP, and wait until it is paused."""
         self._local.pause(name)
 
     def resume(self, name: str) -> None:
-        """Let a paused node go on."""
+        """Resume a paused node."""
         self._local.resume(name)
 
     def close(self) -> None:

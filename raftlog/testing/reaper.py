@@ -1,8 +1,8 @@
-"""Ends the nodes of a test cluster, and removes its directory, when the process of the tests ends.
+"""A program that ends a test cluster, and removes its directory, when the tests' process ends.
 
-Run as a program: ``python reaper.py DIRECTORY``. Its stdin is a pipe from the process of the
-tests, which the kernel closes however that ends: after the last test, by SIGKILL, by a crash.
-Nothing of raftlog is imported, so that it starts at once.
+Run as ``python reaper.py DIRECTORY``. Its stdin is a pipe from the process of the tests, which the
+kernel closes at any end: after the last test, by SIGKILL, by a crash. It imports nothing of
+raftlog, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PAUSE_S = 0.02
 
 
 def pids_of(directory: str) -> list[int]:
-    """Return the nodes whose configuration is in the directory.
+    """Return the pids of the nodes whose configuration is in the directory.
 
-    Not whatever names it: somebody may look at a node's log.
+    Not of every process that names it: one may be reading a node's log.
     """
     wanted, found = os.fsencode(directory) + b"/", []
     for entry in os.listdir("/proc"):
@@ -37,7 +37,7 @@ def pids_of(directory: str) -> list[int]:
 
 
 def end_all(directory: str) -> None:
-    """Kill the nodes, and whatever is started meanwhile; then remove the directory."""
+    """Kill the nodes, and any that start meanwhile; then remove the directory."""
     for _ in range(_ROUNDS):
         pids = pids_of(directory)
         if not pids:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 MAIN = "main"
-"""Host of the test's own coroutine: no fault strikes it."""
+"""Host of the test's own coroutine: no fault affects it."""
 
 
 class HostSurroundings:
-    """The process of one host: clients that are made in it use the simulated network."""
+    """The process of one host: clients made in it use the simulated network."""
 
     def __init__(self, world: GuestWorld, story: Story, host: str) -> None:
         self._world, self._story, self._host = world, story, host
@@ -43,7 +43,7 @@ class HostSurroundings:
 
 
 class Program(Generic[T]):
-    """A program of its own: ``await`` it for what its coroutine returns."""
+    """A program on a host of its own: ``await`` it for the result of its coroutine."""
 
     def __init__(self, guest: Guest) -> None:
         self._guest = guest
@@ -55,7 +55,7 @@ class Program(Generic[T]):
 
     @property
     def runs(self) -> bool:
-        """Whether its process is up; a paused one is."""
+        """Whether its process runs; a paused one does."""
         return self._guest.task is not None
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -65,7 +65,7 @@ class Program(Generic[T]):
 class SimulatedCluster:
     """A cluster on virtual time, its faults, and the programs that use it.
 
-    Names: of nodes, those of ``controllers`` and ``brokers``; of programs, their own.
+    Nodes are named by ``controllers`` and ``brokers``, programs by themselves.
     """
 
     def __init__(self, world: GuestWorld, story: Story) -> None:
@@ -85,12 +85,12 @@ class SimulatedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Addresses of the brokers, with commas between."""
+        """Addresses of the brokers, separated by commas."""
         return ",".join(broker.endpoint for broker in self._world.members)
 
     @property
     def bootstrap_controllers(self) -> str:
-        """Addresses of the controllers, with commas between."""
+        """Addresses of the controllers, separated by commas."""
         return ",".join(controller.endpoint for controller in self._world.controllers)
 
     @property
@@ -110,7 +110,7 @@ class SimulatedCluster:
         return None if active is None else f"c{active.quorum.node_id}"
 
     def connect_async(self, **options: Unpack[ClientOptions]) -> AsyncClient:
-        """Return a client. ``raftlog.AsyncClient()`` is the same in here."""
+        """Return a client. ``raftlog.AsyncClient()`` returns the same in a simulated run."""
         return AsyncClient(self.bootstrap_servers, **options)
 
     def program(
@@ -145,12 +145,12 @@ class SimulatedCluster:
     # --- faults by hand --------------------------------------------------------------------------
 
     def kill(self, name: str) -> None:
-        """End a node or program as by kill -9: what a node has not flushed is lost."""
+        """End a node or program as by kill -9: unflushed data of a node is lost."""
         self.note("killed", who=name)
         (self._guest(name) or self._world.named(name)).kill()
 
     def start(self, name: str) -> None:
-        """Start a node or program that does not run; a program from its beginning."""
+        """Start a stopped node or program; a program from its beginning."""
         guest = self._guest(name)
         self.note("started", who=name)
         if guest is not None:
@@ -159,33 +159,33 @@ class SimulatedCluster:
             host.start()
 
     def pause(self, name: str) -> None:
-        """Let a node or program stand still, as by SIGSTOP."""
+        """Pause a node or program, as by SIGSTOP."""
         self._check(name)
         self.note("paused", who=name)
         self._world.network.pause(name)
 
     def resume(self, name: str) -> None:
-        """Let a paused node or program go on."""
+        """Resume a paused node or program."""
         self._check(name)
         self.note("goes on", who=name)
         self._world.network.resume(name)
 
     def cut(self, one: str, other: str) -> None:
-        """Let nothing through between two nodes or programs."""
+        """Block all messages between two nodes or programs."""
         self._check(one)
         self._check(other)
         self.note(f"cut off from {other}", who=one)
         self._world.network.partition(one, other)
 
     def heal(self, one: str, other: str) -> None:
-        """Let everything through again between two nodes or programs."""
+        """Let messages pass again between two nodes or programs."""
         self._check(one)
         self._check(other)
         self.note(f"reaches {other} again", who=one)
         self._world.network.heal(one, other)
 
     async def calm(self) -> None:
-        """End the faults for good, undo what they have done, and wait until the cluster is whole.
+        """End the faults for good, undo their effects, and wait until the cluster is whole.
 
         A killed program stays down.
         """

@@ -1,4 +1,4 @@
-"""Runs a test's coroutine in a simulated cluster, on virtual time, from a seed."""
+"""Simulated runs of a test's coroutine: in a simulated cluster, on virtual time, from a seed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simulation.twins.loop import VirtualLoop, host_context, run
 T = TypeVar("T")
 Main = Callable[[SimulatedCluster], Coroutine[Any, Any, T]]
 SHOWN_LINES = 20
-"""Lines of the story in the message of a failure; pytest shows all of them below."""
+"""Number of lines of the story in the message of a failure; pytest shows all of them below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,19 @@ class Run(Generic[T]):
 
     seed: int
     result: T
-    """What the coroutine has returned; None after a failure."""
+    """Result of the coroutine; None after a failure."""
     story: str
-    """What happened, in order: the same for the same seed, byte for byte."""
+    """The events in order: the same for the same seed, byte for byte."""
     faults: Mapping[str, int]
-    """How often each fault has happened."""
+    """Number of occurrences of each fault."""
     virtual_s: float
-    """Virtual time that the run took, in seconds."""
+    """Duration of the run in virtual seconds."""
     real_s: float = field(compare=False)
-    """Time that the run took, in seconds."""
+    """Duration of the run in real seconds."""
 
 
 class SeedFailedError(AssertionError):
-    """A run has failed: its message has the seed and the end of the story, its cause is the
-    reason.
-    """
+    """A failed run: the message has the seed and the end of the story, the cause is the reason."""
 
     __module__ = "raftlog.testing"
 
@@ -61,7 +59,7 @@ class SeedFailedError(AssertionError):
 
     @property
     def seed(self) -> int:
-        """The seed that fails again."""
+        """The seed that reproduces the failure."""
         return self.run.seed
 
     @property
@@ -81,13 +79,13 @@ def simulated(
 ) -> Run[T]:
     """Run ``main(cluster)`` in a simulated cluster, and return its result and its story.
 
-    ``faults``: names of :data:`FAULTS`, and the mean time between two of a kind in virtual
-    seconds; ``{}``: none. ``limit_s``: virtual time after which a run has failed.
+    ``faults``: names of :data:`FAULTS`, and the mean time between two of a kind in virtual seconds;
+    ``{}``: none. ``limit_s``: virtual time after which a run has failed.
 
-    Raises SeedFailedError when ``main`` or a program of it raises. The same seed, code and Python
-    give the same run.
+    Raises SeedFailedError when ``main`` or one of its programs raises. The same seed, code and
+    Python give the same run.
     """
-    __tracebackhide__ = True  # For pytest: the lines of the test are what to look at.
+    __tracebackhide__ = True  # For pytest: it shows the lines of the test.
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -139,7 +137,7 @@ class _Life(Generic[T]):
         self.result: list[T] = []
 
     async def live(self) -> None:
-        """Raises what ``main``, a program or the cluster raised."""
+        """Run ``main`` to its end. Raises the error of ``main``, a program or the cluster."""
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         story = self.story = Story(loop.true_time)
@@ -178,7 +176,7 @@ class _Life(Generic[T]):
         )
 
     def failed(self, error: BaseException, real_s: float) -> SeedFailedError:
-        """Return the error that tells the story."""
+        """Return the error that has the story."""
         failed = self.ended(None, real_s)
         message = (
             f"seed {failed.seed} failed after {failed.virtual_s:.3f} s of virtual time:"
@@ -190,13 +188,13 @@ class _Life(Generic[T]):
 
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
-    """Keep what is outside of the run from changing it, and the other way round."""
+    """Isolate a run: its surroundings must not change it, nor it them."""
     numbers, level = random.getstate(), logging.getLogger("asyncio").level
     configured, logs = structlog.is_configured(), structlog.get_config()
     environment = {name: os.environ.pop(name) for name in [*os.environ] if name[:8] == "RAFTLOG_"}
     collects = gc.isenabled()
     random.seed(seed)
-    # What a collection frees, and with it the order of what follows, depends on what ran before.
+    # The objects freed by a collection, and so the order of later events, depend on earlier runs.
     gc.disable()
     logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
     structlog.configure(
@@ -205,7 +203,7 @@ def _alone(seed: int) -> Iterator[None]:
     )
     try:
         with warnings.catch_warnings():
-            # A killed program comes to no end, and what it has left open is no mistake of its own.
+            # A killed program does not complete: an open resource of it is no mistake.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             warnings.simplefilter("ignore", ResourceWarning)
             try:

@@ -1,8 +1,7 @@
-"""Restores a cluster to its first image, whatever a test has written.
+"""The reset of a cluster to its first image, whatever a test has written.
 
-The log says what that is: this reads the log on from where it was after the test before, and
-compares the image with the first one. So nothing has a prefix, and a test uses the names that its
-program does.
+The log has all changes: this reads on from its end after the test before, and compares the image
+with the first one. So no name needs a prefix, and a test uses those of its program.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from raftlog.transport.grpc_transport import GrpcTransport
 TIMEOUT_S = 30.0
 _LAST = "raftlog-testing/last"
 _AT_ONCE = 500
-"""Keys in one write."""
+"""Number of keys in one write."""
 ROUNDS = 3
-"""A request of the test before may come to its end only now."""
+"""Number of attempts: a request of the test before may take effect only now."""
 
 
 class LeftoverError(RaftlogError):
-    """A test has changed what no write restores: the next test needs another cluster."""
+    """A change of a test that no write restores: the next test needs another cluster."""
 
 
 class Slate:
     """The first image of a cluster, and the writes that restore it."""
 
     def __init__(self, brokers: str, controllers: str) -> None:
-        """Raises RaftlogError."""
+        """Read the first image. Raises RaftlogError."""
         self._controllers = controllers.split(",")
         self._client = Client(brokers, timeout_s=TIMEOUT_S, principal="User:clean-slate")
         self._transport: GrpcTransport | None = None
@@ -55,8 +54,8 @@ class Slate:
             raise
 
     def clean(self) -> None:
-        """Undo what was changed since the beginning; it is visible on every broker when this
-        returns. Raises LeftoverError.
+        """Undo the changes since the beginning; that is visible on every broker at the return.
+        Raises LeftoverError.
         """
         try:
             self._call(self._clean)
@@ -64,7 +63,7 @@ class Slate:
             raise LeftoverError(f"the cluster does not let itself be cleaned: {error}") from error
 
     def close(self) -> None:
-        """End all connections. Idempotent."""
+        """Close all connections. Idempotent."""
         if self._reader is not None:
             self._call(self._close)
         self._client.close()
@@ -94,7 +93,7 @@ class Slate:
 
 
 def leftovers(first: Image, image: Image) -> list[str]:
-    """Return the names of the parts of an image that are not as in the first one."""
+    """Return the names of the parts of an image that differ from the first one."""
     parts: Mapping[str, tuple[Any, Any]] = {
         "topics": ({*first.topic_ids}, {*image.topic_ids}),
         "configs": (_configs(first), _configs(image)),
@@ -123,7 +122,7 @@ def _voter_ids(image: Image) -> set[int]:
 
 
 async def _undo(client: AsyncClient, first: Image, image: Image) -> None:
-    """Delete what the first image does not have, and set what it has."""
+    """Delete the additions of an image to the first one, and restore the rest."""
     writes: list[Callable[..., Awaitable[Any]]] = []
     topics = {*image.topic_ids} - {*first.topic_ids}
     if topics:
@@ -144,7 +143,7 @@ async def _undo(client: AsyncClient, first: Image, image: Image) -> None:
     lost = [host for host in hosts if now.get(host) != hosts[host]]
     writes += [partial(client.hostnames.set, host, hosts[host]) for host in lost]
     for lease in await client.leases.list():
-        # One that ends by itself meanwhile is gone, too.
+        # One that ends by itself meanwhile needs no deletion.
         with contextlib.suppress(ResourceNotFoundError):
             await client.leases.revoke(lease.id)
     gone = [raftlog.Delete(key) for key in {*image.key_values} - {*first.key_values}]

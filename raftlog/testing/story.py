@@ -1,4 +1,4 @@
-"""The story of a simulated run: what happened to the cluster, and the answers to its clients."""
+"""The story of a simulated run: the events of the cluster, and the answers to its clients."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ NAMESPACES = (
 )
 CALLS = ("produce", "consume")
 _WIDTH = 40
-"""Characters of one value."""
+"""Largest number of characters shown of one value."""
 _IN_CALL: ContextVar[bool] = ContextVar("raftlog_recorded_call", default=False)
-"""Whether a call is made by another one: only the outer one is told."""
+"""Whether a call is made by another one: only the outer one is recorded."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""In the repr of an object that has none of its own: another one in each process."""
+"""The address in the repr of an object that has no repr of its own: it differs in each process."""
 
 
 class Story:
-    """Lines in the order of virtual time, each with its time and who it is about."""
+    """Lines in the order of virtual time, each with its time and its subject."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -64,7 +64,7 @@ class Story:
                 self.note(who, f"{call} … not answered for {waited_s:.3f} s")
 
     def end(self) -> None:
-        """Add nothing from now on."""
+        """Ignore further lines."""
         self.give_up()
         self._ended = True
 
@@ -109,7 +109,7 @@ class Story:
         setattr(owner, name, recorded)
 
     def _watch(self, lease: AsyncLease, who: str) -> None:
-        """Tell when the holder stops to rely on a lease."""
+        """Record when the holder stops relying on a lease."""
         end = lease.end
 
         def ended(why: str) -> None:
@@ -120,7 +120,7 @@ class Story:
         setattr(lease, "end", ended)  # noqa: B010 - for the type checker a method stays one
 
     def _answered(self, number: int, answer: str) -> None:
-        # What was pending at the end is told already.
+        # Pending calls are recorded already at the end.
         if (asked := self._pending.pop(number, None)) is not None:
             began_at, who, call = asked
             took_s = self._now() - began_at
@@ -144,7 +144,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, Enum):
         return value.name
     if is_dataclass(value) and not isinstance(value, type):
-        # What is as by default says nothing.
+        # Default values say nothing.
         said = (
             f"{one.name}={_shown(getattr(value, one.name))}"
             for one in fields(value)
