@@ -43,7 +43,7 @@ class Authority:
         return {f"RAFTLOG_{key.upper().replace('.', '_')}": path for key, path in files}
 
     def settings(self, node: Node) -> Mapping[str, Any]:
-        """Issue a node's certificate; returns the configuration keys of TLS and the authorizer."""
+        """Issue a node's certificate; return the configuration keys of TLS and the authorizer."""
         name = f"node-{node.node_id}"
         self._issue(name, node.node_id)
         return {
@@ -63,7 +63,7 @@ class Authority:
         return self._directory.parent / f"{node.name}.audit.log"
 
     def tls(self, name: str) -> TlsConfig:
-        """Return what a client presents as this user."""
+        """Return the TLS configuration of a client of this user."""
         return TlsConfig(*map(Path, self._files(name).values()))
 
     def _files(self, name: str) -> dict[str, str]:

@@ -2,9 +2,9 @@
 
 Not for production.
 
-All of it lives in one directory: ``cluster.json`` (what there is), and for each node ``NAME.toml``,
-``NAME.log``, ``NAME.pid`` and ``data/NAME``. Another process may open the directory later and go on
-with the same cluster.
+All of it is in one directory: ``cluster.json`` (its description), and for each node ``NAME.toml``,
+``NAME.log``, ``NAME.pid`` and ``data/NAME``. Another process may open the directory later and
+continue with the same cluster.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STATE_FILE = "cluster.json"
 PORTS = range(20_000, 32_000)
 POLL_S = 0.05
 PAUSE_TIMEOUT_S, PAUSE_POLL_S = 5.0, 0.01
-"""A signal is only on its way when it was sent."""
+"""Longest wait until a SIGSTOP takes effect, and interval of the checks, in seconds."""
 _NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -63,12 +63,12 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def endpoint(self) -> str:
-        """Where it serves."""
+        """host:port of its gRPC listener."""
         return f"{HOST}:{self.port}"
 
     @property
     def http(self) -> str:
-        """Where its metrics and health are."""
+        """Address of its metrics and health."""
         return f"http://{HOST}:{self.http_port}"
 
 
@@ -79,12 +79,12 @@ class _State(msgspec.Struct):
 
 
 class LocalCluster:
-    """Generate, start, kill, restart and stop nodes.
+    """A cluster of local processes: generates, starts, kills, restarts and stops nodes.
 
     Methods block; those that wait take ``timeout_s`` and raise FailedError.
 
-    ``settings`` are further configuration keys of every node. Opening a directory that holds a
-    cluster goes on with it.
+    ``settings`` are further configuration keys of every node. A directory that holds a cluster is
+    opened with that cluster.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class LocalCluster:
         settings: Mapping[str, Any] | None = None,
         settings_of: Callable[[Node], Mapping[str, Any]] | None = None,
     ) -> None:
-        """``settings_of``: further keys of one node, quoted where TOML wants it, when it is
+        """``settings_of``: further keys of one node, quoted where TOML requires it, when it is
         generated. ``ports``: the gRPC ports of the nodes, then their HTTP ports; None: free ones.
-        ``cuttable``: nodes can be cut off from each other (``cut``).
-        ``dies_with_parent``: the kernel kills the nodes when this process dies.
+        ``cuttable``: nodes can be cut off from each other (``cut``). ``dies_with_parent``: the
+        kernel kills the nodes when this process dies.
         """
         self._dies_with_parent = dies_with_parent
         self._fixed_ports = list(ports or ())
@@ -111,7 +111,7 @@ class LocalCluster:
         self._cuts: set[frozenset[str]] = set()
         self._settings_of = settings_of
         self.tls: TlsConfig | None = None
-        """What this object shows to nodes that want a certificate."""
+        """The certificate and key that this object presents to nodes with mutual TLS."""
         self.directory = directory.absolute()
         self._controllers, self._brokers, self._base_port = controllers, brokers, base_port
         self._settings = dict(settings or {})
@@ -129,7 +129,7 @@ class LocalCluster:
 
     @property
     def cluster_id(self) -> str:
-        """Of the cluster."""
+        """The cluster's id."""
         return self._state.cluster_id
 
     @property
@@ -149,12 +149,12 @@ class LocalCluster:
 
     @property
     def bootstrap_controllers(self) -> str:
-        """For --bootstrap-controller."""
+        """Value for --bootstrap-controller."""
         return ",".join(node.endpoint for node in self.controllers)
 
     @property
     def bootstrap_servers(self) -> str:
-        """For --bootstrap-server."""
+        """Value for --bootstrap-server."""
         return ",".join(node.endpoint for node in self.brokers)
 
     def environment(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ class LocalCluster:
         return found | {LOCAL_DIRECTORY: str(self.directory)}
 
     def describe(self) -> dict[str, Any]:
-        """Return where everything is, as JSON values; ``pid`` is null if a node does not run."""
+        """Return names, addresses and paths as JSON values; ``pid`` is null for a stopped node."""
         return {
             "cluster_id": self.cluster_id,
             "directory": str(self.directory),
@@ -186,7 +186,7 @@ class LocalCluster:
         }
 
     def node(self, name: str) -> Node:
-        """A node by name. Raises ConfigError."""
+        """Return a node by name. Raises ConfigError."""
         for node in self._state.nodes:
             if node.name == name:
                 return node
@@ -198,9 +198,7 @@ class LocalCluster:
     # --- making ----------------------------------------------------------------------------------
 
     def generate(self) -> None:
-        """Write the configuration of every node and format its storage; does nothing if the cluster
-        is there already.
-        """
+        """Write each node's configuration and format its storage, unless the cluster exists."""
         if self.exists:
             return
         try:
@@ -240,7 +238,7 @@ class LocalCluster:
     # --- running ---------------------------------------------------------------------------------
 
     def start(self, name: str) -> int:
-        """Start a node that does not run; its pid. Waits for nothing: see ``wait_ready``."""
+        """Start a stopped node without waiting (see ``wait_ready``); return its pid."""
         node = self.node(name)
         running = self._daemons.pid(name)
         if running is not None:
@@ -254,7 +252,7 @@ class LocalCluster:
         return self._daemons.start(name, command, environment)
 
     def program(self, name: str) -> list[str]:
-        """The command that is ``raftlog`` for a node: this very build."""
+        """Return the command that is ``raftlog`` for a node: this very build."""
         return [sys.executable, "-m", "raftlog"]
 
     def start_controllers(self) -> None:
@@ -268,12 +266,12 @@ class LocalCluster:
             self.start(node.name)
 
     def kill(self, name: str, number: int) -> bool:
-        """Send a signal, for instance SIGKILL; whether the node ran."""
+        """Send a signal, for instance SIGKILL; return whether the node ran."""
         self.node(name)
         return self._daemons.signal(name, number)
 
     def pause(self, name: str) -> bool:
-        """Stop a node with SIGSTOP, and wait until it stands still; whether it ran."""
+        """Stop a node with SIGSTOP, and wait until it is paused; return whether it ran."""
         if not self.kill(name, signal.SIGSTOP):
             return False
         deadline = time.monotonic() + PAUSE_TIMEOUT_S
@@ -282,17 +280,17 @@ class LocalCluster:
         return True
 
     def resume(self, name: str) -> bool:
-        """Let a paused node continue; whether it ran."""
+        """Let a paused node continue; return whether it ran."""
         return self.kill(name, signal.SIGCONT)
 
     def is_paused(self, name: str) -> bool:
-        """Return whether a node stands still, by SIGSTOP."""
+        """Return whether a node is paused, by SIGSTOP."""
         return self._daemons.is_stopped(self.node(name).name)
 
     def stop(self, names: Iterable[str], timeout_s: float = 10.0) -> list[str]:
-        """Stop nodes with SIGTERM, then SIGKILL; those that had to be killed.
+        """Stop nodes with SIGTERM, then SIGKILL; return the names of those that had to be killed.
 
-        Brokers first: they leave in order while a controller can take note of it.
+        Brokers first: they leave in order while a controller can record it.
         """
         nodes = [self.node(name) for name in names]
         killed: list[str] = []
@@ -306,23 +304,23 @@ class LocalCluster:
         return self.stop((node.name for node in self.nodes), timeout_s)
 
     def pid(self, name: str) -> int | None:
-        """The pid of a running node, None if it does not run."""
+        """Return the pid of a running node, None if it does not run."""
         return self._daemons.pid(self.node(name).name)
 
     def wait_gone(self, name: str, timeout_s: float = 10.0) -> bool:
-        """Wait until a node's process has ended; whether it has."""
+        """Wait until a node's process has ended; return whether it has."""
         return self._daemons.wait_gone(self.node(name).name, timeout_s)
 
     def config_path(self, name: str) -> Path:
-        """A node's configuration."""
+        """Return the path of a node's configuration."""
         return self.directory / f"{name}.toml"
 
     def data_path(self, name: str) -> Path:
-        """A node's data directory."""
+        """Return the path of a node's data directory."""
         return self.directory / "data" / name
 
     def log_path(self, name: str) -> Path:
-        """What a node has written to stderr."""
+        """Return the path of a node's log, its stderr."""
         return self._daemons.log_path(name)
 
     # --- partitions ------------------------------------------------------------------------------
@@ -333,7 +331,7 @@ class LocalCluster:
         return set(self._cuts)
 
     def cut(self, one: str, others: Iterable[str]) -> None:
-        """Let no message pass between a node and others, in either direction, until ``heal``."""
+        """Block all messages between a node and others, in both directions, until ``heal``."""
         self._cuts |= {frozenset((one, other)) for other in others if other != one}
         self._write_cuts()
 
@@ -347,7 +345,7 @@ class LocalCluster:
             others = {name for pair in self._cuts if node.name in pair for name in pair}
             lines = [f"{self.node(name).endpoint}\n" for name in sorted(others - {node.name})]
             path = self._cuts_path(node.name)
-            # Replaced whole: a node must not read half of it.
+            # Replaced as a whole: a node must not read half of it.
             temporary = path.with_suffix(".new")
             temporary.write_text("".join(lines))
             temporary.replace(path)
@@ -358,11 +356,11 @@ class LocalCluster:
     # --- asking ----------------------------------------------------------------------------------
 
     def ready(self, name: str, timeout_s: float = 1.0) -> tuple[bool, str]:
-        """What a node's /readyz says."""
+        """Return the result of a node's /readyz, and its reason."""
         return ask_ready(self.node(name).http, timeout_s)
 
     def quorum(self, timeout_s: float = 2.0) -> Quorum:
-        """What every controller says of itself."""
+        """Return the quorum as each controller describes it."""
         from raftlog.client.options import ClientSecurity
         from raftlog.client.quorum_queries import ask_quorum
 
@@ -370,7 +368,7 @@ class LocalCluster:
         return asyncio.run(ask_quorum(addresses, timeout_s, ClientSecurity(self.tls)))
 
     def leader_id(self, timeout_s: float = 2.0) -> int | None:
-        """The id of the controller that says it leads, None if none does.
+        """Return the id of the controller that claims to lead, None if none does.
 
         It may be no node of this directory: voters can be added.
         """
@@ -378,7 +376,7 @@ class LocalCluster:
         return None if described is None else described.node_id
 
     def leader(self, timeout_s: float = 2.0) -> Node | None:
-        """The node of this directory that leads, None if none leads.
+        """Return the node of this directory that leads, None if none leads.
 
         Raises ConfigError if the leader is none of them.
         """
@@ -386,14 +384,16 @@ class LocalCluster:
         return None if leader_id is None else self.node(f"controller-{leader_id}")
 
     def wait_leader(self, timeout_s: float = 30.0) -> Node:
-        """Wait until a controller leads that is a node of this directory.
+        """Wait until a controller leads that is a node of this directory; return it.
 
         Raises as ``wait_leader_id``, ConfigError if it is not.
         """
         return self.node(f"controller-{self.wait_leader_id(timeout_s)}")
 
     def wait_leader_id(self, timeout_s: float = 30.0) -> int:
-        """Wait until a controller leads. Raises FailedError, also as soon as none runs any more."""
+        """Wait until a controller leads; return its id. Raises FailedError, also as soon as no
+        controller runs any more.
+        """
         deadline = time.monotonic() + timeout_s
         while (leader := self.leader_id()) is None:
             if all(self.pid(node.name) is None for node in self.controllers):
@@ -410,8 +410,8 @@ class LocalCluster:
         *,
         waiting: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Wait until these nodes are ready; ``waiting`` is told (name, reason) when one has a new
-        reason not to be.
+        """Wait until these nodes are ready; ``waiting`` is called with (name, reason) when one has
+        a new reason not to be.
 
         Raises FailedError, also as soon as one has ended: with the end of its log.
         """
@@ -487,7 +487,7 @@ class LocalCluster:
 
 
 def ask_ready(http: str, timeout_s: float) -> tuple[bool, str]:
-    """Whether the node at the URL ``http`` is ready, and what its /readyz says. Blocks."""
+    """Return whether the node at the URL ``http`` is ready, and what its /readyz says. Blocks."""
     try:
         with _NO_PROXY.open(f"{http}/readyz", timeout=timeout_s) as response:
             return True, response.read().decode().strip()
@@ -499,10 +499,10 @@ def ask_ready(http: str, timeout_s: float) -> tuple[bool, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports that are free now. Raises FailedError.
+    """Return different ports that are free now. Raises FailedError.
 
-    They lie below those that the kernel gives to clients: one of these could else take the port of
-    a node that is just down.
+    They are below those that the kernel assigns to clients: one of these could otherwise take the
+    port of a node that is just down.
     """
     start = random.randrange(len(PORTS))
     found: list[int] = []
@@ -524,8 +524,8 @@ _PASSED_ON = PROCESS_VARIABLES | {"RAFTLOG_LOG_LEVEL"}
 
 
 def own_environment() -> dict[str, str]:
-    """Return this process's environment without what would configure every node, or lead clients to
-    another cluster.
+    """Return this process's environment without the variables that would configure every node, or
+    lead clients to another cluster.
     """
     return {
         name: value

@@ -137,7 +137,7 @@ def start(
         if is_new or role == "broker":
             cluster.stop(started)
             raise
-        # It may wait for others, or to become a voter: stopping it would help nobody.
+        # It may wait for others, or to become a voter: stopping it would not help.
         raise FailedError(
             f"{error}\nWhat was started goes on; what is wrong: raftlog doctor", error.exit
         ) from error
@@ -156,7 +156,7 @@ def start(
 
 
 def _start(cluster: LocalCluster, wanted: list[Node], timeout_s: float) -> int | None:
-    """Start nodes and wait until they are ready; returns who leads, if that was waited for."""
+    """Start nodes and wait until they are ready; return the leader's id, if that was waited for."""
     for node in wanted:
         cluster.start(node.name)
     waits = any(node.role == "controller" for node in wanted)
@@ -189,7 +189,7 @@ def stop(
     if delete and (names or role == "broker"):
         raise typer.BadParameter("deletes the whole cluster: name no nodes", param_hint="--delete")
     cluster = _existing(directory, role)
-    # Without controllers the brokers serve nobody.
+    # Without controllers the brokers have no use.
     wanted = _wanted(cluster, names, "broker" if role == "broker" else "")
     running = [node.name for node in wanted if cluster.pid(node.name) is not None]
     killed = cluster.stop(node.name for node in wanted)
@@ -284,7 +284,7 @@ def _say_next(cluster: LocalCluster, directory: Path, role: str) -> None:
 
 
 def _look(cluster: LocalCluster, nodes: Sequence[Node]) -> list[tuple[bool, str]]:
-    """Return whether each node is ready, and what it says."""
+    """Return, for each node, whether it is ready, and its /readyz text."""
     return [
         (False, "does not run") if cluster.pid(node.name) is None else cluster.ready(node.name)
         for node in nodes
@@ -305,7 +305,7 @@ def _show(cluster: LocalCluster, nodes: Sequence[Node], looks: Sequence[tuple[bo
 
 
 def _program() -> str:
-    """Return how this installation's ``raftlog`` is called from here."""
+    """Return the command that calls this installation's ``raftlog`` from here."""
     path = Path(sys.executable).parent / "raftlog"
     if shutil.which("raftlog") == str(path):
         return "raftlog"

@@ -36,7 +36,7 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 DISK = Path("/var/tmp")
 PKI = "pki"
-"""Where in the directory the certificates are; there are some if the cluster is secure."""
+"""Subdirectory of the certificates; it exists if the cluster is secure."""
 
 
 def register(app: typer.Typer) -> None:
@@ -137,7 +137,7 @@ class _DevCluster:
             cluster.tls = self._authority.tls(ADMINISTRATOR)
 
     def run(self, *, headless: bool, keeps: bool) -> int:
-        """Start it, serve the prompt, and stop it; returns the exit code."""
+        """Start the cluster, serve the prompt, and stop it; return the exit code."""
         begun, cluster = time.monotonic(), self._cluster
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, raise_at_sigterm)
@@ -238,7 +238,7 @@ def _history() -> Path | None:
 
 
 def fixed_ports(controllers: int, brokers: int) -> Sequence[int] | None:
-    """Return the usual ports of so many nodes; None if one of them is taken."""
+    """Return the usual ports of a cluster of this size; None if one of them is taken."""
     rest = range(max(controllers, brokers))
     own = [FIRST_PORT + 1 + PORT_STEP * one for one in rest[:controllers]]
     own += [FIRST_PORT + PORT_STEP * one for one in rest[:brokers]]
@@ -260,7 +260,7 @@ def are_free(ports: Sequence[int]) -> bool:
 
 
 def _claimed(claim: socket.socket) -> bool:
-    """Take the name by which this process alone uses the usual ports, until it ends."""
+    """Claim the name by which this process alone uses the usual ports, until it ends."""
     try:
         claim.bind("\0raftlog-dev")
     except OSError:

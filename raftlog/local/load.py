@@ -1,4 +1,4 @@
-"""A load of small writes on a development cluster, and the gaps that failures tear into it."""
+"""A load of small writes on a development cluster, and the gaps that failures cause in it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from raftlog.errors import ApiError, RaftlogError
 WRITERS = 4
 RETRY_S = 0.005
 WINDOW_S = 2.0
-"""The rate is that of the last so many seconds."""
+"""Length of the window over which the rate is measured, in seconds."""
 
 
 class Figures(NamedTuple):
-    """The load as it is now."""
+    """The figures of the load now."""
 
     writes_per_s: float
     p50_ms: float
@@ -37,7 +37,7 @@ class Load:
         """The time and the latency of each acknowledged write of the window, in seconds."""
         self._acknowledged = self._failed = self._unknown = 0
         self._last_at = -math.inf
-        """When the last write was acknowledged."""
+        """Time of the last acknowledged write."""
         self._gap_from = self._gap_s = 0.0
 
     @property
@@ -46,7 +46,7 @@ class Load:
         return bool(self._tasks)
 
     def start(self, client: AsyncClient, writers: int) -> None:
-        """Begin with so many writers of this client, instead of those that run."""
+        """Start writers on this client, in place of the running ones."""
         for task in self._tasks:
             task.cancel()
         self._last_at = -math.inf
@@ -62,7 +62,7 @@ class Load:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def watch_gap(self) -> None:
-        """Forget the longest gap: it is that after this moment from now on."""
+        """Forget the longest gap: from now on only later gaps count."""
         self._gap_from, self._gap_s = time.monotonic(), 0.0
 
     def gap_s(self) -> float:
@@ -74,7 +74,7 @@ class Load:
         return time.monotonic() - self._last_at
 
     def figures(self) -> Figures:
-        """Return rate and latency of the last seconds, and the counts since the beginning."""
+        """Return rate and latency of the window, and the counts since the beginning."""
         now = time.monotonic()
         while self._recent and self._recent[0][0] < now - WINDOW_S:
             self._recent.popleft()

@@ -1,5 +1,5 @@
-"""Processes that outlive the command that started them, known by pid and start time: a pid alone
-may be somebody else's by now.
+"""Processes that outlive the command that started them, identified by pid and start time: the pid
+alone may belong to another process by now.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 POLL_S = 0.02
 _STARTED: list[subprocess.Popen[bytes]] = []
 """Processes that have not ended. They outlive the object that started them, and Python warns of a
-process whose Popen goes before it.
+process whose Popen object is deleted before it ends.
 """
 
 
 @atexit.register
 def _leave_running() -> None:
-    """Wait for the processes that have ended, and let Python end without a warning of the others,
+    """Reap the processes that have ended, and prevent Python's warning at exit about the others,
     which are meant to outlive it.
     """
     for child in _STARTED:
@@ -33,7 +33,7 @@ def _leave_running() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process for good: no other one has the same pid and start time (clock ticks since boot)."""
+    """A unique process: no other one has the same pid and start time (clock ticks since boot)."""
 
     pid: int
     started: int
@@ -47,14 +47,14 @@ class Daemons:
         # Children of this very process have to be waited for, or they stay as zombies.
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._begins: dict[str, int] = {}
-        """Where in its log what this object has started begins."""
+        """Start of the output, in its log, of each process started by this object."""
 
     def log_path(self, name: str) -> Path:
-        """Where a process writes."""
+        """Return the path of a process's output."""
         return self._directory / f"{name}.log"
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        """Start a process in a session of its own, so that a Ctrl-C here is none there; its pid."""
+        """Start a process in a session of its own, which no Ctrl-C here reaches; return its pid."""
         with self.log_path(name).open("ab") as output:
             self._begins[name] = output.tell()
             child = subprocess.Popen(
@@ -72,18 +72,18 @@ class Daemons:
         return child.pid
 
     def pid(self, name: str) -> int | None:
-        """The pid of a process that runs, None if it does not."""
+        """Return the pid of a running process, None if it does not run."""
         identity = self._read(name)
         runs = identity is not None and _started(identity.pid) == identity.started
-        # Asked last: a child that ends in between is waited for here, or it stays as a zombie that
-        # nobody knows of.
+        # Last: a child that ends in between is reaped here, or it would stay as a zombie that no
+        # code knows of.
         child = self._children.get(name)
         if child is not None and child.poll() is not None:
             return None
         return identity.pid if identity is not None and runs else None
 
     def signal(self, name: str, number: int) -> bool:
-        """Send a signal; whether there was a process to send it to."""
+        """Send a signal; return whether there was a process to send it to."""
         pid = self.pid(name)
         if pid is None:
             return False
@@ -99,7 +99,7 @@ class Daemons:
         return pid is not None and _stat(pid)[:1] == ["T"]
 
     def wait_gone(self, name: str, timeout_s: float) -> bool:
-        """Wait until a process has ended; whether it has."""
+        """Wait until a process has ended; return whether it has."""
         deadline = time.monotonic() + timeout_s
         while self.pid(name) is not None:
             if time.monotonic() > deadline:
@@ -110,7 +110,7 @@ class Daemons:
         return True
 
     def stop(self, names: Sequence[str], timeout_s: float = 10.0) -> list[str]:
-        """End processes: SIGTERM for all, and SIGKILL for those that have not gone in time.
+        """End processes: SIGTERM for all, and SIGKILL for those that have not ended in time.
 
         Returns those killed.
         """
@@ -131,10 +131,10 @@ class Daemons:
         return killed
 
     def tail(self, name: str, lines: int = 10) -> str:
-        """The end of a process's log.
+        """Return the end of a process's log.
 
-        Of one that was started here only what it has said since [the last words of its life before
-        stood above why it did not start].
+        For a process started by this object, only its own output [the last lines of its predecessor
+        stood above the reason why it did not start].
         """
         try:
             said = self.log_path(name).read_bytes()[self._begins.get(name, 0) :]
@@ -153,7 +153,7 @@ class Daemons:
 
 
 def _started(pid: int) -> int:
-    """When a process started, in ticks since boot; -1 if there is none, or only its zombie."""
+    """Return the start time of a process, in ticks since boot; -1: none, or only its zombie."""
     fields = _stat(pid)
     return -1 if fields[:1] in ([], ["Z"]) else int(fields[19])
 
@@ -161,7 +161,7 @@ def _started(pid: int) -> int:
 def _stat(pid: int) -> list[str]:
     """Return the fields of ``/proc/PID/stat`` from the state on; empty: there is no process."""
     try:
-        # The command's name, in parentheses, may hold blanks.
+        # The command's name, in parentheses, may contain blanks.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []

@@ -154,7 +154,7 @@ async def run_prompt(session: Session, history: Path | None) -> None:
         else:
             print(HINT)
 
-    # All the time: asyncio's own handler would end the cluster.
+    # At all times: asyncio's own handler would end the cluster.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
     while True:
         try:

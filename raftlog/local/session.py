@@ -1,7 +1,7 @@
-"""The actions of a development cluster's prompt: failures, writes, reads, and what is to be seen.
+"""The actions of a development cluster's prompt: failures, writes, reads, and views.
 
-Each action returns when its effect is known, and says it in a few lines. A write that has to wait
-for a broker goes on in the background, so that the broker can be resumed.
+Each action returns when its effect is known, and reports it in a few lines. A write that has to
+wait for a broker continues in the background, so that the broker can be resumed.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 WRITE_TIMEOUT_S = 60.0
 BACKGROUND_AFTER_S = 0.5
-"""A write that takes longer goes on in the background."""
+"""Time after which a write continues in the background, in seconds."""
 READ_TIMEOUT_S = 3.0
 LOOK_TIMEOUT_S = 0.5
 READY_TIMEOUT_S = 30.0
 GAP_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
-"""As often as the prompt shows it again."""
+"""Interval at which the prompt's toolbar is refreshed, in seconds."""
 POLL_S = 0.01
 SETTLE_S = 0.25
 STALLED_S = 0.1
-"""Writes stand still if none was acknowledged for so long."""
+"""Time without an acknowledged write after which writes count as stalled, in seconds."""
 ACKS = ("committed", "acknowledged", "visible")
 READS = ("repeatable", "latest", "strict")
 
 
 class UsageError(RaftlogError):
-    """The line cannot be run as it is."""
+    """An input line that cannot be run as it is."""
 
 
 class Session:
@@ -64,12 +64,12 @@ class Session:
         self._clients: dict[str, AsyncClient] = {}
         self.load = Load()
         self.visibility: Visibility | None = None
-        """What the active controller said last; None: it does not answer."""
+        """The last report of the active controller; None: it does not answer."""
         self.leader_id: int | None = None
         self._expected: set[str] = {node.name for node in cluster.nodes}
         """Names of the nodes that were not killed or stopped on purpose."""
         self._writes: dict[asyncio.Task[None], str] = {}
-        """The writes that wait, by their task: the key."""
+        """Keys of the waiting writes, by task."""
         self._looking = asyncio.create_task(self._look())
 
     async def connect(self) -> None:
@@ -77,7 +77,7 @@ class Session:
         await self._look_once()
 
     async def close(self) -> None:
-        """End the load and what waits in the background."""
+        """End the load and the background writes."""
         self._looking.cancel()
         if self._writes:
             self._say(f"the outcome is not known of: {', '.join(self._writes.values())}")
@@ -137,7 +137,7 @@ class Session:
     # --- failures --------------------------------------------------------------------------------
 
     async def kill(self, words: Sequence[str]) -> None:
-        """Kill nodes with SIGKILL; says for how long writes stood still."""
+        """Kill nodes with SIGKILL; report for how long writes stalled."""
         nodes = self._running(words)
         async with self._measured_gap(f"killed {_listed(nodes)}"):
             for node in nodes:
@@ -229,7 +229,7 @@ class Session:
 
     @asynccontextmanager
     async def _measured_gap(self, what: str) -> AsyncGenerator[None]:
-        """Say what was done in the block, and for how long no write was acknowledged after it."""
+        """Report the action in the block, and the time without an acknowledged write after it."""
         was_on = self.load.is_on
         load = self.load if was_on else Load()
         before = await self._leader()
@@ -249,7 +249,7 @@ class Session:
 
     async def _gap(self, load: Load, before: int | None) -> str:
         deadline = time.monotonic() + GAP_TIMEOUT_S
-        # Writes that were on their way may still be acknowledged before the gap begins.
+        # Writes in flight may still be acknowledged before the gap begins.
         await asyncio.sleep(SETTLE_S)
         while load.idle_s() > STALLED_S:
             if not self._has_majority():
@@ -264,7 +264,7 @@ class Session:
         return f"{gap}; controller-{after} leads now"
 
     def _has_majority(self) -> bool:
-        """Return whether a controller reaches so many others that a majority can commit."""
+        """Return whether a controller reaches enough others for a majority to commit."""
         controllers, cuts = self.cluster.controllers, self.cluster.cuts
         running = [node.name for node in self._are_up(controllers)]
         return any(
@@ -338,7 +338,7 @@ class Session:
                 self._say(line)
 
     async def _read(self, key: str, node: Node, mode: str) -> str:
-        # A client that has seen nothing: one that has would not be shown an older state.
+        # A new client: one with an earlier token would not be shown an older state.
         reader = AsyncClient(node.endpoint, **self._options(self.user))
         try:
             get: Any = reader.kv.get
@@ -391,7 +391,7 @@ class Session:
     # --- views -----------------------------------------------------------------------------------
 
     async def status(self, words: Sequence[str]) -> None:
-        """Show each node: its process, and what it says of itself."""
+        """Show each node: its process, and its own report."""
         _no_words(words)
         leader = await self._leader()
         nodes = self.cluster.nodes
@@ -413,7 +413,7 @@ class Session:
             self._say(f"cut: {' and '.join(pair)}")
 
     async def lag(self, words: Sequence[str]) -> None:
-        """Show how far each broker has applied the log, and who holds LAO back."""
+        """Show how far each broker has applied the log, and which ones hold LAO back."""
         _no_words(words)
         seen = await self._client().brokers.visibility(timeout_s=READ_TIMEOUT_S)
         last = seen.high_watermark - 1
@@ -448,8 +448,8 @@ class Session:
             self._say(line)
 
     def toolbar(self, width: int) -> str:
-        """Return the line below the prompt: leader, LAO, who holds it back, load. Where it is too
-        narrow for the names of nodes, it says how many there are.
+        """Return the line below the prompt: leader, LAO, the brokers that hold it back, load. Where
+        it is too narrow for the names of nodes, it shows their number.
         """
         whole = self._toolbar(named=True)
         return whole if len(whole) <= width else self._toolbar(named=False)[:width]
@@ -490,7 +490,7 @@ class Session:
     # --- looks -----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Keep the view of the toolbar, and tell of nodes that end by themselves."""
+        """Refresh the toolbar's view, and report nodes that end by themselves."""
         while True:
             await self._look_once()
             for name in sorted(self._expected):
@@ -540,7 +540,7 @@ class Session:
 
 
 def lao_text(seen: Visibility, *, named: bool = True) -> str:
-    """Say what the lowest acknowledged offset is, and who holds it back, by name or as a number."""
+    """Return the text of LAO, with the brokers that hold it back, by name or number."""
     if seen.lowest_acknowledged_offset is None:
         return f"LAO unknown: {seen.unknown_reason}" if seen.unknown_reason else "LAO unknown"
     last = seen.high_watermark - 1
