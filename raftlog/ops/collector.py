@@ -129,7 +129,11 @@ class Collector:
         It takes about a tenth of ``timeout_s`` if a leader answers, all of it if no node answers,
         and two and a half of it if controllers answer and none of them leads: a second look tells
         an outage from an election (``looks=1``: it is left out).
+
+        Raises ConfigError for TLS files that cannot be used, before any task begins.
         """
+        if self._security.tls is not None:
+            self._security.tls.channel_credentials()
         found = await _Look(self, addresses, timeout_s).survey()
         if looks > 1 and found.answers and found.leader is None:
             await asyncio.sleep(PAUSE * timeout_s)

@@ -29,6 +29,7 @@ from broker.partition import events as ev
 from controller.decision import LeaderEpochsRaised
 from controller.rules.partition_change import removals
 from controller.state.batched_changes import EpochFloor
+from raftlog.metadata import versions
 from raftlog.metadata.fold import ImageBuilder
 from raftlog.metadata.image import Image
 from raftlog.metadata.records import record
@@ -84,7 +85,9 @@ class RecoveredWorld(World):
 
     def __init__(self, seed: int, **options: Any) -> None:
         super().__init__(seed, **options)
-        self.controller: RecoveredController = RecoveredController(options.get("level", 5))
+        self.controller: RecoveredController = RecoveredController(
+            options.get("level", versions.LATEST_METADATA_VERSION)
+        )
         self.generation_of = dict.fromkeys(BROKERS, 0)
         self.shown_from = dict.fromkeys(BROKERS, -1)
         self.names: dict[int, str] = {}

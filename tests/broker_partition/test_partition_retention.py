@@ -161,13 +161,10 @@ def test_what_all_topics_keep_is_said_under_the_brokers_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "policy", "start"),
-    [(8, "delete", 2), (8, "compact, delete", 2), (8, "compact", 0), (7, "delete", 0)],
+    ("policy", "start"), [("delete", 2), ("compact, delete", 2), ("compact", 0)]
 )
-def test_nothing_goes_where_the_topic_is_compacted_or_a_build_might_not_know_it(
-    level: int, policy: str, start: int
-) -> None:
-    stand = leading("a", "b", "c", level=level)
+def test_records_of_a_topic_that_is_only_compacted_are_kept(policy: str, start: int) -> None:
+    stand = leading("a", "b", "c")
     stand.config(TOPIC_TYPE, TOPIC, retention_ms="1", cleanup_policy=policy)
     assert starts(due(stand, 9_000_000)) == ([start] if start else [])
 

@@ -318,15 +318,18 @@ class VoteFile:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Read the vote, and replace the file: a copy that is not whole is mended.
+        """Read the vote, and replace the file if its copies differ or one of them is not whole.
 
         Raises CorruptLogError, StorageError.
         """
         self._path = directory / VOTE_FILE
-        self._sequence = 0
         self.vote = read_vote_file(directory)
         """The one written last."""
-        write_vote_file(directory, self.vote)
+        first, second = _copies(self._path, read_raw(self._path))
+        if first is None or first != second:
+            first = _Copy(**asdict(self.vote))
+            write_vote_file(directory, self.vote)
+        self._sequence = first.sequence
         try:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
