@@ -1,3 +1,1 @@
-"""The broker: follows the log, serves reads from the images at LAO and at the tip, forwards
-writes.
-"""
+"""The broker: follows the log, serves reads of images at LAO and at the tip, forwards writes."""

@@ -103,9 +103,7 @@ class MetadataFollower:
         applied, for the controller to compare.
         """
         self._refusals: dict[str, str] = {}
-        """Controllers of other clusters that answered since the last one of this cluster,
-        and why.
-        """
+        """Controllers of other clusters that answered since one of this cluster did, and why."""
         self.refused = ""
         """The controller refused since the last one that was followed, and why; empty: none was."""
         self.contradiction = ""
@@ -152,9 +150,7 @@ class MetadataFollower:
         self._fetch()
 
     def closed(self, link: Link, reason: str) -> None:
-        """Look for the active controller elsewhere. The next link fetches from the applied
-        offset.
-        """
+        """Look for the active controller elsewhere. Fetches continue from the applied offset."""
         if link is self._link and not self._closed:
             self._hang_up()
             self._go(self._endpoints.unreachable(self._loop.time()))
@@ -284,9 +280,7 @@ class MetadataFollower:
                 self._accept(reply)
 
     def _knows_generation(self, generation: int) -> bool:
-        """Note the generation, if it is the first that this process learns; False: the broker
-        ended.
-        """
+        """Note the generation, if it is the first that is known; False: the broker has ended."""
         if not self._generation_known:
             self._generation_known = True
             if self._view.generation == NO_GENERATION:

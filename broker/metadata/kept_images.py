@@ -148,9 +148,7 @@ class KeptImages:
         self._replace(image, len(chunk))
 
     def raise_oldest(self, offset: int) -> None:
-        """Make the image at ``offset``, or the newest below it, the oldest; drop what that
-        replaces.
-        """
+        """Make the image at or just below ``offset`` the oldest; drop what that replaces."""
         if offset <= self._until:
             return
         self._until = min(offset, self.applied)

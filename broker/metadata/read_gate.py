@@ -173,9 +173,7 @@ class ReadGate(Generic[R]):
                 self._forget(key, parked)
 
     def _take_floor(self) -> None:
-        """Set the offset that strict reads without one need to the applied one: a lease is held
-        now.
-        """
+        """Set the offset needed by strict reads without one to the applied one: a lease is held."""
         applied = self._view.applied
         for key, parked in list(self._waiting[_LEASELESS].items()):
             self._forget(key, parked)

@@ -78,9 +78,7 @@ class ReadLease:
         self._ends_at = max(self._ends_at, sent_at + lease_ms / 1000)
 
     def refusal(self) -> str:
-        """Return why the controller refused the lease last; empty if it did not, or was not
-        asked.
-        """
+        """Return why the controller last refused the lease; empty: it did not, or was not asked."""
         return self._refusal
 
     def next_heartbeat_s(self, now: float, lease_ms: int) -> float:
@@ -96,7 +94,5 @@ class ReadLease:
         return max(0, int((self._ends_at - now) * 1000)) if self.held(now) else 0
 
     def renounce(self) -> None:
-        """Give the lease up for good: this process stops, and may be fenced at any time from now
-        on.
-        """
+        """Give the lease up for good: this process stops, and may be fenced at any time."""
         self._renounced = True

@@ -107,9 +107,7 @@ class View:
         self.heartbeats = True
         """Whether heartbeats are in force in the newest image (KIP-343)."""
         self._heartbeats_from = UNKNOWN
-        """Offset at which heartbeats came into force again; a LAO received before may be below what
-        other brokers know.
-        """
+        """Offset from which heartbeats are in force again; a LAO received before may be too low."""
 
     # --- knowledge -------------------------------------------------------------------------------
 
@@ -165,9 +163,7 @@ class View:
 
     @property
     def repeatable_from(self) -> int:
-        """An offset at or below the image at LAO; the newest image's if LAO is unknown. Reading it
-        makes no image.
-        """
+        """An offset at or below the image at LAO (unknown: the newest). Makes no image."""
         return self._images.oldest_from if self._shows_lao else self._images.applied
 
     @property
@@ -237,9 +233,7 @@ class View:
     # --- input -----------------------------------------------------------------------------------
 
     def reset(self, generation: int) -> None:
-        """Begin anew with a log of this generation, which replaced the old one. The controller
-        epoch seen is kept.
-        """
+        """Begin anew with a log of this generation. The controller epoch seen is kept."""
         self._clear(generation)
         self._moved()
 

@@ -12,9 +12,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class WaitingOfClients(Generic[T]):
-    """Waiting items, at most ``max_total``; one without a client counts, without a share.
-    All O(1).
-    """
+    """Waiting items, at most ``max_total``; one without a client counts, unshared. All O(1)."""
 
     def __init__(self, max_total: int) -> None:
         self._max_total = max_total

@@ -52,9 +52,7 @@ class Follower:
         self.leader_id, self.epoch = leader_id, epoch
         self.stage = Stage.DUE if replica.durable else Stage.WRITING
         self.named_in = 0
-        """Correlation id of the fetch that named it: answers to older ones are for other
-        positions.
-        """
+        """Correlation id of the fetch that named it: an older answer is for another position."""
         self.pause_s = 0.0
         self.timer: Timer | None = None
 
@@ -98,9 +96,7 @@ class Follower:
         return ""
 
     def _follow_start(self, log_start_offset: int) -> None:
-        """Follow the leader's log start. Its batch boundaries may differ: one of this log
-        is used.
-        """
+        """Follow the leader's log start, up to a batch boundary of this log: its own may differ."""
         replica = self.replica
         start = replica.runs.boundary(min(log_start_offset, replica.log.end - 1))
         if start > replica.log.start:

@@ -72,9 +72,7 @@ class Host:
 
     @property
     def serves(self) -> bool:
-        """Whether new requests may be accepted: registered, unfenced, in contact with a
-        controller.
-        """
+        """Whether new requests may be accepted: registered, unfenced, with a fresh session."""
         return self.registered and self.now < self.serve_until
 
     def why_not_serving(self) -> str:

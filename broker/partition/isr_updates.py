@@ -1,6 +1,4 @@
-"""AlterPartition: the proposals of this broker's leaders, sent to the controller in batches, one
-under way at a time.
-"""
+"""AlterPartition: the proposals of this broker's leaders, in batches, one under way at a time."""
 
 from __future__ import annotations
 

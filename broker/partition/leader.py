@@ -189,9 +189,7 @@ class Leader:
         self.isr.consider()
 
     def advance(self) -> None:
-        """Move the high watermark to the end of what is durable on all of the maximal ISR, if that
-        is known and higher.
-        """
+        """Raise the high watermark to what is durable on all of the maximal ISR, if known."""
         end = min(self.isr.end_offset_of(member) for member in self.isr.state.maximal)
         if end <= self.high_watermark or end < 0:
             return

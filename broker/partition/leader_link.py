@@ -1,6 +1,4 @@
-"""The fetch session towards one leader: its due partitions, named partitions and outstanding
-fetches (KIP-227).
-"""
+"""The fetch session towards one leader: due, named and outstanding partitions (KIP-227)."""
 
 from __future__ import annotations
 

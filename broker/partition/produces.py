@@ -1,6 +1,4 @@
-"""Produce requests: checked, appended, and answered when all partitions have the level
-asked for.
-"""
+"""Produce requests: checked, appended, and answered at the acknowledgement level asked for."""
 
 from __future__ import annotations
 

@@ -66,9 +66,7 @@ class Exit:
 
 
 UNREACHABLE_S = 1.5
-"""Time without a connection to any controller after which a stopping broker stops without one, in
-seconds.
-"""
+"""Seconds without a connection to a controller after which a stopping broker stops without one."""
 STOPPING_ATTEMPT_S = 0.3
 """Longest wait for the answer to a heartbeat of a stopping broker, and longest pause before the
 next one, in seconds: one attempt, with its margin, ends within UNREACHABLE_S.
@@ -129,9 +127,7 @@ class Lifecycle:
         self._image_heartbeats = True
         self._registration: Broker | None = None
         self.shown_from = -1
-        """Offset of the first image that tells about this registration: an older image does not,
-        whatever it shows.
-        """
+        """Offset of the first image that tells about this registration. Older ones do not."""
 
     # --- status ----------------------------------------------------------------------------------
 
@@ -162,9 +158,7 @@ class Lifecycle:
         return self.epoch < 0 or self._stale or silent or self.exit is not None
 
     def silent_s(self, now: float) -> float:
-        """Return for how long no controller has answered; 0 before it has registered, and where
-        heartbeats are off.
-        """
+        """Return the seconds without an answer; 0 before registering, or without heartbeats."""
         return now - self._contact_at if self.epoch >= 0 and self._heartbeats else 0.0
 
     @property
@@ -414,9 +408,7 @@ class Lifecycle:
             self._begin_again(now)
 
     def hasten(self, now: float) -> None:
-        """Send the next heartbeat as soon as none is in flight: the controller should know at once
-        what has happened.
-        """
+        """Send the next heartbeat once none is in flight: the controller must know at once."""
         if self.epoch < 0:
             return
         if self._in_flight:

@@ -154,9 +154,7 @@ class RegistrationClient:
         )
 
     def _check_timeouts(self, session_timeout_ms: int) -> None:
-        """Warn, once for each value, if the controllers' session timeout does not fit these
-        times.
-        """
+        """Warn, once for each value, if the controllers' session timeout does not fit these."""
         if session_timeout_ms == self._checked_ms:
             return
         self._checked_ms = session_timeout_ms

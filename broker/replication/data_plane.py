@@ -271,9 +271,7 @@ class DataPlane:
         self._checks = self._loop.call_later(CHECK_EVERY_S, self._check)
 
     def _retain(self) -> None:
-        """Check for records that need not be retained, some partitions a step: there may be
-        many.
-        """
+        """Check for records that need not be retained, some partitions a step."""
         self._retention_at = (
             self._loop.time() + self._settings.log_retention_check_interval_ms / 1000
         )

@@ -70,9 +70,7 @@ class LeaderLink:
         self._overdue[request.correlation_id] = overdue_at
 
     def check(self, now: float) -> None:
-        """Close the link of a leader whose answer is overdue: a stopped process leaves its
-        connections open.
-        """
+        """Close the link of an overdue leader: a stopped process leaves its connections open."""
         link = self._dialer.link
         if link is not None and next(iter(self._overdue.values()), NEVER) < now:
             log.warning("a leader does not answer", leader=self.leader_id, endpoint=self.endpoint)

@@ -79,9 +79,7 @@ class Pending(NamedTuple):
 
 
 class RequestServer:
-    """The server of all links of clients. ``why_fenced``: why new requests are refused;
-    empty: no.
-    """
+    """The server of all links of clients. ``why_fenced``: why requests are refused; empty: no."""
 
     def __init__(
         self,

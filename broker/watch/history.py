@@ -18,7 +18,7 @@ from raftlog.metadata.selectors import path_of
 
 IMAGE_EVERY_CHUNKS = 64
 IMAGE_EVERY_BYTES = 256 << 10
-"""An image is kept for this many chunks, or bytes of them."""
+"""Interval between kept images: in chunks, and in bytes of chunks."""
 _IMAGE_BYTES, _IMAGE_FACTOR = 4096, 8
 """Bytes that an image costs beyond the next one that is kept: an estimate, on the high side."""
 _CHUNK_BYTES = 300

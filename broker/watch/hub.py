@@ -418,9 +418,7 @@ class WatchHub:
         return found, Position(image.offset), image.epoch
 
     def _settle(self, watcher: Watcher, image: Image) -> None:
-        """Put a watcher where it belongs by its position: with the live ones at the head,
-        or not.
-        """
+        """Put a watcher where its position belongs: at the head it is live, else it catches up."""
         mode, position = watcher.group.mode, watcher.position
         assert position is not None
         if position < Position(image.offset):

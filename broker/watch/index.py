@@ -1,6 +1,4 @@
-"""An index of the watchers that a change concerns: found by its path, whatever others
-watch. Pure.
-"""
+"""An index of the watchers that a change concerns, by its path. Pure."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ class Listed(NamedTuple):
 
 
 def listing(image: Image, selection: Selection) -> Iterator[Listed | None]:
-    """Yield the entities, each kind sorted by its keys; None now and then, where other work may
-    run.
+    """Yield the entities, each kind sorted by key; None now and then, to let other work run.
 
     Entities selected by their own path are looked up; for anything else all entities of the kind
     are looked at.
