@@ -1,3 +1,3 @@
-"""Limits of what others send: every text, byte string and list of every request has one, in one
-table (``fields``), that ``checking.check`` holds a message against.
+"""Limits of received messages: every text, byte string and list of every request has one, in one
+table (``fields``), which ``checking.check`` enforces.
 """

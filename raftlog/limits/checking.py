@@ -1,6 +1,6 @@
-"""Checks a message against the table, all the way down.
+"""The check of a message, with all its fields, against the table.
 
-Each message type's checks are put together once.
+The checks of each message type are built once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raftlog.limits.rules import ByHandler, Items, Rule
 Check = Callable[[Any], None]
 _NOTHING: Mapping[str, Rule] = {}
 _CHECKS: dict[Any, Check | None] = {}
-"""By message type, as far as they were asked for."""
+"""Message type -> its check, as far as types were checked."""
 _UNKNOWN: Any = object()
 _LIMITED = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
@@ -50,7 +50,7 @@ def check(message: Message, prefix: str = "") -> None:
 
 
 def checks_of(type_: type[Message]) -> Check | None:
-    """What checks a message of this type; None if there is nothing to check.
+    """Return the check of a message type; None if there is nothing to check.
 
     Raises KeyError for a field without a limit.
     """

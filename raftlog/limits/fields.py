@@ -1,9 +1,9 @@
-"""The limit of every text, byte string and list in what a client, a broker or another node sends.
+"""The limits of every text, byte string and list that a client, a broker or another node sends.
 
-A field without a line here is an error as soon as its message is checked, and a test walks all
-requests of all services. The numbers are below what stores them later can hold: the principal's
-length takes 16 bits of a batch's header; names become parts of keys, of entities in snapshots and
-of metrics; all of it is printed somewhere.
+A field without a line here is an error as soon as its message is checked, and a test checks all
+requests of all services. The limits fit all later stores: the principal's length takes 16 bits of a
+batch's header; names become parts of keys, of entities in snapshots and of metrics; every text is
+printed somewhere.
 
 Why: docs/decisions/022-a-peer-can-cost-only-so-much.md
 """
@@ -50,7 +50,7 @@ TOPIC_ID = Octets(16)
 RESOURCE_NAME = Text(249)
 CONFIG_KEY = Text(249)
 VALUE_MAX_BYTES = 16 << 10
-"""Of a key of the key-value store: it holds who has a lock and what a setting is, no files."""
+"""Largest value in the key-value store: it holds the owner of a lock or a setting, no files."""
 KEY_MAX_CHARS = 249
 _KEY_SEGMENT = r"[A-Za-z0-9._:@=+,-]+"
 _KEY_SEGMENTS = "ASCII letters, digits and . _ - : @ = + , with single slashes between them"
@@ -65,16 +65,18 @@ KEY_PREFIX = Allowed(
     f"beginning of a key: segments of {_KEY_SEGMENTS}",
 )
 SELECTOR = Text(2_000)
-"""A path of an entity: two names, percent-encoded, and what stands before them."""
+"""The path of an entity: two names, percent-encoded, behind their prefix."""
 MANY = Items(100_000)
-"""As many as fit into a request: what it would write is counted by its handler."""
+"""A list bounded by the size of its request: the handler counts the records that it would write."""
 ACL_FILTERS = Items(100)
-"""Each looks at every entry there is."""
+"""Filters of entries: each examines every entry."""
 REPLICAS = Items(1_000)
 READ_TOPICS = Items(20_000, TOPIC_NAME)
 READ_RESOURCES = Items(1_000)
 DATA_PARTITIONS = Items(DATA_REQUEST_MAX_PARTITIONS)
-"""Of one read, which is answered in one go: its answer is many times larger than its question."""
+"""Partitions of one read, which is answered at once: its answer is many times larger than the
+request.
+"""
 BROKER_FEATURES, BROKER_LISTENERS, BROKER_LOG_DIRS = Items(100), Items(100), Items(100, Text(4096))
 CHUNK = ByHandler(MESSAGE_MAX_BYTES, "batches with checksums: the log's reader checks them")
 PART = ByHandler(

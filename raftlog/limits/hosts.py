@@ -1,6 +1,6 @@
-"""Hostnames and addresses: which characters they have.
+"""The characters of hostnames and addresses.
 
-A name that is printed, looked up and mapped has nothing else in it.
+A name that is printed, looked up and mapped has no others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?\]|[^:]+):([0-9]{
 
 
 def host_error(host: str) -> str:
-    """What is wrong with a host that others are to connect to; empty if nothing is."""
+    """Return the error of a host that other nodes are to connect to; empty if it is valid."""
     if 0 < len(host) <= HOST_MAX_CHARS and (_HOSTNAME.fullmatch(host) or _is_ipv6(host)):
         return ""
     return (
@@ -27,7 +27,7 @@ def host_error(host: str) -> str:
 
 
 def endpoint_error(endpoint: str) -> str:
-    """What is wrong with a host:port that others are to connect to; empty if nothing is."""
+    """Return the error of a host:port that other nodes are to connect to; empty if it is valid."""
     match = _ENDPOINT.fullmatch(endpoint)
     if match is None or host_error(match[1]) or not 1 <= int(match[2]) <= 65_535:
         return f"{endpoint[:80]!r} is not host:port"
@@ -35,8 +35,8 @@ def endpoint_error(endpoint: str) -> str:
 
 
 def endpoints_error(endpoints: str) -> str:
-    """What is wrong with where a node is reached: host:port, or NAME://host:port of each of several
-    listeners, with commas between them. Empty if nothing is.
+    """Return the error of a node's endpoints: host:port, or NAME://host:port of each of several
+    listeners, separated by commas. Empty if they are valid.
     """
     if "://" not in endpoints:
         return endpoint_error(endpoints)

@@ -1,7 +1,7 @@
 """The kinds of limits, and rules between timeouts.
 
-A rule says what is wrong with a value, or nothing; it is a length and at most one scan of a short
-text.
+A rule returns the error of a value, empty if it is valid; it checks a length, and scans a short
+text at most once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ _SHOWN_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """At most so many characters, and none that is not printable: terminals and logs show it
-    later.
-    """
+    """A text of at most ``max_chars`` printable characters: terminals and logs show it later."""
 
     max_chars: int
 
     def error(self, value: str) -> str:
-        """What is wrong with the value; empty if nothing is."""
+        """Return the error of the value; empty if it is valid."""
         if len(value) > self.max_chars:
             return f"{len(value)} characters are more than the {self.max_chars} allowed"
         return (
@@ -43,14 +41,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """At most so many characters, which match a pattern."""
+    """A text of at most ``max_chars`` characters that matches a pattern."""
 
     max_chars: int
     pattern: re.Pattern[str]
     what: str
 
     def error(self, value: str) -> str:
-        """What is wrong with the value; empty if nothing is."""
+        """Return the error of the value; empty if it is valid."""
         if len(value) > self.max_chars:
             return f"{len(value)} characters are more than the {self.max_chars} allowed"
         return (
@@ -60,25 +58,25 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host, or where a node is reached. Empty is allowed only with ``optional``."""
+    """A host, or the endpoints of a node. Empty is allowed only with ``optional``."""
 
     wrong: Callable[[str], str]
     max_chars: int
     optional: bool = False
 
     def error(self, value: str) -> str:
-        """What is wrong with the value; empty if nothing is."""
+        """Return the error of the value; empty if it is valid."""
         return "" if self.optional and not value else self.wrong(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Octets:
-    """At most so many bytes."""
+    """A byte string of at most ``max_bytes``."""
 
     max_bytes: int
 
     def error(self, value: bytes) -> str:
-        """What is wrong with the value; empty if nothing is."""
+        """Return the error of the value; empty if it is valid."""
         return (
             ""
             if len(value) <= self.max_bytes
@@ -88,13 +86,13 @@ class Octets:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list of at most so many; ``each``: the rule of an item that is no message."""
+    """A list of at most ``max_items``; ``each``: the rule of an item that is no message."""
 
     max_items: int
     each: Text | Allowed | None = None
 
     def error(self, value: Any) -> str:
-        """What is wrong with the list, but for its items; empty if nothing is."""
+        """Return the error of the list, without its items; empty if it is valid."""
         return (
             ""
             if len(value) <= self.max_items
@@ -104,9 +102,9 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class ByHandler:
-    """Not looked at here: who handles the request has a check that is as strict.
+    """A field that is not checked here: the request's handler has a check that is as strict.
 
-    ``why`` names it, ``limit`` is what it allows.
+    ``why`` names that check, ``limit`` is its bound.
     """
 
     limit: int
@@ -119,7 +117,7 @@ NAME = re.compile(r"[A-Za-z0-9._-]*")
 
 
 def name(max_chars: int = 249) -> Allowed:
-    """Letters, digits, dots, dashes and underscores."""
+    """Return the rule of a name: letters, digits, dots, dashes and underscores."""
     return Allowed(max_chars, NAME, "name of ASCII letters, digits, dots, dashes and underscores")
 
 
@@ -135,7 +133,7 @@ OPTIONAL_ENDPOINT = Address(endpoints_error, ENDPOINTS_MAX_CHARS, optional=True)
 
 
 def bounded_timeout_ms(timeout_ms: int, field: str, *, default_ms: int, max_ms: int) -> int:
-    """The timeout that a request names in ``field``; ``default_ms`` for 0, and ``max_ms``
+    """Return the timeout that a request names in ``field``; ``default_ms`` for 0, and ``max_ms``
     (request.timeout.max.ms) for a longer one. Raises INVALID_REQUEST if it is negative.
     """
     if timeout_ms < 0:
@@ -144,10 +142,12 @@ def bounded_timeout_ms(timeout_ms: int, field: str, *, default_ms: int, max_ms: 
 
 
 def heartbeats_fit(heartbeat_interval_ms: int, session_timeout_ms: int) -> bool:
-    """Whether a broker that loses one heartbeat keeps its session."""
+    """Return whether a broker that loses one heartbeat keeps its session."""
     return session_timeout_ms > 2 * heartbeat_interval_ms
 
 
 def fencing_fits(fencing_timeout_ms: int, session_timeout_ms: int) -> bool:
-    """Whether the controller fences a silent broker before the broker fences itself (KIP-343)."""
+    """Return whether the controller fences a silent broker before the broker fences itself
+    (KIP-343).
+    """
     return fencing_timeout_ms > session_timeout_ms
