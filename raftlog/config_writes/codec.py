@@ -1,4 +1,4 @@
-"""Decodes and encodes the hot messages: by the compiled codec if there is one, else by its twin.
+"""The codec of the hot messages: the compiled one if there is one, else its twin in Python.
 
 ``RAFTLOG_NATIVE_CODEC=off`` in the environment chooses the twin.
 """
@@ -37,21 +37,21 @@ if (
     _native = None
 
 NAME = "python" if _native is None else "native"
-"""Which one is in use."""
+"""Name of the codec in use."""
 
 Item = pb.ControllerRequest | ConfigWrites
 
 
 def grouped(requests: Sequence[pb.ControllerRequest]) -> list[Item]:
-    """Requests that are parsed already, plain config writes as groups."""
+    """Return parsed requests, with plain config writes as groups."""
     return twin.grouped(requests, MAX_REQUESTS, MAX_BYTES)
 
 
 def grouped_envelope(envelope: bytes) -> list[Item] | None:
-    """The requests of an envelope, plain config writes as groups.
+    """Return the requests of an envelope, with plain config writes as groups.
 
-    None: it is not made of requests alone, or there is no compiled codec: then the messages are
-    parsed first, and ``grouped``. Raises DecodeError.
+    None: it has other items than requests, or there is no compiled codec: then the caller parses
+    the messages, and calls ``grouped``. Raises DecodeError.
     """
     if _native is None:
         return None
@@ -65,11 +65,11 @@ def grouped_envelope(envelope: bytes) -> list[Item] | None:
 ends: Callable[[bytes, int, int, int, int], list[int] | None] = (
     twin.ends if _native is None else _native.ends
 )
-"""As ``twin.ends``: an envelope is not parsed before it is known how much is in it."""
+"""As ``twin.ends``: an envelope is parsed only after its items are counted."""
 
 
 def request(write: ConfigWrite) -> bytes:
-    """The bytes of a ControllerRequest."""
+    """Return the bytes of a ControllerRequest."""
     if _native is None or write.timeout_ms < 0:
         return twin.request(write)
     return _native.request(
@@ -83,14 +83,16 @@ def request(write: ConfigWrite) -> bytes:
 
 
 def encoded(changes: list[Change], begin: int, end: int) -> bytes:
-    """The records of ``changes[begin:end]``, as a batch holds them; no value is None."""
+    """Return the records of ``changes[begin:end]``, as a batch holds them; no value is None."""
     if _native is None:
         return twin.encoded(changes, begin, end)
     return _native.encoded(changes, begin, end)
 
 
 def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
-    """The changes of a batch of config records; None if it has any other record, or is damaged."""
+    """Return the changes of a batch of config records; None if it has any other record, or is
+    damaged.
+    """
     if _native is None:
         return twin.decoded(chunk, header)
     begin = batch.records_position(chunk, header)
@@ -99,12 +101,12 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
 
 
 run: Callable[[list[Change], int, int, int], int] = twin.run if _native is None else _native.run
-"""As ``twin.run``: a look at each write before it is decided."""
+"""As ``twin.run``: a check of each write before it is decided."""
 
 entity_or_none: Callable[[Change], bytes | None] = (
     twin.entity if _native is None else _native.entity
 )
-"""As ``twin.entity``; None: ask that. It is on the way of every write, on every node."""
+"""As ``twin.entity``; None: call that instead. Every write on every node calls this."""
 
 
 def fold(
@@ -112,7 +114,7 @@ def fold(
     configs: dict[tuple[int, str], dict[str, str]],
     undo: dict[tuple[int, str], dict[str, str] | None],
 ) -> tuple[int, int]:
-    """As ``twin.fold``: it is on the way of every write, on every controller."""
+    """As ``twin.fold``: every write on every controller calls this."""
     if _native is None:
         return twin.fold(changes, configs, undo)
     state_hash, state_bytes = _native.fold(changes, configs, undo, _digest, twin.entity)
@@ -123,7 +125,7 @@ _digest = xxhash.xxh3_128_digest
 
 
 def replies(message: ConfigReplies) -> Framed:
-    """The responses, as items of an envelope."""
+    """Return the responses, as items of an envelope."""
     if _native is None or message.leader_id < 0:
         data = twin.replies(message)
     else:
@@ -143,8 +145,8 @@ def replies(message: ConfigReplies) -> Framed:
 
 @lru_cache(maxsize=16)
 def _heads(leader_id: int, controller_epoch: int, generation: int) -> tuple[bytes, bytes]:
-    """What is the same in all responses of an epoch: fields 3 and 4 of the response, 1 and 2 of its
-    token.
+    """Return the part that all responses of an epoch share: fields 3 and 4 of the response, 1 and 2
+    of its token.
     """
     fields = ((3, leader_id), (4, controller_epoch)), ((1, generation), (2, controller_epoch))
     head, token_head = (

@@ -1,5 +1,5 @@
-"""Compiles ``native.c`` where that is possible: with a C compiler, or with the ``ziglang`` package,
-and Python's headers.
+"""The compilation of ``native.c`` where it is possible: with a C compiler or the ``ziglang``
+package, and Python's headers.
 
 ``python -m raftlog.config_writes.compiling``; ``scripts/setup`` runs it. It never fails: without
 the compiled codec its twin does the same, slower.
@@ -20,17 +20,19 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("native.c")
 _FLAGS = ("-O3", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fPIC", "-shared")
 _WITHOUT_HINTS = "-DNO_WARM"
-"""For headers of Python that ``warm.h`` does not get on with: all else works without it."""
+"""Flag for headers of Python with which ``warm.h`` does not compile: everything else works without
+it.
+"""
 _TIMEOUT_S = 120
 
 
 def target() -> Path:
-    """Where the compiled codec is put."""
+    """Return the path of the compiled codec."""
     return SOURCE.with_name(f"_native{sysconfig.get_config_var('EXT_SUFFIX')}")
 
 
 def compiler() -> list[str]:
-    """The command of a C compiler; empty if there is none."""
+    """Return the command of a C compiler; empty if there is none."""
     named = shlex.split(os.environ.get("CC", ""))
     for command in (named, ["cc"], ["gcc"], ["clang"]):
         if command and shutil.which(command[0]):
@@ -41,7 +43,7 @@ def compiler() -> list[str]:
 
 
 def compile_codec(out: Path) -> str:
-    """Compile to ``out``; why it is not possible, empty if it was."""
+    """Compile to ``out``; return why it is not possible, empty if it was."""
     include = Path(sysconfig.get_paths()["include"])
     command = compiler()
     if sys.platform == "win32":
@@ -62,7 +64,7 @@ def compile_codec(out: Path) -> str:
 
 
 def _run(command: list[str]) -> str:
-    """Why it has failed; empty if it has not."""
+    """Run a command; return why it has failed, empty if it has not."""
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
     except subprocess.CalledProcessError as error:
@@ -74,7 +76,7 @@ def _run(command: list[str]) -> str:
 
 
 def main() -> None:
-    """Compile, and say what came of it."""
+    """Compile, and print the result."""
     out = target()
     out.unlink(missing_ok=True)
     failure = compile_codec(out)

@@ -11,26 +11,28 @@ from raftlog.wire.common.v1 import common_pb2
 from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 MAX_REQUESTS, MAX_BYTES = 128, 64 << 10
-"""In a group, unless a single request is larger: connections take turns by the group."""
+"""Most requests and bytes of a group, unless a single request is larger: connections take turns by
+the group.
+"""
 MAX_CHANGES = 1_024
-"""Of a request in a group. [A request of 4 MB has 400,000: taken apart and put together again, to
-be refused, it takes a second.]
+"""Most changes of a request in a group. [A request of 4 MB has 400,000: to take it apart and put it
+together again, only to refuse it, takes a second.]
 """
 KIND = "incremental_alter_configs"
-"""The body of each request in a group."""
+"""Name of the body of each request in a group."""
 
 Change = tuple[int, str, str, str | None]
 """Resource type, resource name, key, value; None deletes the key."""
 
 
 class ConfigWrite(msgspec.Struct, eq=False):
-    """What a client sends: an atomic write that sets keys of some resources, one key of each.
+    """An atomic write that a client sends: it sets keys of some resources, one key of each.
 
-    The same bytes as an IncrementalAlterConfigsRequest of ``ConfigOperation.SET``.
+    Its bytes are those of an IncrementalAlterConfigsRequest of ``ConfigOperation.SET``.
     """
 
     changes: list[Change]
-    """At least one; no value is None."""
+    """Changes, at least one; no value is None."""
     acks: common_pb2.Acks = common_pb2.ACKS_COMMITTED
     cluster_id: str = ""
     principal: str = ""
@@ -38,7 +40,7 @@ class ConfigWrite(msgspec.Struct, eq=False):
     correlation_id: int = 0
 
     def request(self) -> pb.ControllerRequest:
-        """The same as a message."""
+        """Return the write as a message."""
         group = ConfigWrites(
             [self.correlation_id], self.changes, [len(self.changes)], self.timeout_ms, self.acks,
             self.cluster_id, self.principal, "", 0,
@@ -46,32 +48,32 @@ class ConfigWrite(msgspec.Struct, eq=False):
         return next(group.requests())
 
     def again(self, remaining_s: float) -> ConfigWrite:
-        """A copy for another attempt."""
+        """Return a copy for another attempt."""
         timeout_ms = max(1, int(remaining_s * 1000))
         return ConfigWrite(self.changes, self.acks, self.cluster_id, self.principal, timeout_ms)
 
 
 class ConfigWrites(msgspec.Struct, eq=False):
-    """Requests of one connection, next to each other, that each set keys of some resources, one key
-    of each, and are equal in all else.
+    """A group of adjacent requests of one connection: each sets keys of some resources, one key of
+    each, and they are equal in all else.
 
     Each is a write by itself: atomic, decided by itself, answered by itself.
     """
 
     correlation_ids: list[int]
     changes: list[Change]
-    """Of all requests, one behind the other."""
+    """Changes of all requests, one request after the other."""
     counts: list[int]
-    """How many of them belong to each request; at least 1."""
+    """Number of changes of each request; at least 1."""
     timeout_ms: int
     acks: common_pb2.Acks
     cluster_id: str
     principal: str
     host: str
     size: int
-    """Bytes of the requests."""
+    """Total size of the requests, in bytes."""
     printable: bool = False
-    """All texts are of printable ASCII characters; False: some may not be."""
+    """True if all texts are known to consist of printable ASCII characters."""
 
     # As messages have them: a group takes the road of a single request.
 
@@ -84,7 +86,7 @@ class ConfigWrites(msgspec.Struct, eq=False):
         return KIND
 
     def requests(self, begin: int = 0) -> Iterator[pb.ControllerRequest]:
-        """The requests from ``begin`` on, one by one, as messages."""
+        """Yield the requests from ``begin`` on, one by one, as messages."""
         position = sum(self.counts[:begin])
         for index in range(begin, len(self.counts)):
             end = position + self.counts[index]
@@ -109,7 +111,7 @@ class ConfigWrites(msgspec.Struct, eq=False):
             yield request
 
     def client(self) -> common_pb2.ClientIdentity | None:
-        """Who sends them; None: nobody says."""
+        """Return the client of the requests; None: they name none."""
         if not self.principal and not self.host:
             return None
         return common_pb2.ClientIdentity(principal=self.principal, host=self.host)
@@ -135,7 +137,7 @@ class ConfigWrites(msgspec.Struct, eq=False):
 
 
 def single_requests(items: Sequence[Any]) -> Sequence[pb.ControllerRequest]:
-    """The requests one by one: those of groups are taken apart."""
+    """Return the requests one by one, with groups taken apart."""
     if not any(type(item) is ConfigWrites for item in items):
         return items
     return [
@@ -150,17 +152,17 @@ class ConfigReplies(msgspec.Struct, eq=False):
 
     correlation_ids: list[int]
     counts: list[int]
-    """How many records each wrote."""
+    """Number of records that each write appended."""
     base_offset: int
-    """Of the first record."""
+    """Offset of the first record."""
     leader_id: int
     controller_epoch: int
     generation: int
     reached: common_pb2.Acks = common_pb2.ACKS_COMMITTED
-    """The level, as in WriteResult."""
+    """Level reached, as in WriteResult."""
 
     def responses(self) -> Iterator[pb.ControllerResponse]:
-        """One by one, as messages."""
+        """Yield the replies one by one, as messages."""
         offset = self.base_offset - 1
         for correlation_id, count in zip(self.correlation_ids, self.counts, strict=True):
             offset += count
@@ -182,7 +184,7 @@ class ConfigReplies(msgspec.Struct, eq=False):
 
 
 class Framed(bytes):
-    """Items of an envelope, each behind its tag and length."""
+    """The items of an envelope, each behind its tag and length."""
 
     items = 0
-    """How many there are."""
+    """Number of items."""

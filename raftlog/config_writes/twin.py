@@ -1,4 +1,4 @@
-"""What ``native.c`` does, in Python: its specification, and what runs where it is not compiled."""
+"""The Python twin of ``native.c``: its specification, and its substitute if not compiled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 from raftlog.wire.records.v1 import records_pb2
 
 VERSION = 6
-"""Of the functions here: a compiled codec of another version is not used."""
+"""Version of the functions here: a compiled codec of another version is not used."""
 RECORD_TYPE, RECORD_VERSION = 4, 0
 _packed = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode
@@ -113,12 +113,12 @@ def _changes(request: pb.ControllerRequest) -> list[Change] | None:
 
 
 def request(write: ConfigWrite) -> bytes:
-    """The bytes of a ControllerRequest."""
+    """Return the bytes of a ControllerRequest."""
     return write.request().SerializeToString()
 
 
 def encoded(changes: Sequence[Change], begin: int, end: int) -> bytes:
-    """The records of ``changes[begin:end]``, as a batch holds them; no value is None."""
+    """Return the records of ``changes[begin:end]``, as a batch holds them; no value is None."""
     parts: list[bytes] = []
     for type_, resource_name, name, value in changes[begin:end]:
         body = records_pb2.ConfigRecord(
@@ -130,7 +130,9 @@ def encoded(changes: Sequence[Change], begin: int, end: int) -> bytes:
 
 
 def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
-    """The changes of a batch of config records; None if it has any other record, or is damaged."""
+    """Return the changes of a batch of config records; None if it has any other record, or is
+    damaged.
+    """
     changes: list[Change] = []
     try:
         for type_, version, body in batch.bodies(chunk, header):
@@ -145,8 +147,8 @@ def decoded(chunk: bytes, header: batch.BatchHeader) -> list[Change] | None:
 
 
 def run(changes: Sequence[Change], begin: int, max_value_chars: int, max_name_chars: int) -> int:
-    """Up to where the changes from ``begin`` on are of one resource type and key, and have values
-    and names of resources that are not longer; no name is empty, no value None.
+    """Return the end of the run of changes from ``begin`` on that have one resource type and key,
+    and values and resource names within the limits; no name is empty, no value None.
     """
     type_, _, key, _ = changes[begin]
     for index in range(begin, len(changes)):
@@ -163,7 +165,7 @@ def run(changes: Sequence[Change], begin: int, max_value_chars: int, max_name_ch
 
 
 def entity(change: Change) -> bytes:
-    """The canonical bytes of a config, what its share of the state hash is made of."""
+    """Return the canonical bytes of a config: the input of its share of the state hash."""
     return _packed(("config", *change))
 
 
@@ -172,10 +174,11 @@ def fold(
     configs: dict[tuple[int, str], dict[str, str]],
     undo: dict[tuple[int, str], dict[str, str] | None],
 ) -> tuple[int, int]:
-    """Change the configs; a value of None: the key is deleted. What a resource had before its first
-    change goes into ``undo``; None: nothing. The dicts of resources are never changed in place.
+    """Change the configs; a value of None deletes the key. The configs of a resource before its
+    first change are stored in ``undo``; None: it had none. The dicts of resources are never changed
+    in place.
 
-    By how much the state hash (reduced to its width) and its bytes grow.
+    Returns the increase of the state hash (reduced to its width) and of the state's bytes.
     """
     # Contents of entities that go and come: hashed and counted all at once.
     gone, come = list[bytes](), list[bytes]()
@@ -202,7 +205,7 @@ def fold(
 
 
 def replies(message: ConfigReplies) -> bytes:
-    """The responses, each behind its tag and length in an envelope."""
+    """Return the responses, each behind its tag and length in an envelope."""
     parts: list[bytes] = []
     for response in message.responses():
         data = response.SerializeToString()
@@ -211,10 +214,10 @@ def replies(message: ConfigReplies) -> bytes:
 
 
 def ends(message: bytes, tag: int, most: int, part_items: int, part_bytes: int) -> list[int] | None:
-    """Where to cut an envelope of items into parts: the end of each, which is as soon as it has so
-    many items or so many bytes.
+    """Return the ends of the parts into which an envelope of items is cut: a part ends as soon as
+    it has ``part_items`` items or ``part_bytes`` bytes.
 
-    None if it has more than ``most`` items, or is not made of items alone.
+    None if it has more than ``most`` items, or has anything but items.
     """
     position, end, count, begin, cuts = 0, len(message), 0, 0, list[int]()
     until = part_items
@@ -245,9 +248,9 @@ def ends(message: bytes, tag: int, most: int, part_items: int, part_bytes: int) 
 
 
 def varint_at(message: bytes, position: int) -> tuple[int, int]:
-    """The number at a position, and the position behind it.
+    """Return the number at a position, and the position behind it.
 
-    Raises IndexError where there is none.
+    Raises IndexError if there is none.
     """
     value = message[position]
     if value <= 0x7F:
@@ -262,7 +265,7 @@ def varint_at(message: bytes, position: int) -> tuple[int, int]:
 
 
 def varint(value: int) -> bytes:
-    """A number as protobuf writes it; not negative."""
+    """Return a number as protobuf writes it; not negative."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
