@@ -1,8 +1,7 @@
-"""The names that KIP-343 gave to what has other names since: whoever knows only those finds the
-way.
+"""KIP-343's names of concepts that have other names now, for readers who know only the old ones.
 
-The one place for them: error texts and ``raftlog`` help take them from here, and docs/protocol.md
-has the table.
+The one place for them: error texts and ``raftlog`` help read them here, and docs/protocol.md has
+the table.
 """
 
 from __future__ import annotations
@@ -18,6 +17,6 @@ OLD_NAMES: dict[str, str] = {
 
 
 def with_old_name(name: str) -> str:
-    """A name, with its old one behind it if it has one."""
+    """Return a name, followed by its old one if it has one."""
     old = OLD_NAMES.get(name)
     return f"{name} (KIP-343: {old})" if old else name

@@ -21,8 +21,8 @@ big-endian::
                     body (protobuf, see proto/raftlog/wire/records)
 
 A *chunk* is one or more whole batches with contiguous offsets, back to back: what is stored under
-one key, sent in one message, and exported in one piece. Nobody between the leader and the reader of
-a record decodes it.
+one key, sent in one message, and exported in one piece. Nothing between the leader and the reader
+of a record decodes it.
 """
 
 from __future__ import annotations
@@ -165,12 +165,12 @@ def encode_framed(
 
 
 def record_head(type_: int, version: int, length: int) -> bytes:
-    """What stands before a record's body of ``length`` bytes."""
+    """Return the head of a record whose body has ``length`` bytes."""
     return _RECORD.pack(type_, version, length)
 
 
 def records_position(chunk: bytes, header: BatchHeader) -> int:
-    """Where in the chunk the records of one of its batches begin."""
+    """Return the position in the chunk at which the records of one of its batches begin."""
     name_length = int.from_bytes(chunk[header.position + 10 : header.position + 12], "big")
     return header.position + HEADER_BYTES + name_length
 
@@ -181,8 +181,8 @@ def headers(
     """Yield the header of each batch of a chunk, checking lengths, CRC32C (unless ``verify`` is
     false) and contiguity.
 
-    ``expect_offset``: where the first batch must begin. Raises CorruptLogError naming the first
-    offset not to be trusted; batches yielded before it are good.
+    ``expect_offset``: where the first batch must begin. Raises CorruptLogError, which names the
+    first offset that cannot be trusted; batches yielded before it are good.
     """
     position, expected = 0, expect_offset
     total = len(chunk)
@@ -238,8 +238,8 @@ def headers(
 
 
 def size_at(chunk: bytes, position: int) -> int | None:
-    """How many bytes the batch at ``position`` takes, as it says itself; None if not even that is
-    there. Raises CorruptLogError.
+    """Return the size of the batch at ``position`` in bytes, as the batch states it; None if the
+    bytes end before that. Raises CorruptLogError.
     """
     if len(chunk) - position < _PREFIX.size:
         return None
@@ -250,26 +250,26 @@ def size_at(chunk: bytes, position: int) -> int | None:
 
 
 def header_at(chunk: bytes, position: int) -> BatchHeader:
-    """The header of the batch at ``position`` of a chunk that was checked before."""
+    """Return the header of the batch at ``position`` of a chunk that was checked before."""
     size = size_at(chunk, position)
     (header,) = headers(chunk[position : position + (size or 0)], verify=False)
     return header._replace(position=position)
 
 
 class Scan(NamedTuple):
-    """What a chunk holds, checked: its end offset (exclusive), runs of equal epochs, and the last
-    batch's timestamp.
+    """The content of a checked chunk: its end offset (exclusive), runs of equal epochs, and the
+    last batch's timestamp.
     """
 
     end_offset: int
     epochs: tuple[tuple[int, int], ...]
     last_timestamp_ms: int
     control_at: tuple[int, ...] = ()
-    """Where in the chunk the control batches begin, in bytes."""
+    """Positions of the control batches in the chunk, in bytes."""
 
 
 def crc_at(chunk: bytes, position: int) -> int:
-    """Return the CRC-32C that the batch at ``position`` says it has."""
+    """Return the CRC-32C that the batch at ``position`` states."""
     crc: int = _PREFIX.unpack_from(chunk, position)[1]
     return crc
 
@@ -324,7 +324,7 @@ def scan(chunk: bytes, *, expect_offset: int) -> Scan:
 
 
 def bodies(chunk: bytes, header: BatchHeader) -> Iterator[Body]:
-    """(type, version, body) of each record of one batch of a chunk.
+    """Yield (type, version, body) of each record of one batch of a chunk.
 
     Raises CorruptLogError if they do not fill the batch.
     """
@@ -348,12 +348,12 @@ def bodies(chunk: bytes, header: BatchHeader) -> Iterator[Body]:
 
 
 def records(chunk: bytes, header: BatchHeader) -> list[RecordData]:
-    """The records of one batch of a chunk; bodies stay bytes. Raises CorruptLogError."""
+    """Return the records of one batch of a chunk; bodies stay bytes. Raises CorruptLogError."""
     return [RecordData(*body) for body in bodies(chunk, header)]
 
 
 def epoch_runs(chunk_headers: Iterable[BatchHeader]) -> tuple[tuple[int, int], ...]:
-    """(epoch, first offset) for each run of equal epochs."""
+    """Return (epoch, first offset) for each run of equal epochs."""
     runs: list[tuple[int, int]] = []
     for header in chunk_headers:
         if not runs or runs[-1][0] != header.epoch:

@@ -112,7 +112,7 @@ class QuorumTime:
         """Node -> since when its clock is earlier than expected; _TELLER: the time that is told."""
 
     def heard(self, node_id: int, clock_ms: int) -> None:
-        """Take the clock of a node. It counts while the node is a voter."""
+        """Record the clock of a node. It counts while the node is a voter."""
         if 0 < clock_ms <= MAX_MS:
             now, known = self._now(), self._heard.get(node_id)
             found = clock_ms - now * 1000, now
@@ -120,7 +120,7 @@ class QuorumTime:
                 self._heard[node_id] = found
 
     def told(self, time_ms: int) -> None:
-        """Take the time that the leader or the active controller has told."""
+        """Record the time that the leader or the active controller has sent."""
         if 0 < time_ms <= MAX_MS:
             now = self._now()
             found = time_ms - now * 1000, now

@@ -187,22 +187,22 @@ class ErrorCode(IntEnum):
 
 
 def code_name(code: ErrorCode) -> str:
-    """A code for people: its name, and the one that a proposal had for it."""
+    """Return the name of a code, and the one that a proposal had for it."""
     return with_old_name(code.name)
 
 
 class RaftlogError(Exception):
-    """The root of everything raftlog raises on purpose.
+    """The root of all errors that raftlog raises on purpose.
 
     Each has these attributes; an :class:`ApiError` has values of its own for them.
     """
 
     code: ErrorCode | None = None
-    """None: no request was refused."""
+    """Code of the refusal; None: no request was refused."""
     field: str = ""
-    """The field of a request, or argument of a call, that it is about; empty: none."""
+    """The field of a request, or the argument of a call, that is at fault; empty: none."""
     outcome_unknown: bool = False
-    """Whether the request may have been executed."""
+    """True if the request may have been executed."""
 
     @cached_property
     def message(self) -> str:
@@ -211,7 +211,7 @@ class RaftlogError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later as it is. It changed nothing so far."""
+        """Whether the same request may succeed later, unchanged. It has changed nothing so far."""
         return False
 
 
@@ -225,13 +225,13 @@ class ApiError(RaftlogError):
     """A request was refused, or its outcome is not known.
 
     ``field`` is the offending field, dotted from the request's top ("topics[0].name"), or empty.
-    ``leader_id`` and ``leader_endpoint`` go with NOT_CONTROLLER: who the active controller is, -1
-    if unknown, and where it listens.
-    ``throttle_time_ms`` goes with THROTTLING_QUOTA_EXCEEDED: when to try again at the earliest.
+    ``leader_id`` and ``leader_endpoint`` go with NOT_CONTROLLER: the id of the active controller,
+    -1 if unknown, and its endpoint. ``throttle_time_ms`` goes with THROTTLING_QUOTA_EXCEEDED: the
+    earliest time of another attempt.
 
-    Made with a code, it is of the class of that code; with ``outcome_unknown`` it is an
-    UnknownOutcomeError, whatever the code: who catches a class of a code may rely on it that
-    nothing was changed.
+    With a code, the error is of the class of that code; with ``outcome_unknown`` it is an
+    UnknownOutcomeError, whatever the code: so an error of a code's class always means that nothing
+    was changed.
     """
 
     code: ErrorCode
@@ -245,7 +245,9 @@ class ApiError(RaftlogError):
             _CLASSES[code] = cls
 
     def __new__(cls, *args: Any, outcome_unknown: bool = False, **named: Any) -> Self:
-        """Of the class that belongs to the code; subclasses have arguments of their own."""
+        """Make an error of the class that belongs to the code; subclasses have arguments of their
+        own.
+        """
         kind: type[ApiError] = cls
         if cls is ApiError:
             code = args[0] if args else named.get("code")
@@ -275,11 +277,11 @@ class ApiError(RaftlogError):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later as it is. It changed nothing so far."""
+        """Whether the same request may succeed later, unchanged. It has changed nothing so far."""
         return not self.outcome_unknown and self.code in RETRIABLE
 
     def saying(self, message: str) -> Self:
-        """The same error with another message."""
+        """Return the same error with another message."""
         said = _again(type(self), (message,))
         said.__dict__.update(self.__dict__, message=message)
         return cast("Self", said)
@@ -294,7 +296,7 @@ class ApiError(RaftlogError):
 
 
 def _again(kind: type[ApiError], args: tuple[Any, ...]) -> ApiError:
-    """An error that was pickled, without what its ``__dict__`` brings."""
+    """Make an error that was pickled, without the content of its ``__dict__``."""
     error = RaftlogError.__new__(kind)
     error.args = args
     return error
@@ -304,9 +306,9 @@ _CLASSES: dict[Any, type[ApiError]] = {}
 
 
 class UnknownOutcomeError(ApiError):
-    """The request may or may not have been executed; ``code`` says why nobody knows.
+    """The request may or may not have been executed; ``code`` says why that is unknown.
 
-    Do not take it for a refusal: read what is there before writing it again.
+    It is no refusal: read the present state before you write again.
     """
 
 
@@ -351,9 +353,10 @@ class ItemsRefusedError(ApiError):
 
 
 class AcksNotReachedError(RaftlogError):
-    """The write stands, but was not as visible as asked when the time was over.
+    """The write stands, but had not reached the requested level at its deadline.
 
-    Do not write it again: ``result`` says where it is, and who has not applied it yet.
+    Do not write it again: ``result`` has its position, and the brokers that have not applied it
+    yet.
     """
 
     code = ErrorCode.REQUEST_TIMED_OUT
@@ -430,9 +433,9 @@ class TlsError(NetworkError):
 
 
 class OtherServerError(NetworkError):
-    """There is a node of the other kind: a controller instead of a broker. Nothing was sent.
+    """The node is of the other kind: a controller instead of a broker. Nothing was sent.
 
-    Not retriable: no time makes a controller of a broker.
+    Not retriable: a broker never becomes a controller.
     """
 
     @property
@@ -568,7 +571,7 @@ class ThrottlingQuotaExceededError(ApiError, code=ErrorCode.THROTTLING_QUOTA_EXC
 
 
 class ResourceNotFoundError(ApiError, code=ErrorCode.RESOURCE_NOT_FOUND):
-    """What is to be deleted does not exist."""
+    """The object to be deleted does not exist."""
 
 
 class InvalidUpdateVersionError(ApiError, code=ErrorCode.INVALID_UPDATE_VERSION):
@@ -633,7 +636,7 @@ RETRIABLE = frozenset(
         ErrorCode.NO_READ_LEASE,
     }
 )
-"""Codes that are about the moment and not about the request."""
+"""Codes that depend on the moment, not on the request."""
 
 
 class FatalError(RaftlogError):
@@ -641,9 +644,9 @@ class FatalError(RaftlogError):
 
 
 class InvariantError(FatalError, AssertionError):
-    """This program contradicts itself: a defect of it.
+    """A defect: this program contradicts itself.
 
-    The node stops before it says or writes anything more.
+    The node stops before it sends or writes anything more.
     """
 
 
@@ -680,19 +683,22 @@ _DISK_ERRORS = frozenset(
 
 
 def is_disk_error(error: BaseException | None) -> bool:
-    """Whether the operating system says that a disk failed or is full, whatever was done to it."""
+    """Return whether the operating system reports that a disk failed or is full, whatever the call
+    was.
+    """
     return isinstance(error, OSError) and error.errno in _DISK_ERRORS
 
 
 def is_out_of_descriptors(error: BaseException) -> bool:
-    """Whether an error says that this process, or its machine, can open no more files. By its text:
-    that is all that RocksDB and gRPC tell.
+    """Return whether an error says that this process, or its machine, can open no more files.
+
+    Its text decides: RocksDB and gRPC report nothing else.
     """
     return os.strerror(errno.EMFILE) in str(error)
 
 
 class WrongDataError(RaftlogError):
-    """A check of what was read found it wrong: damaged, missing, or another log's."""
+    """A check found data wrong: damaged, missing, or of another log."""
 
 
 class ConfigError(RaftlogError):
@@ -702,4 +708,4 @@ class ConfigError(RaftlogError):
 
 
 class DirectoryInUseError(ConfigError):
-    """A data directory is another process's: a node that runs, or somebody who reads."""
+    """A data directory is in use by another process: a running node, or a reader."""

@@ -1,9 +1,9 @@
 """The logger of library code: silent in a program that asked for no logs.
 
 An unconfigured structlog prints to stdout, which belongs to the application that imports the
-library. Until somebody configures structlog (a node and the command line do, see
-``observability.logs``), lines go to the standard logger of their module: an application sees them
-when it configures ``logging``, and not before.
+library. Until structlog is configured (by a node or the command line, see ``observability.logs``),
+lines go to the standard logger of their module: an application sees them when it configures
+``logging``, and not before.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ logging.getLogger("raftlog").addHandler(logging.NullHandler())
 
 
 class LibraryLogger:
-    """Logs through structlog if it is configured, else through ``logging``.
+    """A logger that uses structlog if it is configured, else ``logging``.
 
-    Never imports structlog: a program that has not done so has not configured it, and need not wait
+    Never imports structlog: a program without that import has not configured it, and need not wait
     for it.
     """
 
@@ -30,15 +30,15 @@ class LibraryLogger:
         self._standard = logging.getLogger(name)
 
     def debug(self, event: str, **fields: Any) -> None:
-        """Log what only developers want to know."""
+        """Log an event that only developers need."""
         self._log("debug", logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """Log what is normal and rare."""
+        """Log an event that is normal and rare."""
         self._log("info", logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log what somebody may have to look at."""
+        """Log an event that may need an operator's attention."""
         self._log("warning", logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
@@ -68,5 +68,5 @@ class LibraryLogger:
 
 
 def get_logger(name: str) -> LibraryLogger:
-    """The logger of the module ``name``."""
+    """Return the logger of the module ``name``."""
     return LibraryLogger(name)

@@ -1,4 +1,6 @@
-"""What a write comes to, for applications: where it stands, and how far it is visible."""
+"""The result of a write, for applications: its position, and the level of visibility that it
+reached.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _TOKEN = re.compile(r"(\d{1,18})-(\d{1,9})-(-1|\d{1,18})(?:-(\d{1,9}))?", re.ASC
 
 
 class Acks(StrEnum):
-    """When a write returns. Each level includes the ones above it."""
+    """The level at which a write returns. Each level includes the ones above it."""
 
     COMMITTED = "committed"
     """A majority of the controllers has it on disk: it is never lost."""
@@ -27,14 +29,14 @@ class Acks(StrEnum):
 class Token:
     """A position in the metadata log: a read at it shows that state or a later one.
 
-    ``str(token)`` goes to another process, in a header or a queue; :meth:`parse` takes it there.
+    Send ``str(token)`` to another process, in a header or a queue; :meth:`parse` reads it there.
     """
 
     generation: int
     epoch: int
     offset: int
     part: int = 0
-    """Of a watch: so many of the changes at this offset; 0: all of them."""
+    """Number of changes at this offset that a watch has delivered; 0: all of them."""
 
     def __str__(self) -> str:
         tail = f"-{self.part}" if self.part else ""
@@ -42,7 +44,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """The token of its text. Raises ValueError."""
+        """Parse the text of a token. Raises ValueError."""
         found = _TOKEN.fullmatch(text)
         if found is None:
             raise ValueError(f"{text[:80]!r} is no token: it looks like 5263904417582931-3-1042")
@@ -50,33 +52,33 @@ class Token:
 
 
 class LogOffset(int):
-    """An offset of the metadata log that knows which log it is of: an int, wherever one will do.
+    """An offset of the metadata log with the log's generation: an int, where an int is enough.
 
     After an unsafe recovery or a restore the log has another generation, in which other records
-    have the same offsets. What this library gives as an offset or as the id of a lease is one of
-    these, and a call that gets it back is refused once it means something else. ``int(offset)``
-    does not know, nor does what was stored as a number.
+    have the same offsets. This library returns these as offsets and lease ids, and refuses a call
+    with one of another generation. ``int(offset)``, and an offset stored as a number, lose the
+    generation.
     """
 
     generation: int
 
     def __new__(cls, offset: int, generation: int) -> Self:
-        """The offset of a generation."""
+        """Make the offset of a generation."""
         self = super().__new__(cls, offset)
         self.generation = generation
         return self
 
     def __reduce__(self) -> tuple[type[LogOffset], tuple[int, int]]:
-        """For copies."""
+        """Support copies."""
         return LogOffset, (int(self), self.generation)
 
 
 OF_NO_LOG = -1
-"""A generation that no log has: of offsets of two logs."""
+"""A generation that no log has: of offsets from two logs."""
 
 
 def generation_of(*offsets: object) -> int | None:
-    """Return the generation of the log that they are of; None: unknown; OF_NO_LOG: they differ."""
+    """Return the generation of the offsets' log; None: unknown; OF_NO_LOG: they differ."""
     generations = {one.generation for one in offsets if isinstance(one, LogOffset)}
     if len(generations) > 1:
         return OF_NO_LOG
@@ -88,17 +90,17 @@ ItemT_co = TypeVar("ItemT_co", default=Any, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class WriteResult(Generic[ItemT_co]):
-    """What became of a write that was accepted.
+    """The result of an accepted write.
 
-    ``token`` is where it stands in the log; None: there was nothing to write, or it was only
-    validated. ``duplicate``: an earlier attempt of this very write was the one that was executed.
+    ``token``: its position in the log; None: there was nothing to write, or it was only validated.
+    ``duplicate``: an earlier attempt of this write was executed.
     """
 
     token: Token | None
     reached: Acks | None
     """The level of visibility reached; None: nothing was written."""
     waiting_for_brokers: tuple[int, ...] = ()
-    """With ``errors.AcksNotReachedError``: some of those that have not applied it yet."""
+    """With ``errors.AcksNotReachedError``: some of the brokers that have not applied it yet."""
     duplicate: bool = False
     items: tuple[ItemT_co, ...] = field(default=(), compare=False)
     """The result of each item, in the order of the request."""

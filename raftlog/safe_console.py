@@ -1,4 +1,4 @@
-"""A console that shows nothing but printable characters, whatever it is given to print.
+"""A console that shows only printable characters, whatever the text is.
 
 Colours and styles are its own.
 """
@@ -17,8 +17,8 @@ from raftlog.text import printable
 
 
 class SafeConsole(Console):
-    """Content is made printable after it was laid out and before it is styled, so that there is one
-    place for all of it.
+    """A console that makes content printable after layout and before styling, the one place for all
+    of it.
     """
 
     @override
@@ -34,5 +34,7 @@ class SafeConsole(Console):
 
     @override
     def on_broken_pipe(self) -> None:
-        """Rich would end the process with exit code 1, as if a request had been refused."""
+        """Override Rich, which would end the process with exit code 1, as if a request had been
+        refused.
+        """
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

@@ -1,4 +1,4 @@
-"""How somebody follows the steps of a state machine: simulations, tests, a debugger.
+"""A tracer of a state machine's steps: for simulations, tests, a debugger.
 
 Not an observer, which is a node of the quorum without a vote.
 """
@@ -15,23 +15,25 @@ Effect_contra = TypeVar("Effect_contra", contravariant=True)
 
 
 class StepTracer(Protocol[Event_contra, Effect_contra]):
-    """Only looks: it changes neither the state machine nor what it is given."""
+    """A tracer, which only reads: it changes neither the state machine nor its arguments."""
 
     def stepped(self, event: Event_contra, effects: Sequence[Effect_contra], now: float) -> None:
-        """A step is made; none of its effects is carried out yet.
+        """Trace a step, of which no effect is carried out yet.
 
-        ``now``: the time that the step was given. What this raises ends the shell as an error of
-        the step would.
+        ``now``: the time passed to the step. An error raised here ends the shell as an error of the
+        step would.
         """
 
     def step_failed(self, error: Exception) -> None:
-        """A step has raised: it has no effects, and there is no further step."""
+        """Trace a failed step: it has no effects, and there is no further step."""
 
 
 def traced(
     step: Callable[[Event, float], list[Effect]], tracer: StepTracer[Event, Effect] | None
 ) -> Callable[[Event, float], list[Effect]]:
-    """``step`` itself if nobody follows: then tracing costs nothing."""
+    """Return ``step`` with a tracer; ``step`` itself without one, so that tracing then costs
+    nothing.
+    """
     if tracer is None:
         return step
 

@@ -24,27 +24,27 @@ from raftlog.wire.controller.v1 import controller_pb2
 HEADER = "traceparent"
 EXPORTER = "OTEL_TRACES_EXPORTER"
 UNTRACED = frozenset({None, "broker_heartbeat"})
-"""Bodies without spans: nobody waits for a heartbeat."""
+"""Bodies without spans: no caller waits for a heartbeat."""
 READS = frozenset({"metadata", "describe_configs", "describe_cluster", "list_key_values"})
 """Bodies that a broker answers from its image."""
 RECORDS = frozenset({"produce", "fetch", "list_offsets"})
 """Bodies that a broker answers from its partitions."""
 _ANSWERED = READS | RECORDS
-"""A broker begins no traces of its own with these, as there are many: they have spans where the
-caller's span is sampled.
+"""Bodies for which a broker begins no traces of its own, as there are many: they have spans where
+the caller's span is sampled.
 """
 STOP_MS = 2000
-"""How long a stopping node waits for what is not exported yet."""
+"""Longest time in ms that a stopping node waits for spans that are not exported yet."""
 _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 
 _SAMPLED = 1
 
 active: Tracing | None = None
-"""What makes spans; None: nobody does."""
+"""The maker of spans; None: tracing is off."""
 
 
 class Tracing:
-    """Makes the spans of one process."""
+    """The maker of one process's spans."""
 
     def __init__(self, provider: Any) -> None:
         """``provider``: a TracerProvider of OpenTelemetry; its sampler and exporters apply."""
@@ -54,16 +54,17 @@ class Tracing:
         self._tracer = provider.get_tracer("raftlog")
 
     def caller(self) -> Any:
-        """The span inside of which this code runs, for ``calling`` later on; None: none."""
+        """Return the span inside which this code runs, for ``calling`` later on; None: none."""
         context = self._api.get_current_span().get_span_context()
         return context if context.is_valid else None
 
     def calling(self, request: Any, future: Any, callers: Collection[Any] | None = None) -> Any:
-        """A client's call begins: the request to send, which names its span. The span ends with
-        ``future``.
+        """Begin the span of a client's call, and return the request to send, which names the span.
+        The span ends with ``future``.
 
-        ``callers``: what ``caller`` gave to those who wait for the call, if that is not the code
-        that runs now. The span of a call for several is below none of theirs, and names each.
+        ``callers``: the results of ``caller`` for the code that waits for the call, if that is not
+        the code that runs now. The span of a call for several callers is below none of their spans,
+        and links to each.
         """
         if isinstance(request, ConfigWrite):
             request = request.request()
@@ -83,7 +84,9 @@ class Tracing:
     def serving(
         self, what: str, request: controller_pb2.ControllerRequest, age_s: float
     ) -> Served | None:
-        """A node works on a request that came ``age_s`` ago. None: it is not traced."""
+        """Begin the span of a request that arrived at this node ``age_s`` ago. None: it is not
+        traced.
+        """
         body = request.WhichOneof("body")
         if body in UNTRACED:
             return None
@@ -97,8 +100,8 @@ class Tracing:
         return Served(self._tracer, self._api.set_span_in_context(span), span, begun_ns)
 
     def answered(self, body: str, parent: str, age_s: float, code: int) -> None:
-        """A broker answers a request that came ``age_s`` ago, with this error if it is not 0.
-        ``parent``: what ``parent_of`` said of the request.
+        """Record that a broker answers a request that arrived ``age_s`` ago, with this error code
+        if it is not 0. ``parent``: the result of ``parent_of`` for the request.
         """
         if not parent:
             return
@@ -113,7 +116,7 @@ class Tracing:
         span.end()
 
     def _of_callers(self, callers: Collection[Any]) -> tuple[Any, Any]:
-        """The context of a call that these wait for, and what its span refers to."""
+        """Return the context of a call for these callers, and the links of its span."""
         trace = self._api
         each = {(one.trace_id, one.span_id): one for one in callers if one is not None}
         if len(each) == 1:
@@ -124,8 +127,8 @@ class Tracing:
         return nobody, [trace.Link(one) for one in each.values()]
 
     def _context(self, traceparent: str) -> Any:
-        """The context that a request names; what is no traceparent begins a trace of its own, or
-        goes on with that of the caller.
+        """Return the context that a request names; without a traceparent it begins a trace of its
+        own, or continues that of the caller.
         """
         found = _TRACEPARENT.fullmatch(traceparent)
         if found is None:
@@ -141,7 +144,9 @@ class Tracing:
 
 
 def carrier_of(request: Any) -> controller_pb2.ControllerRequest | broker_pb2.BrokerRequest | None:
-    """What holds the traceparent of a request: itself, or the write that a broker is to forward."""
+    """Return the message with a request's traceparent: the request itself, or the write that a
+    broker is to forward.
+    """
     if isinstance(request, controller_pb2.ControllerRequest):
         return request
     if isinstance(request, broker_pb2.BrokerRequest):
@@ -152,10 +157,10 @@ def carrier_of(request: Any) -> controller_pb2.ControllerRequest | broker_pb2.Br
 
 
 def parent_of(request: broker_pb2.BrokerRequest) -> str:
-    """The sampled span that waits for what a broker answers itself, as the request names it. Empty:
-    the answer needs no span.
+    """Return the sampled span, named by the request, that waits for an answer from the broker
+    itself. Empty: the answer needs no span.
 
-    Not the request, which may be large, and ends before its answer.
+    Callers keep this text and not the request, which may be large, and ends before its answer.
     """
     found = _TRACEPARENT.fullmatch(request.traceparent)
     if found is None or not int(found[3], 16) & _SAMPLED:
@@ -164,12 +169,14 @@ def parent_of(request: broker_pb2.BrokerRequest) -> str:
 
 
 def failed_partition(response: Any) -> int:
-    """The error of the first partition that has one, in the answer to one of ``RECORDS``; or 0."""
+    """Return the error of the first partition that has one, in the answer to one of ``RECORDS``; or
+    0.
+    """
     return next((one.error_code for one in response.partitions if one.error_code), 0)
 
 
 def take_header(request: Any, metadata: Any) -> None:
-    """Let a request of a unary method name the trace that the call's metadata names."""
+    """Set the trace of a unary request to the one that the call's metadata names."""
     told = carrier_of(request)
     for key, value in metadata or ():
         if key == HEADER and told is not None and isinstance(value, str):
@@ -177,7 +184,7 @@ def take_header(request: Any, metadata: Any) -> None:
 
 
 class Served:
-    """The span of a request in a node, and those of its parts, one behind the other."""
+    """The span of a request in a node, and the spans of its parts, one after the other."""
 
     __slots__ = ("_context", "_since_ns", "_tracer", "span")
 
@@ -186,20 +193,20 @@ class Served:
         self._since_ns = begun_ns
 
     def reached(self, part: str) -> None:
-        """A part ends now, and the next one begins."""
+        """End the present part, and begin the next one."""
         now_ns = time.time_ns()
         self._tracer.start_span(part, self._context, start_time=self._since_ns).end(now_ns)
         self._since_ns = now_ns
 
     def end(self, code: int = 0) -> None:
-        """It is answered, with this error if it is not 0."""
+        """End the span: the request is answered, with this error code if it is not 0."""
         if code:
             _fail(self.span, code, "")
         self.span.end()
 
 
 def traceparent_of(span: Any) -> str:
-    """What names a span to another process."""
+    """Return the text that names a span to another process."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
@@ -213,7 +220,7 @@ def enable(provider: Any) -> None:
 
 
 def disable() -> None:
-    """Begin no more spans; those under way end as they would."""
+    """Begin no more spans; open ones end as usual."""
     global active  # noqa: PLW0603
     active = None
 
@@ -221,10 +228,11 @@ def disable() -> None:
 def enable_from_environment(
     service: str, instance: str, environment: Mapping[str, str] | None = None
 ) -> Callable[[], None]:
-    """Trace a node's requests if OTEL_TRACES_EXPORTER names an exporter; what stops it.
+    """Trace a node's requests if OTEL_TRACES_EXPORTER names an exporter. Returns a function that
+    ends tracing.
 
-    All else is as OTEL_... variables say: endpoint, sampler, the queue's bound. Raises ConfigError
-    if that exporter is not there.
+    OTEL_... variables set everything else: endpoint, sampler, the queue's bound. Raises ConfigError
+    if that exporter is not installed.
     """
     environment = os.environ if environment is None else environment
     name = environment.get(EXPORTER, "none").strip()
