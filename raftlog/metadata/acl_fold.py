@@ -10,7 +10,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 def add_entry(
     image: ImageDraft, message: pb.AccessControlEntryRecord, offset: int, epoch: int
 ) -> None:
-    """Fold an AccessControlEntryRecord. Raises FoldError for an id that is there."""
+    """Fold an AccessControlEntryRecord. Raises FoldError if the id exists."""
     if message.id in image.acls:
         raise FoldError(f"the entry {message.id.hex()} at offset {offset} is there already")
     put(
@@ -21,7 +21,7 @@ def add_entry(
 
 
 def put(image: ImageDraft, entry: AccessControlEntry) -> None:
-    """Put an entry and what is derived of it in their places."""
+    """Put an entry into the image and its index."""
     image.acls[entry.id] = entry
     image.acl_index = image.acl_index.with_entry(entry)
 
@@ -29,7 +29,7 @@ def put(image: ImageDraft, entry: AccessControlEntry) -> None:
 def remove_entry(
     image: ImageDraft, message: pb.RemoveAccessControlEntryRecord, offset: int, epoch: int
 ) -> None:
-    """Fold a RemoveAccessControlEntryRecord. Raises KeyError for an id that is not there."""
+    """Fold a RemoveAccessControlEntryRecord. Raises KeyError if the id does not exist."""
     old = image.acls[message.id]
     del image.acls[message.id]
     image.acl_index = image.acl_index.without(old)

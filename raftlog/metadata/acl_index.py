@@ -1,11 +1,11 @@
-"""The access control entries of one image, by what a verdict looks for.
+"""The index of one image's access control entries, for verdicts.
 
 It is a part of the image, and derived from its entries: there is no cache of verdicts that could
-outlive a change [an entry is removed and acknowledged by every broker, and a cached verdict of the
-time before still lets its principal in].
+outlive a change [an entry is removed and acknowledged by every broker, and an older cached verdict
+still admits its principal].
 
-A lookup costs the same however many entries there are: two keys, and for prefixes a walk down a
-trie that ends at the first letter with which no prefix goes on.
+The cost of a look-up does not depend on the number of entries: two keys, and for prefixes a walk
+down a trie that ends at the first letter with which no prefix goes on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _KNOWN = frozenset(map(int, AclOperation))
 
 
 def bit_of(operation: int) -> int:
-    """1 << AclOperation. 0 for a number that is none: a log can say any, and nobody asks for it."""
+    """Return 1 << AclOperation; 0 for an unknown number: a log can hold any, and no request asks
+    for it.
+    """
     return 1 << operation if operation in _KNOWN else 0
 
 
@@ -39,13 +41,13 @@ class Bits(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """The entries about one principal on one pattern, and what they come to."""
+    """The entries of one principal on one pattern, and the operations that they allow and deny."""
 
     entries: tuple[AccessControlEntry, ...]
     """Sorted, so that every node names the same one as the reason of a verdict."""
     any_host: Bits
     by_host: Mapping[str, Bits]
-    """Of the entries that name a host."""
+    """Host -> operations, of the entries that name a host."""
 
 
 Bucket = Mapping[str, Rules]
@@ -53,12 +55,12 @@ Bucket = Mapping[str, Rules]
 
 
 Trie = Mapping[str, Any]
-"""A node: a letter -> the node below, and under HERE the bucket of the prefix that ends here."""
+"""A node of a trie: a letter -> the node below; HERE -> the bucket of the prefix that ends here."""
 HERE = ""
 
 
 class AclIndex:
-    """Immutable; a change makes another one, which shares almost everything with it."""
+    """An immutable index; a change makes another one, which shares almost everything with it."""
 
     __slots__ = ("_literal", "_prefixed", "_whole")
 
@@ -76,20 +78,20 @@ class AclIndex:
         """Resource type -> the trie of its prefixed patterns."""
 
     def with_entry(self, entry: AccessControlEntry) -> AclIndex:
-        """With one more."""
+        """Return the index with one more entry."""
         bucket = self._bucket(entry)
         rules = bucket.get(entry.principal)
         entries = (*(rules.entries if rules else ()), entry)
         return self._with(entry, bucket, tuple(sorted(entries, key=lambda one: one.binding)))
 
     def without(self, entry: AccessControlEntry) -> AclIndex:
-        """Without this one, which is there."""
+        """Return the index without this entry, which it has."""
         bucket = self._bucket(entry)
         left = tuple(one for one in bucket[entry.principal].entries if one.id != entry.id)
         return self._with(entry, bucket, left)
 
     def matching(self, resource_type: int, name: str) -> list[Bucket]:
-        """The entries on every pattern that this resource matches."""
+        """Return the buckets of every pattern that this resource matches."""
         found: list[Bucket] = []
         if (bucket := self._literal.get((resource_type, name))) is not None:
             found.append(bucket)
@@ -105,7 +107,7 @@ class AclIndex:
         return found
 
     def items(self) -> Iterator[tuple[tuple[int, int, str], Bucket]]:
-        """(pattern type, resource type, name) of each pattern, and the entries on it."""
+        """Yield (pattern type, resource type, name) of each pattern, and its bucket."""
         for (type_, name), bucket in self._literal.items():
             yield (PatternType.LITERAL, type_, name), bucket
         for type_, bucket in self._whole.items():
@@ -134,7 +136,7 @@ class AclIndex:
     def _with(
         self, entry: AccessControlEntry, old: Bucket, entries: tuple[AccessControlEntry, ...]
     ) -> AclIndex:
-        """With these entries about the principal, on the pattern of ``entry``."""
+        """Return the index with these entries of the principal on the pattern of ``entry``."""
         bucket = {**old, entry.principal: _rules(entries)}
         if not entries:
             del bucket[entry.principal]
@@ -169,9 +171,9 @@ def _rules(entries: tuple[AccessControlEntry, ...]) -> Rules:
 
 
 def _put(node: Trie, rest: str, bucket: Bucket) -> Trie:
-    """The node with this bucket, ``rest`` further down; empty if it leads nowhere any more.
+    """Return the node with this bucket at the path ``rest`` below; empty if no bucket is left.
 
-    Only the nodes on the way are copied.
+    Only the nodes on the path are copied.
     """
     path: list[Trie] = [node]
     for letter in rest:

@@ -16,7 +16,7 @@ from raftlog.metadata.acls import (
 
 
 def lower(name: IntEnum) -> str:
-    """``client session`` of CLIENT_SESSION."""
+    """Return the name in lower case, with spaces: ``client session`` of CLIENT_SESSION."""
     return name.name.lower().replace("_", " ")
 
 
@@ -28,7 +28,7 @@ RESOURCES = {int(each): lower(each) for each in AclResourceType}
 
 
 def in_words(entry: dict[str, Any]) -> str:
-    """Of the JSON object that an entry is in changes."""
+    """Return an entry in words, from its JSON object in changes."""
     permission, operation, resource = (
         names.get(entry[field], str(entry[field]))
         for names, field in (

@@ -1,4 +1,4 @@
-"""Access control entries: what a principal may or may not do (KIP-11, KIP-290).
+"""Access control entries: the operations that a principal may or may not do (KIP-11, KIP-290).
 
 The numbers are Kafka's; from 100 on they are resource types that Kafka does not have.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 ANYBODY = "User:*"
-"""The principal of an entry that is about everybody."""
+"""The principal of an entry that applies to every principal."""
 ANY_HOST = "*"
 ALL_RESOURCES = "*"
 """The literal name that stands for every resource of its type."""
@@ -20,7 +20,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class AclResourceType(IntEnum):
-    """What an entry is about."""
+    """The type of the resource that an entry is about."""
 
     ANY = 1
     TOPIC = 2
@@ -33,7 +33,7 @@ class AclResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How an entry's resource name is meant."""
+    """The meaning of an entry's resource name."""
 
     ANY = 1
     MATCH = 2
@@ -42,7 +42,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What somebody wants to do."""
+    """An operation on a resource."""
 
     ANY = 1
     ALL = 2
@@ -58,7 +58,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """Whether an entry denies or allows."""
+    """The verdict of an entry: deny or allow."""
 
     ANY = 1
     DENY = 2
@@ -89,7 +89,7 @@ OPERATIONS_OF: dict[AclResourceType, frozenset[AclOperation]] = {
     AclResourceType.EXPORT_CURSOR: frozenset({AclOperation.DESCRIBE, AclOperation.ALTER}),
     AclResourceType.KEY_VALUE: frozenset({AclOperation.DESCRIBE, AclOperation.ALTER}),
 }  # fmt: skip
-"""The operations that there are on a resource; ALL stands for all of them."""
+"""The operations on each type of resource; ALL stands for all of them."""
 
 IMPLIED_BY: dict[AclOperation, frozenset[AclOperation]] = {
     AclOperation.DESCRIBE: frozenset(
@@ -97,11 +97,11 @@ IMPLIED_BY: dict[AclOperation, frozenset[AclOperation]] = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
 }
-"""An operation -> those whose ALLOW allows it, too. A DENY denies its own operation only."""
+"""An operation -> the operations whose ALLOW includes it. A DENY denies its own operation only."""
 
 
 class Resource(NamedTuple):
-    """What somebody wants to do something to."""
+    """A resource that a request works on."""
 
     type: AclResourceType
     name: str
@@ -114,7 +114,7 @@ CLUSTER = Resource(AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One entry. ``id``: 16 bytes, random; it names the entry in the log."""
+    """An access control entry. ``id``: 16 bytes, random; it names the entry in the log."""
 
     id: bytes
     resource_type: int
@@ -127,7 +127,7 @@ class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def binding(self) -> Binding:
-        """All but the id: no two entries have the same."""
+        """The entry without its id: no two entries have the same."""
         return Binding.of(self)
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ class AccessControlEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Binding(NamedTuple):
-    """What an entry says."""
+    """The content of an entry, without an id."""
 
     resource_type: int
     resource_name: str
@@ -147,7 +147,7 @@ class Binding(NamedTuple):
 
     @classmethod
     def of(cls, entry: Any) -> Binding:
-        """What an entry of the image, a record or a message of the wire says."""
+        """Return the binding of an entry of the image, of a record or of a message."""
         return cls(
             entry.resource_type,
             entry.resource_name,

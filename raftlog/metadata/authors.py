@@ -20,5 +20,5 @@ def author(principal: str, client_id: int = 0) -> str:
 
 
 def why_nobody(origin: str) -> str:
-    """What to say in the place of names. ``origin``: of the log, as the manifest has it."""
+    """Return the text in place of an author's name. ``origin``: of the log, as in the manifest."""
     return f"{origin.capitalize()}'s log does not say who asked for a change"

@@ -1,5 +1,5 @@
-"""Why a broker is fenced or not, and why a host is mapped, as BrokerRegistrationChangeRecord and
-HostnameRecord say it. Decisions ask for the cause; the ``reason`` beside it is for people alone.
+"""The causes of fencing, unfencing and mapping hosts, in BrokerRegistrationChangeRecord and
+HostnameRecord. Decisions use the cause; the ``reason`` beside it is for people alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class Cause(IntEnum):
-    """``BrokerCause`` of records.proto, which says what each one is."""
+    """``BrokerCause`` of records.proto, which explains each one."""
 
     UNSPECIFIED = 0
     REGISTERED = 1
@@ -24,7 +24,7 @@ class Cause(IntEnum):
 
 
 class HostnameCause(IntEnum):
-    """``HostnameCause`` of records.proto, which says what each one is."""
+    """``HostnameCause`` of records.proto, which explains each one."""
 
     UNSPECIFIED = 0
     BY_REGISTRATION = 1
@@ -35,16 +35,16 @@ class HostnameCause(IntEnum):
 UNVOUCHED = frozenset(
     {Cause.ACTIVE_WITHOUT_HEARTBEATS, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS}
 )
-"""Unfenced whatever it had applied: LAO does not vouch for such a broker."""
+"""Causes of unfencing whatever the broker had applied: LAO does not vouch for it."""
 SHUT_DOWN = frozenset({Cause.CONTROLLED_SHUTDOWN, Cause.CONTROLLED_SHUTDOWN_WITHOUT_HEARTBEATS})
-"""Its process stops in order."""
+"""Causes of fencing a broker whose process stops in order."""
 PLANNED = SHUT_DOWN | {Cause.ASKED_TO_BE_FENCED}
-"""Fenced because it wanted to be."""
+"""Causes of fencing a broker at its own request."""
 
 
 def cause_name(kind: type[IntEnum], cause: int) -> str | None:
-    """The name of a cause, as the Parquet form has it, and the number of one that this build does
-    not know. None: it is not said.
+    """Return the name of a cause, as in the Parquet form, or the number of an unknown one. None: no
+    cause is stated.
     """
     if not cause:
         return None

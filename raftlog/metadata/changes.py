@@ -1,7 +1,7 @@
-"""Changes of entities: what each record of a log changed, with the value before and after.
+"""Changes of entities by the records of a log, with the value before and after.
 
-The fold itself says what it changes (:meth:`ImageDraft.replace`, for the state hash); here somebody
-listens. The one notion of a change, for `raftlog history` and for replays.
+The fold itself reports each change (:meth:`ImageDraft.replace`, for the state hash), and the
+recorder here keeps it. The one notion of a change, for `raftlog history` and for replays.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ from raftlog.metadata.records import RecordType, parse_body
 
 
 class NamedTopic(msgspec.Struct, frozen=True):
-    """A topic as its changes show it: one that is made anew under a name is another one."""
+    """A topic in its changes: one that is created again under a name is another topic."""
 
     id: bytes
     name: str
 
 
 class ChangeRecorder(ImageBuilder):
-    """A draft that notes each change of an entity as (kind, key, before, after); None: not
-    there.
-    """
+    """A draft that records each change of an entity as (kind, key, before, after); None: absent."""
 
     __slots__ = ("changes",)
 
@@ -50,14 +48,14 @@ class ChangeRecorder(ImageBuilder):
     def replace(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Account a change, and note it."""
+        """Account a change, and record it."""
         super().replace(kind, key, old, new)
         self.note(kind, key, old, new)
 
     def note(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Note a change, without accounting it in the state hash."""
+        """Record a change, without accounting it in the state hash."""
         if kind == "topic":
             # The state hash has the id in the key, and the name for the value.
             old, new = (
@@ -78,9 +76,9 @@ class ChangeRecorder(ImageBuilder):
     def record_batch(
         self, chunk: bytes, header: batch.BatchHeader
     ) -> Iterator[tuple[int, str, list[tuple[str, str, Any, Any]]]]:
-        """Fold one batch: the offset and type of each record that changed something, and what.
+        """Fold one batch. Returns the offset, the type and the changes of each record that has any.
 
-        What a numbered write leaves behind belongs to the last record.
+        The result of a numbered write belongs to the last record.
         """
         offset, name = header.base_offset, ""
         self._begin_batch(offset, header.timestamp_ms)
@@ -123,9 +121,9 @@ class ChangeRecorder(ImageBuilder):
 
 
 class Changed(NamedTuple):
-    """One change of one entity. ``before`` and ``after`` are JSON; None: it was not there.
+    """One change of one entity. ``before`` and ``after`` are JSON; None: it was absent.
 
-    ``principal``: who asked for it; empty: the controller by itself, or nobody said.
+    ``principal``: the author; empty: the controller itself, or unknown.
     """
 
     offset: int
@@ -144,9 +142,9 @@ class Changed(NamedTuple):
 def changes_of_chunk(
     recorder: ChangeRecorder, chunk: bytes, wanted: Callable[[str], bool] = lambda kind: True
 ) -> Iterator[Changed]:
-    """Fold the batches of a chunk that follow the recorder's image, and tell what they change.
+    """Fold the batches of a chunk that follow the recorder's image, and return their changes.
 
-    ``wanted``: the kinds that are told. Raises FoldError, UnknownRecordError, CorruptLogError.
+    ``wanted``: the kinds to return. Raises FoldError, UnknownRecordError, CorruptLogError.
     """
     for header in batch.headers(chunk, verify=False):
         if header.last_offset > recorder.offset:
@@ -168,5 +166,5 @@ def _changes_of_batch(
 
 
 def record_type_name(type_: int) -> str:
-    """As it is in columns: the name of the type; its number, if this build does not know it."""
+    """Return the name of a record type, as in columns; the number of an unknown one."""
     return RecordType(type_).name if type_ in list(RecordType) else str(type_)

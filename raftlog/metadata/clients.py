@@ -1,10 +1,9 @@
-"""Exactly-once clients in the image: which are open, and what became of the writes they may still
-ask about.
+"""Exactly-once clients in the image: the open ones, and the results of writes that they may retry.
 
 A client numbers its writes. The header of the batch that a numbered write became names the client
 and the number, and folding it keeps the result: a retry finds it, in this controller's pending
-image or in the next one's, and is not executed again. What the client says to be done is forgotten,
-so that a client never has more than ``WINDOW`` results.
+image or in the next one's, and is not executed again. Results of numbers that the client declares
+finished are dropped, so that a client never has more than ``WINDOW`` results.
 
 Why: docs/decisions/017-exactly-once-writes.md
 """
@@ -18,8 +17,8 @@ from raftlog.metadata.image import FoldError, ImageDraft
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 WINDOW = 256
-"""A sequence number is valid below ``all_below_done`` + this: as many writes of one client may be
-in flight.
+"""Number of valid sequence numbers from ``all_below_done`` on: the most writes that one client may
+have in flight.
 """
 FIRST_SEQUENCE = 1
 
@@ -32,7 +31,7 @@ def open_client(image: ImageDraft, message: pb.OpenClientRecord, offset: int, ep
 
 
 def close_client(image: ImageDraft, message: pb.CloseClientRecord, offset: int, epoch: int) -> None:
-    """Fold a CloseClientRecord: the client and its results go.
+    """Fold a CloseClientRecord: the client and its results are removed.
 
     Raises KeyError if it is not open.
     """
@@ -54,8 +53,8 @@ def fold_identity(
 
     Raises FoldError for a number out of the window.
 
-    An id that is not open changes nothing: headers of metadata.version 1 hold whatever was sent,
-    and a client may close itself.
+    An id that is not open changes nothing: headers of metadata.version 1 hold any number that was
+    sent, and a client may close itself.
     """
     old = image.clients.get(client_id)
     if old is None or not sequence:

@@ -1,8 +1,7 @@
-"""The configuration keys there are, for each kind of resource: type, default, meaning, and what
-values are valid.
+"""The configuration keys of each kind of resource: type, default, meaning, and valid values.
 
-Names, defaults and bounds are Kafka's. One table for whoever validates a write, fills in defaults
-on a read, or explains a key to a person. Values travel as text, as in Kafka.
+Names, defaults and bounds are Kafka's. One table to validate writes, fill in defaults on reads, and
+explain keys to people. Values travel as text, as in Kafka.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LONG_MAX = (1 << 63) - 1
 
 
 class ResourceType(IntEnum):
-    """What a config belongs to (Kafka's ``ConfigResource.Type``)."""
+    """The kind of resource that a config belongs to (Kafka's ``ConfigResource.Type``)."""
 
     TOPIC = 2
     BROKER = 4
@@ -27,12 +26,12 @@ class ResourceType(IntEnum):
 
 
 Check = Callable[[str], str | None]
-"""Says what is wrong with a value, or None."""
+"""Returns the error of a value, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key. ``type`` is Kafka's name of it; ``check`` None: any text will do."""
+    """A configuration key. ``type``: Kafka's name of it; ``check`` None: any text is valid."""
 
     name: str
     type: str
@@ -42,7 +41,7 @@ class ConfigKey:
 
 
 def config_keys(resource_type: int) -> Mapping[str, ConfigKey] | None:
-    """The keys of a kind of resource by name, in alphabetical order; None for a kind that has no
+    """Return the keys of a kind of resource by name, in alphabetical order; None for a kind without
     configs.
     """
     return _KEYS.get(resource_type)
@@ -75,9 +74,9 @@ _ACTED_ON: Mapping[int, frozenset[str]] = MappingProxyType(
 
 
 def is_acted_on(resource_type: int, name: str) -> bool:
-    """Whether anything in this build goes by the key, and not only keeps and shows it.
+    """Return whether this build acts on the key, besides storing and showing it.
 
-    Configs of clients and groups are kept for those who read them.
+    Configs of clients and groups are stored for the clients that read them.
     """
     acted_on = _ACTED_ON.get(resource_type)
     return acted_on is None or name in acted_on
@@ -87,8 +86,8 @@ _POLICIES = frozenset({"cleanup.policy", "log.cleanup.policy"})
 
 
 def without_effect(resource_type: int, name: str, value: str) -> str:
-    """Why this value changes nothing in this build, for people; empty: it does, or there is no such
-    key.
+    """Return, in words, why this value changes nothing in this build; empty: it does, or there is
+    no such key.
     """
     if name not in _KEYS.get(resource_type, _NO_KEYS):
         return ""
@@ -100,7 +99,7 @@ def without_effect(resource_type: int, name: str, value: str) -> str:
 
 
 def find(resource_type: int, name: str) -> ConfigKey | None:
-    """One key, None if there is none of that name."""
+    """Return a key, None if there is none of that name."""
     return _KEYS.get(resource_type, _NO_KEYS).get(name)
 
 

@@ -1,4 +1,4 @@
-"""What a config really is: the topic's own value, else what is set for all brokers under the
+"""The layers of a config: the topic's own value, else the value set for all brokers under the
 broker's name of the key, else the default.
 
 The configs of a single broker are no layer of a topic: answers would differ from broker to broker.
@@ -14,7 +14,7 @@ from raftlog.metadata.config_keys import ResourceType, config_keys
 from raftlog.metadata.entities import Partition
 
 ALL_BROKERS = ""
-"""The resource name under which configs of all brokers are kept: the cluster default."""
+"""The resource name of the configs of all brokers: the cluster default."""
 BROKER_NAME: Mapping[str, str] = MappingProxyType(
     {
         "cleanup.policy": "log.cleanup.policy",
@@ -37,16 +37,16 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def inherited(view: Any) -> dict[str, str]:
-    """What topics inherit from the configs of all brokers: topic key -> value.
+    """Return the values that topics inherit from the configs of all brokers: topic key -> value.
 
-    ``view``: an image, or one in the making.
+    ``view``: an image or a draft.
     """
     shared: Mapping[str, str] = view.configs.get((_BROKER, ALL_BROKERS)) or _NOTHING
     return {key: shared[name] for key, name in BROKER_NAME.items() if name in shared}
 
 
 def topic_config(view: Any, topic: str, key: str) -> str:
-    """The value in force of a topic's key, text as in the log.
+    """Return the value in force of a topic's key, as text like in the log.
 
     Raises KeyError for a key that topics do not have.
     """
@@ -61,15 +61,17 @@ def topic_config(view: Any, topic: str, key: str) -> str:
 
 
 def needed_in_sync(partition: Partition, wanted: int) -> int:
-    """How many replicas must be in sync for a write with acks=all, where ``min.insync.replicas`` is
-    ``wanted``.
+    """Return how many replicas must be in sync for a write with acks=all, where
+    ``min.insync.replicas`` is ``wanted``.
 
-    Who is only being added does not make it harder to write before it can make it safer.
+    A replica that is only being added makes writes no harder before it makes them safer.
     """
     return min(wanted, max(1, len(partition.replicas) - len(partition.adding_replicas)))
 
 
 def unclean_election_enabled(view: Any, topic_id: bytes) -> bool:
-    """Whether a replica outside the ISR may lead a partition of this topic when nobody else can."""
+    """Return whether a replica outside the ISR may lead a partition of this topic when no other
+    can.
+    """
     topic = view.topics.get(topic_id)
     return topic is not None and topic_config(view, topic.name, UNCLEAN_ELECTION) == "true"

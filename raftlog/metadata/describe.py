@@ -1,5 +1,5 @@
-"""An image for people and JSON: plain containers, everything sorted, the same from the same state
-on every node.
+"""An image as plain containers, for people and JSON: sorted, and equal on every node for the same
+state.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from raftlog.metadata.image import Image
 
 
 def image_to_dict(image: Image) -> dict[str, Any]:
-    """The whole image as JSON-able containers: topics by name, all else by id; topic ids and the
-    state hash in hex. O(image).
+    """Return the whole image as JSON-able containers: topics by name, all else by id; topic ids and
+    the state hash in hex. O(image).
     """
     return {
         "offset": image.offset,

@@ -1,4 +1,4 @@
-"""Two values of an entity, field by field."""
+"""Differences between two values of an entity, field by field."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 def raw(text: str | None) -> msgspec.Raw:
-    """JSON text as it is; null for none."""
+    """Return JSON text unchanged; null for none."""
     return msgspec.Raw((text or "null").encode())
 
 
 def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
-    """What differs between two values in JSON; nothing where the entity was made or went, which
-    says it all.
+    """Return the differences between two values in JSON; none where the entity was created or
+    deleted, which needs no details.
     """
     if before is None or after is None or before == after:
         return []
@@ -45,7 +45,7 @@ def field_changes(before: str | None, after: str | None) -> list[FieldChange]:
 def words(
     before: msgspec.Raw, after: msgspec.Raw, fields: list[FieldChange], kind: str = ""
 ) -> str:
-    """The same for people: created, deleted, or one line a field. ``kind``: of the entity."""
+    """Return a change in words: created, deleted, or one line a field. ``kind``: of the entity."""
     old, new = msgspec.json.decode(before), msgspec.json.decode(after)
     say = IN_WORDS.get(kind, brief)
     if old is None:
@@ -58,7 +58,7 @@ def words(
 
 
 def brief(value: Any) -> str:
-    """A value in one line: text as it is, all else as JSON."""
+    """Return a value in one line: text as it is, all else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

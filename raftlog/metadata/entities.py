@@ -1,4 +1,4 @@
-"""What the image holds: one small immutable object an entity.
+"""The entities of the image: one small immutable object each.
 
 An entity's canonical bytes are the MessagePack array of its fields, in order: the same in every
 process and build, and the input of the state hash. Adding a field is therefore a change of the
@@ -19,13 +19,13 @@ HASH_MASK = (1 << HASH_BITS) - 1
 entity_bytes = msgspec.msgpack.Encoder().encode
 """The canonical bytes of an entity: of the tuple of its kind, key and fields."""
 bytes_hash = xxhash.xxh3_128_intdigest
-"""Of canonical bytes."""
+"""The hash of canonical bytes."""
 _HEADS: dict[tuple[str, int], bytes] = {}
-"""How the canonical bytes of an entity begin, by its kind and how those without it begin."""
+"""The first canonical bytes of an entity, by its kind and by the first byte of the rest."""
 
 
 class Listener(msgspec.Struct, frozen=True, array_like=True):
-    """Where a broker serves."""
+    """An endpoint at which a broker serves."""
 
     name: str
     host: str
@@ -33,17 +33,17 @@ class Listener(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def bare_host(self) -> str:
-        """The host as sockets want it: an IPv6 address without its brackets."""
+        """The host for sockets: an IPv6 address without its brackets."""
         return self.host.strip("[]")
 
     @property
     def address(self) -> str:
-        """Where it is reached, host:port."""
+        """host:port."""
         return f"{self.host}:{self.port}"
 
 
 class Process(msgspec.Struct, frozen=True, array_like=True):
-    """What names a broker's process on its machine."""
+    """The identity of a broker's process on its machine."""
 
     boot_id: str
     directory_id: str
@@ -52,22 +52,22 @@ class Process(msgspec.Struct, frozen=True, array_like=True):
 
 
 def has_left(fenced: Any, in_controlled_shutdown: Any) -> Any:
-    """Whether a broker took its leave: its process said that it ends, and is final for its epoch.
+    """Return whether a broker has completed its controlled shutdown, which is final for its epoch.
 
-    For bools, and for Spark's columns.
+    The arguments are bools, or columns of Spark.
 
-    Fenced *and* in controlled shutdown is written by a graceful leave alone, so that a new
-    controller knows it too; all other fencing takes the second flag back.
+    Only the end of a controlled shutdown writes fenced *and* in controlled shutdown, so that a new
+    controller sees it too; all other fencing clears the second flag.
     """
     return fenced & in_controlled_shutdown
 
 
 class Broker(msgspec.Struct, frozen=True, array_like=True):
-    """One registration.
+    """The registration of a broker.
 
     ``epoch`` is the offset of its RegisterBroker record (KIP-343's incarnation id).
 
-    ``reason`` is for people: decisions ask for ``cause``.
+    ``reason`` is for people: decisions use ``cause``.
     """
 
     id: int
@@ -90,18 +90,19 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
         return self.listeners[0].address if self.listeners else ""
 
     def endpoint_for_brokers(self, name: str) -> str:
-        """Where another broker reaches it, on the listener of this name or else on the first, as
-        ``NAME://host:port`` for the network of a node; without a name as host:port.
+        """Return the endpoint for other brokers, on the listener of this name or else on the first,
+        as ``NAME://host:port`` for the network of a node; without a name as host:port.
         """
         named = (one.address for one in self.listeners if one.name == name)
         address = next(named, self.endpoint)
         return f"{name}://{address}" if name and address else address
 
     def listener_for_clients(self, name: str) -> Listener | None:
-        """Where a client reaches it that has come to a listener of this name; empty: the first.
+        """Return the listener for a client that connected to a listener of this name; empty: the
+        first.
 
-        The only listener counts whatever it is called: builds before called it PLAINTEXT. None: it
-        has several, and none of this name.
+        The only listener counts whatever its name is: earlier builds called it PLAINTEXT. None:
+        there are several, and none of this name.
         """
         if not name or len(self.listeners) == 1:
             return self.listeners[0] if self.listeners else None
@@ -109,7 +110,7 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def active(self) -> bool:
-        """Whether it may lead and join an ISR: unfenced and not shutting down."""
+        """Whether the broker may lead and join an ISR: unfenced and not shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
@@ -119,7 +120,7 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Topic(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One topic.
+    """A topic.
 
     Its partitions are 0 .. partition_count-1; the count is derived and not part of the hash.
     """
@@ -130,7 +131,7 @@ class Topic(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One partition. ``leader`` -1: none."""
+    """A partition. ``leader`` -1: none."""
 
     topic_id: bytes
     index: int
@@ -145,7 +146,7 @@ class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Leader(msgspec.Struct, frozen=True, array_like=True):
-    """The controller of an epoch, as its first record says."""
+    """The controller of an epoch, as the epoch's first record names it."""
 
     epoch: int
     leader_id: int
@@ -153,7 +154,7 @@ class Leader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VoterEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One voter: node id, directory id, and where it is reached (``raftlog.endpoint``)."""
+    """A voter: node id, directory id, and endpoints (``raftlog.endpoint``)."""
 
     id: int
     directory_id: str
@@ -161,7 +162,7 @@ class VoterEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Voters(msgspec.Struct, frozen=True, array_like=True):
-    """The voter set as the last VotersRecord names it (KIP-853); ``offset``: of that record."""
+    """The voter set of the last VotersRecord (KIP-853); ``offset``: of that record."""
 
     offset: int
     voters: tuple[VoterEntry, ...]
@@ -177,7 +178,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Applied(msgspec.Struct, frozen=True, array_like=True):
-    """What a broker had applied (inclusive) when a progress record last named it."""
+    """The offset that a broker had applied (inclusive) when a progress record last named it."""
 
     broker_id: int
     broker_epoch: int
@@ -185,21 +186,21 @@ class Applied(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Client(msgspec.Struct, frozen=True, array_like=True):
-    """One open client. ``id``: the offset of its OpenClientRecord."""
+    """An open client. ``id``: the offset of its OpenClientRecord."""
 
     id: int
     name: str
     last_write_ms: int
     """Log time of its newest write, or of its opening."""
     all_below_done: int
-    """Results of the sequence numbers below were forgotten; such a number is never valid again."""
+    """Lower bound of the valid sequence numbers: results of those below are dropped."""
     principal: str
-    """The only one that may use it; empty: anybody may."""
+    """The only principal that may use it; empty: any may."""
 
 
 class ClientResult(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one numbered write: the offset of its last record (inclusive), and the epoch
-    it was written in.
+    """The result of one numbered write: the offset of its last record (inclusive), and the epoch it
+    was written in.
     """
 
     client_id: int
@@ -209,11 +210,11 @@ class ClientResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hostname(msgspec.Struct, frozen=True, array_like=True):
-    """Which broker runs on a host (KIP-426).
+    """The mapping of a host to the broker that runs on it (KIP-426).
 
-    ``version``: of the mapping's form. ``offset``: of its record, what compare-and-set is on.
+    ``version``: of the mapping's form. ``offset``: of its record, used by compare-and-set.
 
-    ``reason`` is for people: decisions ask for ``cause``.
+    ``reason`` is for people: decisions use ``cause``.
     """
 
     name: str
@@ -225,11 +226,11 @@ class Hostname(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ExportCursor(msgspec.Struct, frozen=True, array_like=True):
-    """How far an export has come: it holds everything below ``end_offset`` (exclusive), and nodes
+    """The progress of an export: it holds everything below ``end_offset`` (exclusive), and nodes
     keep the log from there on.
 
-    ``target``: where it is, as its program says. ``offset`` and ``timestamp_ms``: of the cursor's
-    record, and its log time.
+    ``target``: the location of the export, as its program states it. ``offset`` and
+    ``timestamp_ms``: of the cursor's record, and its log time.
     """
 
     name: str
@@ -242,9 +243,8 @@ class ExportCursor(msgspec.Struct, frozen=True, array_like=True):
 class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A key of the key-value store.
 
-    ``offset``: of the record that it was last put by, what compare-and-set is on;
-    ``create_offset``: of the one that made it. ``lease_id``: it is deleted with that lease; 0: it
-    stays.
+    ``offset``: of the record that last put it, used by compare-and-set; ``create_offset``: of the
+    record that created it. ``lease_id``: the lease with which it is deleted; 0: none.
     """
 
     key: str
@@ -255,7 +255,9 @@ class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A lease. ``id``: the offset of its LeaseRecord. ``principal`` empty: anybody's."""
+    """A lease. ``id``: the offset of its LeaseRecord. ``principal`` empty: any principal may use
+    it.
+    """
 
     id: int
     name: str
@@ -264,19 +266,19 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def entity_hash(*content: object) -> int:
-    """One entity's share of the state hash, from its kind, key and fields: XXH3-128 of their
+    """Return one entity's share of the state hash, from its kind, key and fields: XXH3-128 of their
     canonical bytes.
 
     The state hash is the sum of these modulo 2**128: no order, O(1) for each change, and it adds up
-    over parts of the state. It finds divergence and corruption; it is no defence against somebody
-    who forges entities.
+    over parts of the state. It finds divergence and corruption; it is no defence against forged
+    entities.
     """
     return bytes_hash(entity_bytes(content))
 
 
 def encoded_hash(kind: str, encoded: bytes) -> int:
-    """``entity_hash`` of a kind and the rest of the content, which is at hand as a MessagePack
-    array of fewer than 15 elements.
+    """Return ``entity_hash`` of a kind and the rest of the content, given as a MessagePack array of
+    fewer than 15 elements.
     """
     head = _HEADS.get((kind, encoded[0]))
     if head is None:
@@ -286,5 +288,5 @@ def encoded_hash(kind: str, encoded: bytes) -> int:
 
 
 def format_hash(state_hash: int) -> str:
-    """A state hash for people and JSON: 32 hex digits."""
+    """Return a state hash as 32 hex digits, for people and JSON."""
     return f"{state_hash:032x}"

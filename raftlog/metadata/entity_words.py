@@ -15,7 +15,7 @@ TYPE_NUMBERS = {name: number for number, name in RESOURCE_TYPES.items()}
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: structs as objects (in the log's hash they are arrays), bytes in
+    """Return a value as in JSON: structs as objects (in the log's hash they are arrays), bytes in
     hex.
     """
     if isinstance(value, KeyValue):
@@ -30,8 +30,8 @@ def plain(value: Any) -> Any:
 
 
 def text_and_base64(value: bytes | None) -> tuple[str | None, str | None]:
-    """Return bytes exactly: as text if they are UTF-8, else in base64; the other is None. No bytes:
-    both are.
+    """Return bytes exactly: as text if they are UTF-8, else in base64; the other is None. Without
+    bytes both are.
     """
     if value is None:
         return None, None
@@ -44,7 +44,7 @@ def text_and_base64(value: bytes | None) -> tuple[str | None, str | None]:
 def key_value(
     key: str, value: bytes, offset: int, create_offset: int, lease_id: int
 ) -> dict[str, Any]:
-    """A key of the key-value store. The lease of a key that stays is null."""
+    """Return a key of the key-value store as an object; its lease is null if it has none."""
     text, base64 = text_and_base64(value)
     return {
         "key": key,
@@ -57,16 +57,16 @@ def key_value(
 
 
 def to_json(value: Any) -> str:
-    """``plain`` as JSON text."""
+    """Return ``plain`` as JSON text."""
     return msgspec.json.encode(plain(value)).decode()
 
 
 def config_key(resource_type: int, resource_name: str, name: str = "") -> str:
-    """topic:orders:retention.ms."""
+    """Return the key of a config, as topic:orders:retention.ms."""
     resource = f"{RESOURCE_TYPES.get(resource_type, resource_type)}:{resource_name}"
     return f"{resource}:{name}" if name else resource
 
 
 def result_key(result: ClientResult) -> str:
-    """Client and number: 1234-7."""
+    """Return the key of a result, client and number: 1234-7."""
     return f"{result.client_id}-{result.sequence}"

@@ -1,5 +1,5 @@
-"""Export cursors in the image: how far exports of the log have come, so that no node drops what one
-of them still needs.
+"""Export cursors in the image: the progress of exports of the log, so that no node drops records
+that one of them still needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 def fold_export_cursor(
     image: ImageDraft, message: pb.ExportCursorRecord, offset: int, epoch: int
 ) -> None:
-    """Fold an ExportCursorRecord. Raises KeyError for the removal of a cursor that is not there."""
+    """Fold an ExportCursorRecord. Raises KeyError if a cursor to be removed does not exist."""
     name = message.name
     old = image.export_cursors.get(name)
     if message.HasField("end_offset"):

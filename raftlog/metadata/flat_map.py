@@ -1,14 +1,14 @@
-"""A map for who folds one log forward: a dict that is changed in place, and what older versions had
-instead.
+"""A map for folding one log forward: a dict updated in place, with an undo log per older version.
 
-``FlatMap`` is a ``pmap.Map``. The newest version is the dict itself. Each older one that somebody
-still holds has the values that the next one held has changed: a look-up in it passes through those
-first. Nobody else pays: a write costs one more entry in a small dict, where a persistent map copies
-a path of nodes and counts the references of all their neighbours.
+``FlatMap`` is a ``pmap.Map``. The newest version is the dict itself. Each older version still
+referenced keeps the old values of the keys that the next referenced version has changed; its
+look-ups check those first. Other versions pay nothing: a write costs one more entry in a small
+dict, where a persistent map copies a path of nodes and counts the references of all their
+neighbours.
 
 Values are never None. A mutation of any version but the newest copies the whole map, unless all
-newer ones are gone: whoever goes back to old versions as a rule takes a persistent map (``pmap``).
-[A broker that shows LAO folds an older image forward again and again.]
+newer ones are gone: code that often goes back to old versions uses a persistent map (``pmap``). [A
+broker that shows LAO folds an older image forward again and again.]
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SAME: Any = object()
 
 
 class _State(Generic[K, V]):
-    """One version that somebody holds, between the next older and the next newer one."""
+    """A referenced version, between the next older and the next newer one."""
 
     __slots__ = ("length", "newer", "older", "undo")
 
     def __init__(self, older: _State[K, V] | None) -> None:
         self.older, self.newer = older, None
         self.undo: dict[K, V | None] = {}
-        """Its values of the keys that ``newer`` has changed; None: it has no such key."""
+        """Its values of the keys that ``newer`` has changed; None: the key is absent."""
         self.length = 0
         """Its number of keys, once there is a newer version."""
 
@@ -43,16 +43,16 @@ class _Table(Generic[K, V]):
 
     def __init__(self, values: dict[K, V]) -> None:
         self.values = values
-        """Of the newest version."""
+        """The newest version's values."""
         self.released: list[_State[K, V]] = []
-        """Versions that nobody holds any more.
+        """Versions that are no longer referenced.
 
-        They stay in the line until somebody writes: whoever frees the last reference may be the
+        They stay in the line until the next write: the last reference may be freed by the garbage
         collector, in another thread.
         """
 
     def settle(self) -> None:
-        """Take what was released out of the line."""
+        """Remove the released versions from the line."""
         while self.released:
             self._take_out(self.released.pop())
 
@@ -81,7 +81,7 @@ class _Table(Generic[K, V]):
 
 
 class FlatMap(Generic[K, V]):
-    """One version; see the module."""
+    """One version of a map; see the module."""
 
     __slots__ = ("_state", "_table")
 
@@ -92,7 +92,7 @@ class FlatMap(Generic[K, V]):
         self._table.released.append(self._state)
 
     def get(self, key: K, default: Any = None) -> V | Any:
-        """The value, or ``default``."""
+        """Return the value, or ``default``."""
         state = self._state
         while state.newer is not None:
             value = state.undo.get(key, _SAME)
@@ -115,7 +115,7 @@ class FlatMap(Generic[K, V]):
         return len(self._table.values) if self._state.newer is None else self._state.length
 
     def __iter__(self) -> Iterator[K]:
-        """All keys are taken at once: the dict changes while an iterator waits."""
+        """Iterate over a copy of the keys: the dict changes while an iterator waits."""
         values, changed = self._table.values, self._changed()
         if not changed:
             return iter(list(values))
@@ -124,21 +124,21 @@ class FlatMap(Generic[K, V]):
         return iter(keys)
 
     def items(self) -> Iterable[tuple[K, V]]:
-        """Keys and values, in no meaningful order."""
+        """Yield keys and values, in no meaningful order."""
         for key in self:
             yield key, self[key]
 
     def values(self) -> Iterable[V]:
-        """Values, in no meaningful order."""
+        """Yield values, in no meaningful order."""
         for key in self:
             yield self[key]
 
     def mutate(self) -> FlatMutation[K, V]:
-        """The next version, to be made."""
+        """Return a mutation, which makes the next version."""
         return FlatMutation(self)
 
     def _changed(self) -> dict[K, V | None]:
-        """What is not as in the newest version."""
+        """Return the values of this version that differ from the newest version's; None: absent."""
         changed: dict[K, V | None] = {}
         state = self._state
         while state.newer is not None:
@@ -148,8 +148,8 @@ class FlatMap(Generic[K, V]):
         return changed
 
     def begin(self) -> tuple[_Table[K, V], _State[K, V], dict[K, V | None]]:
-        """For ``FlatMutation``: where the next version is made, and what it is to remember of this
-        one.
+        """Return the table and state of the next version, and the undo log of this one, for
+        ``FlatMutation``.
         """
         table, state = self._table, self._state
         table.settle()
@@ -176,15 +176,15 @@ class FlatMutation(Generic[K, V]):
             self.abandon()
 
     def abandon(self) -> None:
-        """Forget what was written; this mutation must not be used any more."""
+        """Undo the writes; this mutation must not be used any more."""
         table, self._table = self._table, None
         if table is not None:
             table.released.append(self._state)
         self._base = None
 
     def written(self) -> tuple[dict[K, V], dict[K, V | None]]:
-        """To write many: the dict to be changed, and the one that remembers what each key had
-        before its first change: None, if nothing.
+        """Return the dict to change, and the one that must keep each key's value before its first
+        change (None: absent): for many writes.
         """
         if self._table is None:
             assert self._base is not None
@@ -192,7 +192,7 @@ class FlatMutation(Generic[K, V]):
         return self._table.values, self._undo
 
     def get(self, key: K, default: Any = None) -> V | Any:
-        """The value, or ``default``."""
+        """Return the value, or ``default``."""
         if self._table is None:
             assert self._base is not None
             return self._base.get(key, default)
@@ -225,7 +225,7 @@ class FlatMutation(Generic[K, V]):
         undo.setdefault(key, old)
 
     def finish(self) -> FlatMap[K, V]:
-        """The version; this mutation must not be used any more."""
+        """Return the version; this mutation must not be used any more."""
         base, table = self._base, self._table
         self._base = self._table = None
         assert base is not None
@@ -235,5 +235,5 @@ class FlatMutation(Generic[K, V]):
 
 
 def empty() -> FlatMap[Any, Any]:
-    """A map of its own."""
+    """Return an empty map."""
     return FlatMap(_Table({}), _State(None))

@@ -1,4 +1,4 @@
-"""The fold: what each record type does to the image.
+"""The fold: the effect of each record type on the image.
 
 The one place where state changes, for every program of raftlog.
 
@@ -53,12 +53,12 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 _CAUSES: frozenset[int] = frozenset(Cause)
 RUN_RECORDS_MIN = 3
-"""In a batch of fewer there is no run of records of one type that would be worth looking for."""
+"""Least size of a batch in which runs of records of one type are looked for."""
 
 
 class ImageBuilder(ImageDraft):
-    """Folds records into the image after ``base``: the same code in controller, broker and
-    replay.
+    """The builder of an image: it folds records into the image after ``base``: the same code in
+    controller, broker and replay.
     """
 
     __slots__ = ()
@@ -74,7 +74,7 @@ class ImageBuilder(ImageDraft):
         sequence: int = 0,
         all_below_done: int = 0,
     ) -> None:
-        """Fold one whole batch whose records are at hand; of its header, whatever changes state.
+        """Fold one whole batch of decoded records, and the parts of its header that change state.
 
         Raises FoldError.
         """
@@ -91,7 +91,7 @@ class ImageBuilder(ImageDraft):
     def apply_configs(
         self, changes: Sequence[Change], *, base_offset: int, epoch: int, timestamp_ms: int
     ) -> None:
-        """As ``apply_batch``, of config records that are taken apart already."""
+        """Fold a batch of config records that are decoded as changes: as ``apply_batch``."""
         self._begin_batch(base_offset, timestamp_ms)
         change_configs(self, changes)
         self.offset, self.epoch = base_offset + len(changes) - 1, epoch
@@ -140,7 +140,9 @@ class ImageBuilder(ImageDraft):
         self._remember_write(header)
 
     def apply_bodies(self, header: batch.BatchHeader, bodies: Iterable[batch.Body]) -> None:
-        """Fold one batch of the log, taken apart. Raises FoldError, UnknownRecordError."""
+        """Fold one batch of the log, given as its header and bodies. Raises FoldError,
+        UnknownRecordError.
+        """
         offset, epoch = header.base_offset, header.epoch
         self._begin_batch(offset, header.timestamp_ms)
         if header.record_count < RUN_RECORDS_MIN:
@@ -153,7 +155,7 @@ class ImageBuilder(ImageDraft):
         self._remember_write(header)
 
     def _begin_batch(self, base_offset: int, timestamp_ms: int) -> None:
-        """Raises FoldError if the batch does not follow the image."""
+        """Begin a batch. Raises FoldError if it does not follow the image."""
         if base_offset != self.offset + 1:
             raise FoldError(
                 f"batch at offset {base_offset} does not follow the image at {self.offset}"
@@ -161,7 +163,7 @@ class ImageBuilder(ImageDraft):
         self.timestamp_ms = timestamp_ms
 
     def _remember_write(self, header: batch.BatchHeader) -> None:
-        """What a numbered write leaves behind, its records folded."""
+        """Fold the result of a numbered write, after its records."""
         if header.client_id:
             fold_identity(
                 self,
@@ -176,7 +178,7 @@ class ImageBuilder(ImageDraft):
 def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) -> None:
     """Fold one record; ``image.timestamp_ms`` is its batch's.
 
-    Raises FoldError if it does not fit the state, UnknownRecordError.
+    Raises FoldError if it contradicts the state, UnknownRecordError.
     """
     handler = _HANDLERS.get(type_)
     if handler is None:
@@ -188,7 +190,7 @@ def apply(image: ImageDraft, type_: int, message: Any, offset: int, epoch: int) 
 
 
 Of = TypeVar("Of", bound=tuple[Any, ...])
-"""What holds a record, its type first."""
+"""A tuple with a record, its type first."""
 
 
 def _apply_runs(
@@ -198,7 +200,7 @@ def _apply_runs(
     offset: int,
     epoch: int,
 ) -> None:
-    """Fold records as ``apply`` does: those of one type in one go where that is cheaper."""
+    """Fold records as ``apply`` does, but runs of one type at once where that is cheaper."""
     for type_, run in groupby(records, _TYPE):
         if type_ == RecordType.PARTITION:
             offset += _partitions(image, messages(run), offset)
@@ -307,9 +309,9 @@ def _partition(image: ImageDraft, message: pb.PartitionRecord, offset: int, epoc
 def _partitions(
     image: ImageDraft, messages: Iterable[pb.PartitionRecord], first_offset: int
 ) -> int:
-    """Fold PartitionRecords that follow each other in one batch; how many.
+    """Fold a run of PartitionRecords in one batch, and return its length.
 
-    Raises FoldError, of the first that does not fit.
+    Raises FoldError for the first that contradicts the state.
     """
     count = 0
     imported: list[pb.PartitionRecord] = []
@@ -353,7 +355,7 @@ def _partitions(
 
 
 def changed_partition(old: Partition, message: pb.PartitionChangeRecord) -> Partition:
-    """What a PartitionChangeRecord makes of a partition."""
+    """Return the partition after a PartitionChangeRecord."""
     has = message.HasField
     replicas = tuple(message.replicas.ids[:]) if has("replicas") else old.replicas
     # KRaft's rule: the leader epoch grows when a leader is named (the same one too) or when a
@@ -425,10 +427,10 @@ def _config(image: ImageDraft, message: pb.ConfigRecord, offset: int, epoch: int
 
 
 def change_configs(image: ImageDraft, changes: Sequence[Change]) -> None:
-    """Fold ConfigRecords that are taken apart; a value of None: the key is deleted.
+    """Fold ConfigRecords that are decoded as changes; a value of None deletes the key.
 
-    The hot path of all nodes: one loop, and no call but into C. A draft that accounts in a way of
-    its own is asked to.
+    The hot path of all nodes: one loop, and no call but into C. A draft that accounts in its own
+    way gets each change.
     """
     configs, state_hash, state_bytes = image.configs, image.state_hash, image.state_bytes
     accounts = image.accounts_in_its_own_way
@@ -511,7 +513,7 @@ def _voters(image: ImageDraft, message: pb.VotersRecord, offset: int, epoch: int
 
 
 def _no_op(image: ImageDraft, message: Any, offset: int, epoch: int) -> None:
-    """Moves the offset, which the batch does."""
+    """Fold a no-op: the batch itself moves the offset."""
 
 
 _HANDLERS: dict[int, Callable[[ImageDraft, Any, int, int], None]] = {

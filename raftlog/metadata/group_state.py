@@ -1,4 +1,4 @@
-"""A state by entity group, so that each group can be folded on by itself, wherever that is."""
+"""A state by entity group, so that each group can be folded further by itself, anywhere."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _GROUPS: dict[str, Callable[[Content], GroupKey]] = {
     "lease": lambda content: lease_group(content[0].id),
     "imported": _imported,
 }
-"""Kind of entity -> the group that an entity is in: that of the records that change it."""
+"""Kind of entity -> its entity group: that of the records that change it."""
 _ENTITIES: msgspec.msgpack.Decoder[list[tuple[str, bytes]]] = msgspec.msgpack.Decoder(
     list[tuple[str, bytes]]
 )

@@ -1,4 +1,6 @@
-"""Which changes a question is about: ``topic orders``, ``broker 4``, ``cluster``."""
+"""Questions for history: ``topic orders``, ``broker 4``, ``cluster``, and the changes that they
+select.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,17 @@ KINDS = (
 
 
 class Question(NamedTuple):
-    """``kinds``: of entities that may matter; ``matches``: whether one of them (kind, key) does."""
+    """A question. ``kinds``: of entities to examine; ``matches``: whether (kind, key) counts."""
 
     kinds: frozenset[str]
     matches: Callable[[str, str], bool]
 
 
 def question(kind: str, key: str = "") -> Question:
-    """What ``kind`` and ``key`` ask for; without a key all of the kind. Raises ValueError.
+    """Return the question for ``kind`` and ``key``; without a key, for all of the kind. Raises
+    ValueError.
 
-    A topic means its partitions and its configs, too, and a broker its configs.
+    A topic includes its partitions and configs, and a broker its configs.
     """
     kind = _ALIASES.get(kind, kind)
     if kind not in KINDS:

@@ -1,5 +1,5 @@
-"""Hostnames in the image: which broker runs on a host (KIP-426), so that a new disk in an old host
-need not mean a new broker id.
+"""Hostnames in the image: the broker that runs on each host (KIP-426), so that a new disk in an old
+host need not mean a new broker id.
 """
 
 from __future__ import annotations
@@ -11,31 +11,29 @@ from raftlog.metadata.records import UnknownRecordError
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAPPING_VERSION = 0
-"""The form of a mapping that this build writes. A form with more in it will have a higher one."""
+"""Form of the mappings that this build writes. Extended forms will have a higher one."""
 _CAUSES: frozenset[int] = frozenset(HostnameCause)
 
 
 def hostname_key(host: str) -> str:
-    """The name that a host is mapped under: hostnames differ neither by case nor by the dot at the
-    end.
-    """
+    """Return the key of a host: hostnames differ neither by case nor by the dot at the end."""
     return host.lower().rstrip(".")
 
 
 def host_of(broker: Broker) -> str:
-    """Where a broker is registered, as a key; empty if it has no listener."""
+    """Return the key of a registered broker's host; empty if it has no listener."""
     return hostname_key(broker.listeners[0].host) if broker.listeners else ""
 
 
 def mapping_to_dict(mapping: Hostname) -> dict[str, int]:
-    """The mapping as KIP-426 has it."""
+    """Return the mapping in KIP-426's form."""
     return {"version": mapping.version, "broker.id": mapping.broker_id}
 
 
 def fold_hostname(image: ImageDraft, message: pb.HostnameRecord, offset: int, epoch: int) -> None:
     """Fold a HostnameRecord.
 
-    Raises KeyError for the deletion of a mapping that is not there, UnknownRecordError for an
+    Raises KeyError for the deletion of a mapping that does not exist, UnknownRecordError for an
     unknown cause.
     """
     name = message.hostname

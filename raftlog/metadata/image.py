@@ -44,7 +44,7 @@ ClientResultKey = tuple[int, int]
 
 
 class FoldError(FatalError):
-    """A committed record does not fit the state it is applied to.
+    """A committed record contradicts the state to which it is applied.
 
     The same on every node: stop, never skip.
     """
@@ -65,42 +65,43 @@ class Image(msgspec.Struct, frozen=True, eq=False):
     topic_ids: pmap.Map[str, bytes] = msgspec.field(default_factory=pmap.empty)
     partitions: pmap.Map[PartitionKey, Partition] = msgspec.field(default_factory=pmap.empty)
     replicas_of: pmap.Map[int, Replicas] = msgspec.field(default_factory=pmap.empty)
-    """For each broker the partitions it has a replica of, so that fencing it touches only those."""
+    """Broker id -> the partitions of which it has a replica, so that fencing it touches only those.
+    """
     configs: pmap.Map[ConfigKey, dict[str, str]] = msgspec.field(default_factory=pmap.empty)
-    """(resource type, resource name) -> its keys. The dicts are never changed in place."""
+    """(resource type, resource name) -> its configs. The dicts are never changed in place."""
     applied: pmap.Map[int, Applied] = msgspec.field(default_factory=pmap.empty)
     clients: pmap.Map[int, Client] = msgspec.field(default_factory=pmap.empty)
     client_results: pmap.Map[ClientResultKey, ClientResult] = msgspec.field(
         default_factory=pmap.empty
     )
-    """(client id, sequence) -> what became of that write."""
+    """(client id, sequence) -> the result of that write."""
     hostnames: pmap.Map[str, Hostname] = msgspec.field(default_factory=pmap.empty)
     export_cursors: pmap.Map[str, ExportCursor] = msgspec.field(default_factory=pmap.empty)
     acls: pmap.Map[bytes, AccessControlEntry] = msgspec.field(default_factory=pmap.empty)
     acl_index: AclIndex = msgspec.field(default_factory=AclIndex)
-    """Of ``acls``, for verdicts."""
+    """Index of ``acls``, for verdicts."""
     key_values: pmap.Map[str, KeyValue] = msgspec.field(default_factory=pmap.empty)
     keys_of_lease: pmap.Map[int, pmap.Map[str, bool]] = msgspec.field(default_factory=pmap.empty)
-    """Lease id -> the keys that go with it, so that its end touches only those."""
+    """Lease id -> its keys, so that its end touches only those."""
     leases: pmap.Map[int, Lease] = msgspec.field(default_factory=pmap.empty)
     imported: pmap.Map[tuple[str, str], str] = msgspec.field(default_factory=pmap.empty)
-    """(kind, key) -> JSON: what an imported log holds and raftlog has no entity for."""
+    """(kind, key) -> JSON: entities of an imported log that raftlog does not have."""
     leader: Leader | None = None
     progress: Progress | None = None
     voters: Voters | None = None
-    """None: never named by the log, the configured set counts."""
+    """Voters named by the log; None: it names none, and the configured set counts."""
     state_bytes: int = 0
-    """Canonical bytes of all entities: about what a snapshot of it takes."""
+    """Size of all entities' canonical bytes: about the size of a snapshot."""
     key_value_bytes: int = 0
-    """Of all keys and values of the key-value store."""
+    """Size of all keys and values of the key-value store, in bytes."""
 
     def snapshot(self) -> Image:
-        """Itself."""
+        """Return this image."""
         return self
 
 
 class ImageView(Protocol):
-    """What decisions look things up in: an image, or one in the making."""
+    """The look-ups that decisions need: of an image, or of a draft."""
 
     @property
     def features(self) -> pmap.Lookup[str, int]:
@@ -152,7 +153,7 @@ class ImageView(Protocol):
 
     @property
     def acl_index(self) -> AclIndex:
-        """Of ``acls``, for verdicts."""
+        """Index of ``acls``, for verdicts."""
 
     @property
     def key_values(self) -> pmap.Lookup[str, KeyValue]:
@@ -168,14 +169,14 @@ class ImageView(Protocol):
 
     @property
     def key_value_bytes(self) -> int:
-        """Of all keys and values."""
+        """Size of all keys and values, in bytes."""
 
     def snapshot(self) -> Image:
-        """The same state as an immutable image, for iteration; cheap."""
+        """Return the same state as an immutable image, for iteration; cheap."""
 
 
 class ImageDraft:
-    """An image in the making: mutable maps over those of ``base``.
+    """A draft of an image: mutable maps over those of ``base``.
 
     Usable again after ``snapshot``.
     """
@@ -239,7 +240,7 @@ class ImageDraft:
         self.leader, self.progress, self.voters = base.leader, base.progress, base.voters
 
     def snapshot(self) -> Image:
-        """The image of what was folded so far."""
+        """Return the image of everything folded so far."""
         image = Image(
             self.offset,
             self.epoch,
@@ -273,7 +274,7 @@ class ImageDraft:
         return image
 
     def snapshot_of_configs(self) -> Image:
-        """As ``snapshot``, where nothing but config values was folded since the one before: all
+        """Return the image, where nothing but config values was folded since the last one: all
         other maps are those of that image.
         """
         image = self._base = replace(
@@ -290,9 +291,9 @@ class ImageDraft:
         return image
 
     def abandon(self) -> None:
-        """Forget what was folded since the last snapshot; this draft must not be used any more.
+        """Undo everything folded since the last snapshot; this draft must not be used any more.
 
-        Its base can be folded forward again at once: nothing is left that is newer.
+        Its base can be folded forward again at once: no newer version is left.
         """
         del self._base
         if isinstance(self.configs, FlatMutation):
@@ -300,7 +301,7 @@ class ImageDraft:
 
     @property
     def accounts_in_its_own_way(self) -> bool:
-        """Whether ``replace`` has to be called for each change, also where many are accounted at
+        """Whether ``replace`` must be called for each change, even where many are accounted at
         once.
         """
         return type(self).replace is not ImageDraft.replace

@@ -1,5 +1,5 @@
-"""What the log of a Kafka cluster holds and raftlog has no entity for: kept as it is, under a kind
-and a key, as JSON.
+"""Imported entities of a Kafka cluster's log that raftlog does not have: kept unchanged, as JSON,
+under a kind and a key.
 
 Only an imported log has such records (``raftlog import kafka``); no node writes them.
 """
@@ -17,7 +17,7 @@ from raftlog.metadata.image import FoldError, ImageDraft, ImageView
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 PARTITION_DETAIL = "partition_detail"
-"""The kind of what Kafka says of a partition besides: directories and eligible leader replicas."""
+"""Kind of Kafka's further details of a partition: directories and eligible leader replicas."""
 IMPORTED_KINDS = (
     "client_quota",
     "controller",
@@ -34,7 +34,7 @@ _LISTS = ("eligible_leader_replicas", "last_known_elr")
 
 
 def set_imported(image: ImageDraft, kind: str, key: str, value: str | None) -> None:
-    """Set an entity, or remove it if it is there (None)."""
+    """Set an entity, or remove it if it exists (None)."""
     old = image.imported.get((kind, key))
     if value is not None:
         image.imported[kind, key] = value
@@ -44,7 +44,7 @@ def set_imported(image: ImageDraft, kind: str, key: str, value: str | None) -> N
 
 
 def fold_imported(image: ImageDraft, message: pb.ImportedRecord, offset: int, epoch: int) -> None:
-    """Fold an ImportedRecord. Raises KeyError for a topic that is not there."""
+    """Fold an ImportedRecord. Raises KeyError for a topic that does not exist."""
     if message.aborted:
         return
     if message.HasField("clears_elr_of"):
@@ -56,12 +56,14 @@ def fold_imported(image: ImageDraft, message: pb.ImportedRecord, offset: int, ep
 
 
 def detail_key(topic_id: bytes, index: int) -> str:
-    """Of a partition's details: a name may belong to another topic later."""
+    """Return the key of a partition's details, with the topic id: a name may belong to another
+    topic later.
+    """
     return f"{topic_id.hex()}-{index}"
 
 
 def imported_key(view: ImageView, kind: str, key: str) -> str:
-    """The key of an entity in words: a partition's by its topic's name."""
+    """Return the key of an entity for people: a partition's has the topic's name."""
     if kind != PARTITION_DETAIL:
         return key
     topic_id, _, index = key.rpartition("-")
@@ -70,13 +72,13 @@ def imported_key(view: ImageView, kind: str, key: str) -> str:
 
 
 def put_details(image: ImageDraft, messages: Iterable[pb.PartitionRecord]) -> None:
-    """Note what records of new partitions say besides."""
+    """Set the details in the records of new partitions."""
     for message in messages:
         _put(image, message.topic_id, message.partition_id, _said(message.imported))
 
 
 def change_detail(image: ImageDraft, message: pb.PartitionChangeRecord) -> None:
-    """Note what a change says besides."""
+    """Set the details in a change of a partition."""
     detail = _detail(image, message.topic_id, message.partition_id) | _said(message.imported)
     _put(image, message.topic_id, message.partition_id, detail)
 
@@ -98,7 +100,9 @@ def _topics(image: ImageDraft) -> list[bytes]:
 
 
 def _clear_elr(image: ImageDraft, topic: Topic) -> None:
-    """As Kafka does: a partition that has any gets another partition epoch."""
+    """Clear the eligible leader replicas of a topic, as Kafka does: a partition that has any gets
+    the next partition epoch.
+    """
     for index in range(topic.partition_count):
         detail = _detail(image, topic.id, index)
         if any(detail.get(name) for name in _LISTS):
@@ -124,7 +128,8 @@ def _detail(image: ImageDraft, topic_id: bytes, index: int) -> dict[str, Any]:
 
 
 def _put(image: ImageDraft, topic_id: bytes, index: int, detail: dict[str, Any]) -> None:
-    """Empty lists are left out: absent and empty are the same to Kafka.
+    """Set the details of a partition. Empty lists are left out: they mean the same as absent ones
+    to Kafka.
 
     Raises FoldError unless there is one directory for each replica.
     """

@@ -1,7 +1,7 @@
 """Topic ids as Kafka prints them: 22 characters of base64, safe for URLs. Ours are 32 hex digits.
 
-Only what is said of an imported log has Kafka's form, so that it can be searched for in what
-Kafka's commands say.
+Only output about an imported log has Kafka's form, so that it matches the output of Kafka's
+commands.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 _HEX = re.compile(r"[0-9a-f]{32}", re.IGNORECASE)
 _KAFKAS = re.compile(r"[0-9A-Za-z_-]{22}")
 _ID_FIELDS = {"topic": "id", "partition": "topic_id"}
-"""Kind of entity -> the field of its value that is a topic's id."""
+"""Kind of entity -> the field of its value with a topic's id."""
 
 
 def kafka_id(digits: str) -> str:
-    """32 hex digits as Kafka prints them."""
+    """Return an id of 32 hex digits as Kafka prints it."""
     return base64.urlsafe_b64encode(bytes.fromhex(digits)).decode().rstrip("=")
 
 
 def parse_topic_id(text: str) -> str | None:
-    """The 32 hex digits of a topic id in either form; None: it is none."""
+    """Return the 32 hex digits of a topic id in either form; None: it is no id."""
     if _HEX.fullmatch(text):
         return text.lower()
     if not _KAFKAS.fullmatch(text):
@@ -37,7 +37,7 @@ def parse_topic_id(text: str) -> str | None:
 
 
 def with_kafka_id(kind: str, value: Any) -> Any:
-    """The value of an entity in JSON, with the id of its topic as Kafka prints it."""
+    """Return an entity's value in JSON, with the id of its topic as Kafka prints it."""
     name = _ID_FIELDS.get(kind)
     if name is None or not isinstance(value, dict):
         return value
@@ -45,5 +45,5 @@ def with_kafka_id(kind: str, value: Any) -> Any:
 
 
 def id_field(kind: str) -> str | None:
-    """The field of an entity's value that is a topic's id; None: there is none."""
+    """Return the field of an entity's value with a topic's id; None: there is none."""
     return _ID_FIELDS.get(kind)

@@ -1,8 +1,8 @@
-"""Keys of the key-value store and leases in the image: what locks and elections are built on.
+"""Keys of the key-value store and leases in the image: the base of locks and elections.
 
-Keys and leases are groups of their own, so neither fold looks at the other. Which keys a lease has
-is an index of the keys alone; that no key outlives its lease is the controller's business, which
-deletes them before, or in the batch, that removes it.
+Keys and leases are groups of their own, so neither fold looks at the other. The keys of a lease are
+an index of the keys alone; the controller ensures that no key outlives its lease: it deletes them
+before, or in the batch, that removes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def fold_key_value(image: ImageDraft, message: pb.KeyValueRecord, offset: int, epoch: int) -> None:
-    """Fold a KeyValueRecord. Raises KeyError for the deletion of a key that is not there."""
+    """Fold a KeyValueRecord. Raises KeyError for the deletion of a key that does not exist."""
     key = message.key
     old = image.key_values.get(key)
     new = None
@@ -28,7 +28,7 @@ def fold_key_value(image: ImageDraft, message: pb.KeyValueRecord, offset: int, e
 
 
 def put_key_value(image: ImageDraft, key: str, old: KeyValue | None, new: KeyValue | None) -> None:
-    """Put a key in its place, or take it away, with what is derived from it."""
+    """Put or remove a key, and update the facts derived from it."""
     if old is not None:
         image.key_value_bytes -= _size(old)
         if old.lease_id and (new is None or new.lease_id != old.lease_id):
@@ -66,7 +66,7 @@ def fold_lease(image: ImageDraft, message: pb.LeaseRecord, offset: int, epoch: i
 
 
 def remove_lease(image: ImageDraft, message: pb.RemoveLeaseRecord, offset: int, epoch: int) -> None:
-    """Fold a RemoveLeaseRecord. Raises KeyError if it is not there."""
+    """Fold a RemoveLeaseRecord. Raises KeyError if the lease does not exist."""
     old = image.leases[message.lease_id]
     del image.leases[old.id]
     image.replace("lease", (), old, None)

@@ -1,4 +1,5 @@
-"""The generations of a log: how two logs are told apart, and which of them descends from the other.
+"""The generations of a log: they distinguish two logs, and show which of them descends from the
+other.
 
 The first leader of a new log chooses a generation, a random number, and writes it into its
 LeaderChangeRecord; every later leader repeats it. An unsafe recovery or a restore ends it (a
@@ -24,7 +25,7 @@ RECOVERED, RESTORED = "unsafe recovery", "restore"
 NO_GENERATION = 0
 """No leader has chosen one yet, or it is not known."""
 GENERATION_BITS = 53
-"""Readers of JSON keep a number of this size exactly."""
+"""Bits of a generation: readers of JSON keep a number of this size exactly."""
 SNAPSHOT = -1
 """The offset of a generation that a snapshot's header names: no truncation reaches it."""
 
@@ -39,15 +40,15 @@ class GenerationAt(NamedTuple):
 def new_generation(*origin: object) -> int:
     """Return a number that no other log has.
 
-    ``origin`` names the leader's directory by its id, which is random, and what tells two leaders
-    with copies of one directory apart: the epoch, the offset, the time.
+    ``origin``: the leader's directory id, which is random; and the epoch, the offset and the time,
+    which distinguish two leaders with copies of one directory.
     """
     digest = hashlib.sha256("\n".join(map(str, origin)).encode()).digest()
     return max(1, int.from_bytes(digest[:8], "big") >> (64 - GENERATION_BITS))
 
 
 def generations_in(chunk: bytes, control_at: Iterable[int]) -> tuple[GenerationAt, ...]:
-    """Return what the control batches of a checked chunk say of generations, in order.
+    """Return the generations in the control batches of a checked chunk, in order.
 
     ``control_at``: as of ``batch.Scan``. Raises UnknownRecordError, CorruptLogError.
     """
@@ -72,20 +73,20 @@ class Lineage:
         self.append(entries)
 
     def append(self, entries: Iterable[GenerationAt]) -> None:
-        """Records that name generations were appended. A repeated one changes nothing."""
+        """Process appended records that name generations. A repeated one changes nothing."""
         for entry in entries:
             if entry.generation != self.current:
                 self._entries.append(entry)
                 self.current = entry.generation
 
     def truncate(self, end_offset: int) -> None:
-        """The log was cut at ``end_offset``."""
+        """Drop the generations above ``end_offset``, at which the log was cut."""
         while self._entries and self._entries[-1].offset >= end_offset:
             self._entries.pop()
         self._take_last()
 
     def reset(self, generations: Sequence[int]) -> None:
-        """A snapshot that names these generations has replaced the log."""
+        """Begin anew with the generations of a snapshot that has replaced the log."""
         self._entries = [GenerationAt(SNAPSHOT, generation) for generation in generations]
         self._take_last()
 
@@ -93,7 +94,7 @@ class Lineage:
         self.current = self._entries[-1].generation if self._entries else NO_GENERATION
 
     def below(self, end_offset: int) -> tuple[int, ...]:
-        """The generations of the log below ``end_offset``, oldest first."""
+        """Return the generations of the log below ``end_offset``, oldest first."""
         return tuple(
             entry.generation
             for entry in self._entries
@@ -101,7 +102,7 @@ class Lineage:
         )
 
     def at(self, end_offset: int) -> int:
-        """The generation of the record before ``end_offset``."""
+        """Return the generation of the record before ``end_offset``."""
         below = [entry.generation for entry in self._entries if entry.offset < end_offset]
         return below[-1] if below else NO_GENERATION
 
@@ -115,6 +116,6 @@ class Lineage:
 
     @property
     def recoveries(self) -> int:
-        """How often the log was recovered or restored."""
+        """Number of times that the log was recovered or restored."""
         generations = sum(entry.generation != NO_GENERATION for entry in self._entries)
         return generations - (self.current != NO_GENERATION)

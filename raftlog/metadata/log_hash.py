@@ -34,7 +34,7 @@ _PREFIX = struct.Struct(">IIBB")
 class LogHash(NamedTuple):
     """The digest of the log from ``begin_offset`` to ``end_offset`` (exclusive, a batch's end).
 
-    ``digest`` empty: what is below is not here, and the chain has not begun behind it.
+    ``digest`` empty: the bytes below are not here, and no chain has begun above them.
     """
 
     begin_offset: int
@@ -43,28 +43,30 @@ class LogHash(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a digest."""
+        """True if there is a digest."""
         return bool(self.digest)
 
 
 def seed(begin_offset: int) -> bytes:
-    """The digest of a chain that begins there, before its first batch."""
+    """Return the digest of a chain that begins there, before its first batch."""
     return hashlib.sha256(_SEED + begin_offset.to_bytes(8, "big", signed=True)).digest()
 
 
 EMPTY = LogHash(0, 0, seed(0))
-"""Of a log that begins at offset 0."""
+"""The hash of an empty log that begins at offset 0."""
 
 
 def unknown(end_offset: int) -> LogHash:
-    """Of a log that is here from ``end_offset`` on only: what is below was not hashed here."""
+    """Return the hash of a log that is here only from ``end_offset`` on: the bytes below were not
+    hashed here.
+    """
     return LogHash(end_offset, end_offset, b"")
 
 
 def extended(known: LogHash, chunk: bytes) -> LogHash:
-    """``known``, and the checked batches of a chunk, which follow it.
+    """Extend a hash by the checked batches of a chunk that follow it.
 
-    The hot path: a batch costs one hash, and the records of few are looked at.
+    The hot path: a batch costs one hash, and few batches have their records examined.
     """
     begin, end, digest = known
     sha256, unpack = hashlib.sha256, _PREFIX.unpack_from

@@ -1,8 +1,8 @@
-"""Putting many new partitions into an image at once: what most of a log, and most of a snapshot,
-consists of.
+"""Bulk insertion of new partitions into an image: most of a log, and most of a snapshot, consists
+of them.
 
-One at a time, each would write its topic and an entry of three indexes anew. Here what they share
-is written once for a run of them.
+One at a time, each would write its topic and an entry of three indexes anew. Here a run of them
+writes the shared parts once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NotNextError(ValueError):
 
 
 def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
-    """Add partitions, each the next one of its topic, best with those of a topic in one go.
+    """Add partitions, each the next one of its topic, best with a topic's partitions together.
 
     Raises KeyError for an unknown topic, NotNextError; the image is of no use then.
     """
@@ -70,9 +70,9 @@ def _end_block(
     block: int,
     bits_of: dict[tuple[int, ...], int],
 ) -> None:
-    """Write what the partitions of one block of a topic share.
+    """Write the parts that the partitions of one block of a topic share.
 
-    ``bits_of``: by their replicas.
+    ``bits_of``: the partitions' bits, by their replicas.
     """
     image.topics[topic.id] = Topic(topic.id, topic.name, following)
     of_broker: dict[int, int] = {}

@@ -1,7 +1,7 @@
 """The order of all changes of a log: each change has a place in it, the same on every node.
 
-A record may change several entities (a topic that goes takes its partitions with it), so a place is
-the record's offset and how many of its changes lie before.
+A record may change several entities (a deleted topic takes its partitions along), so a place is the
+record's offset and the number of its changes before.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from raftlog import batch
 from raftlog.metadata.changes import ChangeRecorder
 
 WHOLE = 2**31 - 1
-"""The part of a position that lies behind all changes of its record."""
+"""The part of a position after all changes of its record."""
 
 
 class Position(NamedTuple):
-    """A place in the order of all changes: behind the first ``part`` ones of the record."""
+    """A place in the order of all changes: after the first ``part`` changes of the record."""
 
     offset: int
     part: int = WHOLE
@@ -24,11 +24,11 @@ class Position(NamedTuple):
 
 class Change(NamedTuple):
     """One change of one entity by the record at ``position.offset``. ``before`` and ``after``: its
-    value as the image has it, None: not there.
+    value in the image, None: absent.
     """
 
     position: Position
-    """Behind this change: WHOLE if it is the last of its record."""
+    """Position after this change: WHOLE if it is the last of its record."""
     epoch: int
     timestamp_ms: int
     principal: str
@@ -39,10 +39,10 @@ class Change(NamedTuple):
 
 
 def ordered_changes(draft: ChangeRecorder, chunk: bytes) -> list[Change]:
-    """All changes of a chunk of the log that follows the draft, in order; the draft has it then.
+    """Fold a chunk of the log into the draft, and return all its changes, in order.
 
-    What the chunk has at or below the draft's offset is passed over. The bytes were verified
-    before. Raises FoldError, UnknownRecordError.
+    Batches at or below the draft's offset are skipped. The bytes must have been verified before.
+    Raises FoldError, UnknownRecordError.
     """
     found: list[Change] = []
     for header in batch.headers(chunk, verify=False):

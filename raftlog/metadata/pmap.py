@@ -3,8 +3,8 @@ with the last.
 
 ``Map`` is a mapping with get, ``in``, len and iteration; ``mutate()`` gives a mutable copy for
 O(1), whose ``finish()`` is the next version. Order of iteration means nothing and may differ
-between processes: sort by key before showing anything. ``flat_map`` is one, too, for who only folds
-the newest version forward.
+between processes: sort by key before showing anything. ``flat_map`` has another implementation, for
+code that only folds the newest version forward.
 
 Two libraries do the work. immutables is three times faster to write and has no wheel beyond Python
 3.13; rpds-py is slower and built for every Python. Both must install without a compiler, hence the
@@ -38,7 +38,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Lookup(Protocol[K_contra, V_co]):
-    """What a map and a map in the making have in common: single keys."""
+    """The look-ups that a map and a mutation share: single keys."""
 
     @overload
     def get(self, key: K_contra, /) -> V_co | None: ...
@@ -47,13 +47,13 @@ class Lookup(Protocol[K_contra, V_co]):
     def get(self, key: K_contra, default: D, /) -> V_co | D: ...
 
     def __getitem__(self, key: K_contra, /) -> V_co:
-        """The value, or KeyError."""
+        """Return the value, or raise KeyError."""
 
     def __contains__(self, key: object, /) -> bool:
-        """Whether the key is there."""
+        """Return whether the key exists."""
 
     def __len__(self) -> int:
-        """How many keys."""
+        """Return the number of keys."""
 
 
 class Mutation(Lookup[K, V], Protocol[K, V]):
@@ -63,26 +63,26 @@ class Mutation(Lookup[K, V], Protocol[K, V]):
         """Map ``key`` to ``value`` in this version, and in none made before."""
 
     def __delitem__(self, key: K) -> None:
-        """Remove one key, or KeyError."""
+        """Remove one key, or raise KeyError."""
 
     def finish(self) -> Map[K, V]:
-        """The immutable version; this mutation must not be used any more."""
+        """Return the immutable version; this mutation must not be used any more."""
 
 
 class Map(Lookup[K, V], Protocol[K, V]):
     """One immutable version of a map."""
 
     def __iter__(self) -> Iterator[K]:
-        """The keys, in no meaningful order."""
+        """Iterate over the keys, in no meaningful order."""
 
     def items(self) -> Iterable[tuple[K, V]]:
-        """Keys and values, in no meaningful order."""
+        """Return keys and values, in no meaningful order."""
 
     def values(self) -> Iterable[V]:
-        """Values, in no meaningful order."""
+        """Return values, in no meaningful order."""
 
     def mutate(self) -> Mutation[K, V]:
-        """A mutable copy, for O(1)."""
+        """Return a mutable copy; O(1)."""
 
 
 class RpdsMap(Generic[K, V]):
@@ -119,8 +119,8 @@ class RpdsMap(Generic[K, V]):
 
 
 class RpdsMutation(Generic[K, V]):
-    """``Mutation`` for rpds, which has none of its own: the next trie is kept, each write is a new
-    version.
+    """``Mutation`` for rpds, which has none of its own: it keeps the next trie, and each write
+    makes a new version.
     """
 
     __slots__ = ("_trie",)
@@ -151,7 +151,7 @@ class RpdsMutation(Generic[K, V]):
 
 
 def empty() -> Map[Any, Any]:
-    """An empty map of the fastest kind this Python has."""
+    """Return an empty map of the fastest kind that this Python has."""
     if immutables is not None:
         return immutables.Map()
     return RpdsMap()

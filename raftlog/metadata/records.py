@@ -2,8 +2,7 @@
 
 Numbers are Kafka's apiKeys where Kafka has the record. A record changes exactly one *entity group*
 (in an imported log one type changes every topic's, ``EVERY_TOPIC``); folding a log group by group
-gives the same entities as folding it in order, which is what lets an engine like Spark do it in
-parallel.
+gives the same entities as folding it in order, so an engine like Spark can do it in parallel.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class GroupKey(NamedTuple):
 
 
 EVERY_TOPIC = GroupKey("topic", "")
-"""In the place of a group: the record changes every group of the kind topic."""
+"""Stands for a group: the record changes every group of the kind topic."""
 
 MESSAGES: dict[int, type[Message]] = {
     RecordType.REGISTER_BROKER: pb.RegisterBrokerRecord,
@@ -104,7 +103,7 @@ TYPE_OF: dict[type[Message], RecordType] = {
 
 
 class Record(NamedTuple):
-    """A record in both forms: the bytes, encoded once, for the log (as in RecordData), and the
+    """A record in both forms: its bytes, encoded once, for the log (as in RecordData), and its
     message, for the fold.
     """
 
@@ -115,7 +114,7 @@ class Record(NamedTuple):
 
     @property
     def data(self) -> RecordData:
-        """Only what the log holds."""
+        """The record as the log holds it."""
         return RecordData(self.type, self.version, self.body)
 
 
@@ -126,7 +125,7 @@ def record(message: Any) -> Record:
 
 
 def decoded(data: RecordData) -> Record:
-    """A record of the log with its message. Raises UnknownRecordError."""
+    """Return a record of the log with its message. Raises UnknownRecordError."""
     return Record(*data, parse(data))
 
 
@@ -136,7 +135,7 @@ def parse(data: RecordData) -> Any:
 
 
 def parse_body(type_: int, version: int, body: bytes) -> Any:
-    """As ``parse``, of a record taken apart."""
+    """Decode the message of a record given as type, version and body: as ``parse``."""
     message_type = MESSAGES.get(type_)
     if message_type is None or version != RECORD_VERSION:
         raise UnknownRecordError(
@@ -196,16 +195,16 @@ _GROUPS: dict[int, Callable[[Any], GroupKey | None]] = {
 ONLY_IN_SNAPSHOTS = frozenset(
     {RecordType.SNAPSHOT_HEADER, RecordType.SNAPSHOT_FOOTER, RecordType.SNAPSHOT_ENTITIES}
 )
-"""Types that never stand in the log: they have no group."""
+"""Types that are never in the log: they have no group."""
 
 
 def client_group(client_id: int) -> GroupKey:
-    """The entity group of a client: its records, and every batch whose header names it."""
+    """Return the entity group of a client: its records, and every batch whose header names it."""
     return GroupKey("client", str(client_id))
 
 
 def lease_group(lease_id: int) -> GroupKey:
-    """The entity group of a lease."""
+    """Return the entity group of a lease."""
     return GroupKey("lease", str(lease_id))
 
 

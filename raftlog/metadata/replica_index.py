@@ -1,5 +1,5 @@
-"""Which partitions each broker has a replica of: the index that is derived from partitions, so that
-fencing a broker touches only what it holds.
+"""The index of each broker's replicas, derived from partitions, so that fencing a broker touches
+only its own.
 
 A set of keys of its own for each broker would cost more to keep, in time and in memory, than the
 partitions do: a node that folds a long log spends most of its time there. Partitions of a topic are
@@ -15,7 +15,9 @@ from raftlog.metadata import pmap
 
 BLOCK_BITS = 6
 BLOCK = 1 << BLOCK_BITS
-"""Partitions of a topic in one entry. Small: each write makes a new number of so many bits."""
+"""Number of partitions of a topic in one entry. Small: each write makes a new number of this many
+bits.
+"""
 
 Key = tuple[bytes, int]
 """(topic id, index) of a partition."""
@@ -29,12 +31,12 @@ class Replicas(Set[Key]):
     __slots__ = ("_blocks", "_count")
 
     def __init__(self, blocks: pmap.Map[BlockKey, int], count: int) -> None:
-        """``blocks``: without empty ones; ``count``: of the bits in them."""
+        """``blocks``: without empty ones; ``count``: number of bits in them."""
         self._blocks, self._count = blocks, count
 
     @staticmethod
     def of(keys: Iterable[Key]) -> Replicas:
-        """The set of these partitions, made outside of any image."""
+        """Return the set of these partitions, made outside any image."""
         index = ReplicaIndex(pmap.empty())
         for key in keys:
             index.add(0, key)
@@ -43,7 +45,7 @@ class Replicas(Set[Key]):
 
     @classmethod
     def _from_iterable(cls, keys: Iterable[Any]) -> Any:
-        """For the operators of sets: their results are no part of an image."""
+        """Support the operators of sets: their results are no part of an image."""
         return frozenset(keys)
 
     def __len__(self) -> int:
@@ -64,12 +66,12 @@ class Replicas(Set[Key]):
                     yield topic_id, first + place
 
     def mutate(self) -> Draft:
-        """A mutable copy, for O(1)."""
+        """Return a mutable copy; O(1)."""
         return Draft(self._blocks.mutate(), self._count)
 
 
 class Draft:
-    """The partitions of one broker in the making."""
+    """A draft of one broker's partitions."""
 
     __slots__ = ("_blocks", "_count")
 
@@ -77,13 +79,13 @@ class Draft:
         self._blocks, self._count = blocks, count
 
     def add(self, block: BlockKey, bits: int) -> None:
-        """Those of a block whose bit is set."""
+        """Add the partitions of a block whose bit is set."""
         before = self._blocks.get(block, 0)
         self._blocks[block] = before | bits
         self._count += (bits & ~before).bit_count()
 
     def remove(self, key: Key) -> None:
-        """One. Raises KeyError if it is not there."""
+        """Remove a partition. Raises KeyError if it does not exist."""
         topic_id, index = key
         block, bit = (topic_id, index >> BLOCK_BITS), 1 << (index & (BLOCK - 1))
         before = self._blocks.get(block, 0)
@@ -96,7 +98,7 @@ class Draft:
         self._count -= 1
 
     def finish(self) -> Replicas:
-        """The immutable version; this draft must not be used any more."""
+        """Return the immutable version; this draft must not be used any more."""
         return Replicas(self._blocks.finish(), self._count)
 
 
@@ -104,10 +106,10 @@ NO_REPLICAS = Replicas(pmap.empty(), 0)
 
 
 class ReplicaIndex:
-    """The replicas of all brokers in the making: a look-up as ``pmap.Mutation`` is one.
+    """A draft of all brokers' replicas, with the look-ups of ``pmap.Mutation``.
 
-    What was written for a broker stays a draft until somebody looks at it: between two looks the
-    fold copies no nodes.
+    A broker's writes stay in a draft until its next look-up: between two look-ups the fold copies
+    no nodes.
     """
 
     __slots__ = ("_drafts", "_index")
@@ -117,16 +119,16 @@ class ReplicaIndex:
         self._drafts: dict[int, Draft] = {}
 
     def add(self, broker_id: int, key: Key) -> None:
-        """The broker has a replica of this partition now."""
+        """Add a replica of this partition to the broker."""
         topic_id, index = key
         self.draft(broker_id).add((topic_id, index >> BLOCK_BITS), 1 << (index & (BLOCK - 1)))
 
     def remove(self, broker_id: int, key: Key) -> None:
-        """The broker has no replica of this partition any more. Raises KeyError if it had none."""
+        """Remove the broker's replica of this partition. Raises KeyError if it has none."""
         self.draft(broker_id).remove(key)
 
     def draft(self, broker_id: int) -> Draft:
-        """To write to at once."""
+        """Return the broker's draft, for direct writes."""
         draft = self._drafts.get(broker_id)
         if draft is None:
             held = self._index.get(broker_id) or NO_REPLICAS
@@ -134,7 +136,7 @@ class ReplicaIndex:
         return draft
 
     def get(self, broker_id: int, default: Any = None) -> Replicas | Any:
-        """What the broker holds."""
+        """Return the replicas of a broker, or ``default``."""
         self._finish(broker_id)
         return self._index.get(broker_id, default)
 
@@ -154,7 +156,7 @@ class ReplicaIndex:
             self._index[broker_id] = draft.finish()
 
     def finish(self) -> pmap.Map[int, Replicas]:
-        """The immutable version; this draft must not be used any more."""
+        """Return the immutable version; this draft must not be used any more."""
         for broker_id, draft in self._drafts.items():
             self._index[broker_id] = draft.finish()
         return self._index.finish()

@@ -42,7 +42,7 @@ KINDS = {
 """The first segment of a path -> the kind of entity."""
 PLURAL = {kind: plural for plural, kind in KINDS.items()}
 BOOK_KEEPING = frozenset({"clients", "client_results", "progress", "applied"})
-"""What changes without anybody having changed anything: shown only to who names it."""
+"""Kinds that change without a user's request: shown only to a selector that names them."""
 _FLAT = frozenset({"topics", "brokers", "features", "hostnames", "leases", "acls"})
 """Entities with nothing below them."""
 EVERYTHING = "*"
@@ -54,22 +54,22 @@ _NAMED_LIKE = {
 
 
 class Selection(NamedTuple):
-    """What one watcher wants: the entities with a path in ``exact``, and those whose path begins
-    with one of ``prefixes``.
+    """The entities that one watcher wants: those with a path in ``exact``, and those whose path
+    begins with one of ``prefixes``.
     """
 
     exact: frozenset[str]
     prefixes: tuple[str, ...]
-    """Sorted, none of them twice."""
+    """Sorted prefixes, without duplicates."""
 
     def matches(self, path: str) -> bool:
-        """Whether a change of the entity at this path is wanted."""
+        """Return whether a change of the entity at this path is wanted."""
         return path in self.exact or path.startswith(self.prefixes)
 
 
 def path_of(kind: str, key: str, value: Any) -> str:
-    """The path of an entity. ``key``: as ``raftlog.metadata.changes`` says it; ``value``: as it is
-    or was.
+    """Return the path of an entity. ``key``: as in ``raftlog.metadata.changes``; ``value``: present
+    or last.
     """
     if kind == "config":
         type_, _, rest = key.partition(":")
@@ -88,10 +88,10 @@ def path_of(kind: str, key: str, value: Any) -> str:
 
 
 def entity_of(selector: str) -> tuple[str, str]:
-    """(kind, key) of what a selector that was parsed names alone, for the rights on it; the key is
-    empty if it names many, or what has no key.
+    """Return (kind, key) of the single entity that a parsed selector names, for the rights on it;
+    the key is empty if it names many, or an entity without a key.
 
-    Below a topic's configs or partitions it is the topic that counts.
+    For a topic's configs or partitions the topic counts.
     """
     plural, _, rest = selector.partition("/")
     kind = KINDS.get(plural, "")
@@ -108,19 +108,19 @@ def entity_of(selector: str) -> tuple[str, str]:
 
 
 def quoted(name: str) -> str:
-    """A name as one segment of a path."""
+    """Return a name as one segment of a path."""
     if "/" in name or "%" in name:
         return name.replace("%", "%25").replace("/", "%2F")
     return name
 
 
 def unquoted(segment: str) -> str:
-    """The name of a segment."""
+    """Return the name in a segment."""
     return segment.replace("%2F", "/").replace("%25", "%") if "%" in segment else segment
 
 
 def parse_selectors(texts: Iterable[str], field: str = "selectors") -> Selection:
-    """What the selectors say together; none: everything. Raises ApiError INVALID_REQUEST."""
+    """Parse selectors into one selection; none: everything. Raises ApiError INVALID_REQUEST."""
     exact: set[str] = set()
     prefixes: set[str] = set()
     for index, text in enumerate(texts):

@@ -7,23 +7,25 @@ from collections.abc import Mapping
 
 PER_DOUBLING = 4
 BUCKETS_MAX = 200
-"""More than any duration needs."""
+"""Number of buckets: more than any duration needs."""
 
 
 def bucket_of(took_us: int) -> int:
-    """The bucket of a duration; below 2 microseconds: 0."""
+    """Return the bucket of a duration; below 2 microseconds: 0."""
     if took_us < 2:
         return 0
     return min(BUCKETS_MAX - 1, int(math.log2(took_us) * PER_DOUBLING))
 
 
 def upper_us(bucket: int) -> float:
-    """What every duration of a bucket is below; at most 19 % above it."""
+    """Return the upper bound (exclusive) of a bucket's durations, at most 19 % above them."""
     return float(2 ** ((bucket + 1) / PER_DOUBLING))
 
 
 def percentile_us(buckets: Mapping[int, int], share: float, max_us: int) -> int | None:
-    """What ``share`` of the durations did not exceed, up to 19 % above the true one; None: none."""
+    """Return the duration that a ``share`` of all did not exceed, up to 19 % too high; None: there
+    are none.
+    """
     total = sum(buckets.values())
     if not total:
         return None

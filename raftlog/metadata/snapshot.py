@@ -1,10 +1,10 @@
 """An image as the content of a snapshot, and back (KIP-630).
 
 Between a snapshot's header and footer (``raftlog.metadata.snapshot_file``) lie the image's
-entities, kind by kind and sorted by key, as the canonical bytes that the state hash is made of.
-Offset, epoch and timestamp stand in the header; what an image derives from its entities (indexes,
-counts) is derived again. The hash is summed up anew on both sides: a state that does not have the
-hash it claims is neither written nor taken.
+entities, kind by kind and sorted by key, as the canonical bytes that the state hash is computed
+from. Offset, epoch and timestamp stand in the header; the parts that an image derives from its
+entities (indexes, counts) are derived again. Both sides compute the hash anew: a state without the
+hash that it claims is neither written nor accepted.
 
 ``KINDS`` names every kind of entity and the fields of ``Image`` it fills; an entity that gets a
 place in the image gets a line there.
@@ -59,23 +59,21 @@ from raftlog.metadata.versions import metadata_version
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 BATCH_BYTES = 16 << 10
-"""A batch is also what a loader takes in one step: one to two milliseconds of decoding, hashing and
-putting into maps.
+"""Size of a batch, which is also one step of a loader: one to two milliseconds of decoding, hashing
+and inserting into maps.
 """
 SLICE_ENTITIES = 256
-"""Encoded in one step of the writer: well below a millisecond."""
+"""Entities encoded in one step of the writer: well below a millisecond."""
 SLICE_KEYS = 2048
-"""Collected and sorted in one step of the writer."""
+"""Keys collected and sorted in one step of the writer."""
 MERGE_RUNS, MERGE_KEYS = 32, 32
-"""So many sorted runs are merged at once, and at most so many keys of each in one step of the
-writer.
-"""
+"""Sorted runs merged at once, and the most keys of each in one step of the writer."""
 Content = tuple[Any, ...]
-"""An entity as its hash takes it: the key, and the value at the end."""
+"""An entity as its hash needs it: the key, and the value at the end."""
 
 
 class Parts(ImageDraft):
-    """An image put together from entities."""
+    """A draft of an image that is built from entities."""
 
     __slots__ = ()
 
@@ -83,7 +81,7 @@ class Parts(ImageDraft):
         super().__init__(Image(configs=flat_map.empty()) if flat else Image())
 
     def finish(self, header: SnapshotHeader) -> Image:
-        """The image."""
+        """Return the image."""
         self.offset, self.epoch, self.timestamp_ms = (
             header.end_offset - 1,
             header.epoch,
@@ -95,33 +93,33 @@ class Parts(ImageDraft):
 class Kind(NamedTuple):
     """One kind of entity.
 
-    ``name``: as in the state hash; ``fields``: what of ``Image`` it fills.
+    ``name``: as in the state hash; ``fields``: the fields of ``Image`` that it fills.
     """
 
     name: str
     fields: tuple[str, ...]
     keys: Callable[[Image], Iterable[Any]]
-    """What the entities are sorted by, in any order."""
+    """Return the keys by which the entities are sorted, in any order."""
     contents: Callable[[Image, Any], Iterable[Content]]
-    """The entities under a key, in order."""
+    """Return the entities under a key, in order."""
     type: Any
-    """Of a content."""
+    """Type of a content."""
     add: Callable[[Any, Content], None]
-    """Put an entity in its place, in a draft.
+    """Put an entity into a draft.
 
-    Raises KeyError, ValueError if it does not fit those before it.
+    Raises KeyError, ValueError if it contradicts the entities before it.
     """
     canonical: Callable[[Content], Content] = tuple
-    """A content as it was decoded -> as the image holds it.
+    """Turn decoded content into the form that the image holds.
 
-    Raises ValueError if it holds what this build does not know.
+    Raises ValueError for values that this build does not know.
     """
     add_all: Callable[[Any, Iterable[Content]], None] | None = None
-    """Put many in their places at once, and account for them; None: one by one."""
+    """Put many entities into a draft at once, and account for them; None: one by one."""
 
 
 def _sole(name: str, type_: Any) -> Kind:
-    """A kind with one entity at most."""
+    """Return a kind with at most one entity."""
 
     def keys(image: Image) -> Iterable[Any]:
         return () if getattr(image, name) is None else ((),)
@@ -335,13 +333,13 @@ KINDS: tuple[Kind, ...] = (
     ),
 )
 IN_HEADER = ("offset", "epoch", "timestamp_ms", "state_hash")
-"""Fields of ``Image`` that stand in the header and the footer."""
+"""Fields of ``Image`` that are in the header and the footer."""
 DERIVED = ("state_bytes", "key_value_bytes")
-"""Fields of ``Image`` that come of adding the entities."""
+"""Fields of ``Image`` that are derived as entities are added."""
 
 
 def header_of(image: Image, *, cluster_id: str, generations: tuple[int, ...]) -> SnapshotHeader:
-    """The header of a snapshot of this image."""
+    """Return the header of a snapshot of this image."""
     voters = image.voters.voters if image.voters is not None else ()
     return SnapshotHeader(
         cluster_id=cluster_id,
@@ -355,7 +353,7 @@ def header_of(image: Image, *, cluster_id: str, generations: tuple[int, ...]) ->
 
 
 def content_hash(image: Image) -> int:
-    """The state hash, from the entities themselves: what ``state_hash`` is if every change was
+    """Compute the state hash from the entities: it equals ``state_hash`` if every change was
     accounted for.
     """
     total = 0
@@ -369,11 +367,11 @@ def content_hash(image: Image) -> int:
 def pieces(
     image: Image, header: SnapshotHeader, log_hash: LogHash | None = None
 ) -> Iterator[bytes]:
-    """The bytes of a snapshot, piece by piece. ``log_hash``: of the log that the image is of.
+    """Yield the bytes of a snapshot, piece by piece. ``log_hash``: of the log up to the image.
 
     Each step is a bounded piece of work; an empty piece is work without bytes yet.
 
-    Raises FatalError at the end if the image is not what its state hash says.
+    Raises FatalError at the end if the image does not have its state hash.
     """
     if header.end_offset != image.offset + 1:
         raise ValueError(
@@ -410,9 +408,7 @@ def pieces(
 
 
 def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]:
-    """Sort without ever working for long: runs first, one a step, then merged as they are asked
-    for. Returns the iterator.
-    """
+    """Sort in bounded steps: runs first, one a step, merged on demand. Returns the iterator."""
     runs: list[list[Any]] = []
     iterator = iter(keys)
     while run := list(islice(iterator, SLICE_KEYS)):
@@ -433,7 +429,7 @@ def _sorted_slowly(keys: Iterable[Any]) -> Generator[bytes, None, Iterable[Any]]
 
 
 def _merge(runs: list[list[Any]]) -> Iterator[list[Any]]:
-    """Merge sorted runs into sorted blocks: of each run what is not above the lowest of their next
+    """Merge sorted runs into sorted blocks: the keys of each run up to the lowest of the runs' next
     ends, sorted at once.
 
     The sort finds the runs again and only merges them, faster than a heap would.
@@ -467,25 +463,25 @@ def _batch(kind: Kind, entities: list[bytes], base_offset: int, header: Snapshot
 
 
 class SnapshotLoader:
-    """Makes the image of a snapshot, fed piece by piece from its first byte to its last."""
+    """The loader of a snapshot's image, fed piece by piece from the first byte to the last."""
 
     def __init__(self, *, flat: bool = False) -> None:
-        """``flat``: nobody will fold on from any but the newest image (``flat_map``)."""
+        """``flat``: only the newest image will be folded further (``flat_map``)."""
         self._verifier = SnapshotVerifier(self._content)
         self._parts = Parts(flat=flat)
         self._kinds = {kind.name: (kind, msgspec.msgpack.Decoder(kind.type)) for kind in KINDS}
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """As soon as it was read."""
+        """Header of the snapshot; None until it was read."""
         return self._verifier.header
 
     def log_hash(self) -> LogHash:
-        """Of the log below the snapshot's end, once ``finish`` has returned."""
+        """Hash of the log below the snapshot's end, once ``finish`` has returned."""
         return self._verifier.log_hash()
 
     def feed(self, data: bytes) -> None:
-        """The next bytes. Raises CorruptLogError, UnknownRecordError."""
+        """Process the next bytes. Raises CorruptLogError, UnknownRecordError."""
         self._verifier.feed(data)
 
     def _content(self, data: bytes, header: batch.BatchHeader) -> None:
@@ -521,9 +517,10 @@ class SnapshotLoader:
             parts.replace(kind.name, content[:-1], None, content[-1])
 
     def finish(self) -> Image:
-        """The image.
+        """Return the image.
 
-        Raises CorruptLogError if the snapshot is cut, or is not the state that its footer names.
+        Raises CorruptLogError if the snapshot is cut, or its state is not the one that its footer
+        names.
         """
         header = self._verifier.finish()
         image = self._parts.finish(header)

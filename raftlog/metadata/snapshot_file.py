@@ -1,9 +1,9 @@
-"""What a snapshot is made of: a header batch, batches of content, a footer batch; all of them as in
-the log, with offsets from 0.
+"""The file of a snapshot: a header batch, batches of content, a footer batch; all of them as in the
+log, with offsets from 0.
 
-Every batch has its CRC32C, offsets are contiguous, and the footer counts what lies before it: a
-snapshot that was cut, or of which a byte has changed, is found before it is used. What the content
-means is ``raftlog.metadata.snapshot``'s affair.
+Every batch has its CRC32C, offsets are contiguous, and the footer counts the records before it: a
+snapshot that was cut, or of which a byte has changed, is found before it is used.
+``raftlog.metadata.snapshot`` defines the content.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from raftlog.metadata.voters_log import from_entries, to_entries
 from raftlog.wire.records.v1 import records_pb2 as pb
 
 MAX_BATCH_BYTES = 16 << 20
-"""No writer makes larger ones: a length that says so is damaged, and not worth waiting for that
-many bytes.
-"""
+"""Largest batch: a longer length is damaged, and its bytes are not awaited."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotId:
-    """Names a snapshot: the state before ``end_offset`` (exclusive), the last record of which is of
-    ``epoch`` (KIP-630).
+    """The name of a snapshot: of the state before ``end_offset`` (exclusive), the last record of
+    which is of ``epoch`` (KIP-630).
     """
 
     end_offset: int
@@ -40,11 +38,11 @@ class SnapshotId:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
-    """What a snapshot says of itself.
+    """The header of a snapshot.
 
     ``end_offset`` exclusive; ``epoch`` and ``last_timestamp_ms`` of the batch before it.
 
-    ``voters`` empty: the log had not named any. ``generations``: those of the log, oldest first.
+    ``voters`` empty: the log had named none. ``generations``: those of the log, oldest first.
     """
 
     cluster_id: str
@@ -57,12 +55,12 @@ class SnapshotHeader:
 
     @property
     def generation(self) -> int:
-        """The generation of the state; 0: no leader had given the log one."""
+        """The generation of the state; 0: no leader had chosen one."""
         return self.generations[-1] if self.generations else NO_GENERATION
 
 
 def encode_header(header: SnapshotHeader) -> bytes:
-    """The first batch of a snapshot; it takes offset 0."""
+    """Encode the first batch of a snapshot; it takes offset 0."""
     message = pb.SnapshotHeaderRecord(
         cluster_id=header.cluster_id,
         generations=header.generations,
@@ -76,9 +74,9 @@ def encode_header(header: SnapshotHeader) -> bytes:
 
 
 class Footer(NamedTuple):
-    """What a snapshot says of the state in it, and of the log's bytes below its end.
+    """The footer of a snapshot: hashes of its state, and of the log's bytes below its end.
 
-    ``log_hash`` empty: it does not say.
+    ``log_hash`` empty: unknown.
     """
 
     state_hash: int
@@ -89,8 +87,8 @@ class Footer(NamedTuple):
 def encode_footer(
     header: SnapshotHeader, base_offset: int, state_hash: int, log_hash: LogHash | None = None
 ) -> bytes:
-    """The last batch of a snapshot; ``base_offset`` is where the content ended, counted from the
-    header's 0.
+    """Encode the last batch of a snapshot; ``base_offset`` is where the content ended, counted from
+    the header's 0.
 
     ``log_hash``: of the log below the snapshot's end.
     """
@@ -119,7 +117,7 @@ def _control(message: object, base_offset: int, header: SnapshotHeader) -> bytes
 
 
 def read_header(start: bytes) -> SnapshotHeader:
-    """The header, from the first bytes of a snapshot (the whole first batch at least).
+    """Return the header, from the first bytes of a snapshot (the whole first batch at least).
 
     Raises CorruptLogError.
     """
@@ -139,8 +137,8 @@ def read_header(start: bytes) -> SnapshotHeader:
 
 
 def read_footer(tail: bytes) -> Footer | None:
-    """What the footer at the end of ``tail``, a snapshot's last bytes, says; None if no sound
-    footer ends there.
+    """Return the footer at the end of ``tail``, a snapshot's last bytes; None if no valid footer
+    ends there.
     """
     for position in range(len(tail)):
         with suppress(CorruptLogError):
@@ -152,7 +150,7 @@ def read_footer(tail: bytes) -> Footer | None:
 
 
 def _footer(message: pb.SnapshotFooterRecord) -> Footer | None:
-    """What it says; None if the hashes have not the length of one."""
+    """Return the footer in a record; None if its hashes do not have the length of one."""
     if len(message.state_hash) != 16 or len(message.log_hash) not in (0, DIGEST_BYTES):
         return None
     return Footer(
@@ -161,8 +159,8 @@ def _footer(message: pb.SnapshotFooterRecord) -> Footer | None:
 
 
 class SnapshotVerifier:
-    """Checks a snapshot from its first byte to its last, fed in pieces of any size; keeps no more
-    than one batch of them.
+    """The check of a snapshot from its first byte to its last, fed in pieces of any size; it keeps
+    no more than one batch.
 
     ``on_content`` is called with each batch between header and footer, checked: its bytes and its
     header.
@@ -174,17 +172,17 @@ class SnapshotVerifier:
         self._on_content = on_content
         self.header: SnapshotHeader | None = None
         self.footer: Footer | None = None
-        """None until it was seen."""
+        """Footer of the snapshot; None until it was read."""
         self._rest = b""
         self._next_offset = 0
 
     @property
     def state_hash(self) -> int | None:
-        """Of the image, from the footer; None until that was seen."""
+        """State hash of the image, from the footer; None until that was read."""
         return None if self.footer is None else self.footer.state_hash
 
     def log_hash(self) -> LogHash:
-        """Of the log below the snapshot's end, for one that has been checked to its end."""
+        """Hash of the log below the snapshot's end, after the check has reached the end."""
         header, footer = self.header, self.footer
         assert header is not None
         assert footer is not None
@@ -193,7 +191,7 @@ class SnapshotVerifier:
         return LogHash(footer.log_hash_begin_offset, header.end_offset, footer.log_hash)
 
     def feed(self, data: bytes) -> None:
-        """The next piece. Raises CorruptLogError."""
+        """Process the next piece. Raises CorruptLogError."""
         self._rest += data
         position = 0
         while (size := batch.size_at(self._rest, position)) is not None:
@@ -224,7 +222,9 @@ class SnapshotVerifier:
         self._next_offset = found.end_offset
 
     def finish(self) -> SnapshotHeader:
-        """That was all of it. Raises CorruptLogError if it was not."""
+        """End the check, and return the header. Raises CorruptLogError if the snapshot is
+        incomplete.
+        """
         if self.header is None or self.footer is None or self._rest:
             raise CorruptLogError("the snapshot is cut: it has no footer")
         return self.header

@@ -1,4 +1,4 @@
-"""Values of entities in one line, for people: what they come as is the JSON object of a change."""
+"""Values of entities in one line, for people, made from the JSON object of a change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _broker(value: dict[str, Any]) -> str:
 
 
 def _partition_detail(value: dict[str, Any]) -> str:
-    """Of an imported log: directories by their ids as Kafka shows them."""
+    """Return the details of an imported partition: directories by their ids as Kafka shows them."""
     said = [
         f"{words} {_ids(value[name])}"
         for name, words in (
@@ -69,4 +69,4 @@ IN_WORDS: dict[str, Callable[[Any], str]] = {
     "topic": _topic,
     "voters": _voters,
 }
-"""Kinds whose JSON says little to people."""
+"""Kind -> its values in words, for kinds whose JSON is hard to read."""

@@ -1,7 +1,7 @@
-"""The feature levels of a cluster: what is gated, and what this build knows.
+"""The feature levels of a cluster: the gated behaviour, and the levels that this build knows.
 
-A level is raised by UpdateFeatures only when every voter and every broker knows it (KIP-584); what
-a level brings is not used below it, so that until then each node can go back to the build before.
+A level is raised by UpdateFeatures only when every voter and every broker knows it (KIP-584); its
+behaviour is not used below it, so that until then each node can return to the build before.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -16,35 +16,36 @@ METADATA_VERSION = "metadata.version"
 epochs, and -1 is no epoch (KIP-903).
 """
 LAO_VERSION = "lao.version"
-"""1: brokers report what they have applied, and LAO is made of it."""
+"""1: brokers report what they have applied, and LAO is computed from it."""
 BROKER_HEARTBEAT_VERSION = "broker.heartbeat.version"
 """1: brokers heartbeat, are fenced for silence, and fence themselves (KIP-343)."""
 MIN_METADATA_VERSION = 1
-"""The lowest level this build can work at."""
+"""The lowest level at which this build works."""
 LATEST_METADATA_VERSION = 2
 """The highest level this build knows."""
 REPLICA_EPOCHS = 2
-"""The level from which on brokers name epochs in fetches and ISR changes."""
+"""The level from which brokers name epochs in fetches and ISR changes."""
 
 Features = Mapping[str, int] | Any
 """Feature name -> finalized level: ``features`` of an image or of a draft."""
 
 
 def metadata_version(features: Features) -> int:
-    """The finalized level; MIN_METADATA_VERSION while none was written."""
+    """Return the finalized level; MIN_METADATA_VERSION while none was written."""
     level: int = features.get(METADATA_VERSION, MIN_METADATA_VERSION)
     return level
 
 
 def supports_replica_epochs(features: Features) -> bool:
-    """Whether every broker names its epoch in fetches, and every leader those of an ISR it proposes
-    (KIP-903): -1 is no epoch then.
+    """Return whether every broker names its epoch in fetches, and every leader those of an ISR it
+    proposes (KIP-903): -1 is no epoch then.
     """
     return metadata_version(features) >= REPLICA_EPOCHS
 
 
 def heartbeats_in_force(features: Features) -> bool:
-    """Return whether brokers heartbeat, and are fenced for silence; also before the log has levels.
+    """Return whether brokers heartbeat, and are fenced for silence; also true before the log has
+    levels.
 
     A level of 0 may be absent, as in an image, or stated.
     """

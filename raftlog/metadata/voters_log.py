@@ -1,5 +1,5 @@
-"""The voter sets in the bytes of the log (KIP-853): made by the leader, read by every replica as it
-appends them.
+"""The voter sets in the bytes of the log (KIP-853): encoded by the leader, decoded by every replica
+as it appends them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 def to_entries(voters: Iterable[Voter]) -> list[pb.VoterEntry]:
-    """Voters as a record holds them."""
+    """Return voters as a record holds them."""
     return [
         pb.VoterEntry(
             voter_id=voter.node_id, voter_directory_id=voter.directory_id, endpoint=voter.endpoint
@@ -23,14 +23,14 @@ def to_entries(voters: Iterable[Voter]) -> list[pb.VoterEntry]:
 
 
 def from_entries(entries: Iterable[pb.VoterEntry]) -> tuple[Voter, ...]:
-    """Voters of a record."""
+    """Return the voters of a record."""
     return tuple(
         Voter(entry.voter_id, entry.endpoint, entry.voter_directory_id) for entry in entries
     )
 
 
 def voters_in(chunk: bytes, control_at: Iterable[int]) -> tuple[VotersAt, ...]:
-    """The VotersRecords in a checked chunk, in order.
+    """Return the VotersRecords in a checked chunk, in order.
 
     ``control_at``: its control batches (``batch.Scan.control_at``).
 
