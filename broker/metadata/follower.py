@@ -99,8 +99,8 @@ class MetadataFollower:
         """The broker epoch, controller epoch and generation in ``_stays``."""
         self._generation_known = False
         self._compare, self._compare_at = True, 0.0
-        """Whether the next fetch, and the time from which the first fetch, names the last batch
-        applied, for the controller to compare.
+        """Whether the next fetch names the last batch applied, for the controller to compare; and
+        the time after which the first fetch does so in any case.
         """
         self._refusals: dict[str, str] = {}
         """Controllers of other clusters that answered since one of this cluster did, and why."""

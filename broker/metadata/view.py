@@ -109,7 +109,7 @@ class View:
         self._heartbeats_from = UNKNOWN
         """Offset from which heartbeats are in force again; a LAO received before may be too low."""
 
-    # --- knowledge -------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     @property
     def tip(self) -> Image:
@@ -136,7 +136,7 @@ class View:
 
     @property
     def known_lao_epoch(self) -> int:
-        """The epoch of the controller that sent it."""
+        """The epoch of the controller that sent the known LAO."""
         return self._known_lao_epoch
 
     @property

@@ -46,7 +46,7 @@ def registration_request(
 
 
 def _listeners(settings: BrokerSettings, bound: Sequence[str]) -> Iterator[records_pb2.Listener]:
-    """Yield the listener for brokers first: other brokers use the first one."""
+    """Yield all listeners, the one for brokers first: other brokers use the first."""
     of_brokers = ClientListener(
         settings.listener_name or LISTENER_NAME,
         settings.listen,
