@@ -72,7 +72,7 @@ def main(
 
 
 def show(result: Result) -> None:
-    """For people."""
+    """Print the result for people."""
     table = Table(title=f"{result['workload']}: {result['what']}", title_justify="left")
     table.add_column("")
     table.add_column("")

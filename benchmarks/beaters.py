@@ -50,7 +50,7 @@ class Beater:
         self.failed = 0
 
     async def live(self, committed: Committed) -> None:
-        """Until cancelled."""
+        """Run brokers until cancelled."""
         ranges = [
             records_pb2.FeatureRange(
                 name=name, min_supported_version=low, max_supported_version=high
@@ -101,7 +101,7 @@ class Committed:
         self.offset, self.epoch = -1, 0
 
     async def look(self) -> None:
-        """Until cancelled."""
+        """Refresh the committed offset until cancelled."""
         while True:
             try:
                 response = await self._client.call(pb.DescribeBrokersRequest(), timeout_s=30)

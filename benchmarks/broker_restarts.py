@@ -49,7 +49,7 @@ class Witness:
         return not found.is_fenced, found.broker_epoch
 
     async def until(self, *, active: bool, above_epoch: int = -1) -> float:
-        """When it is seen like that. Raises TimeoutError."""
+        """Wait until another broker is in this state; return the time. Raises TimeoutError."""
         async with asyncio.timeout(GIVE_UP_S):
             while True:
                 with contextlib.suppress(ApiError):
@@ -64,7 +64,9 @@ class Witness:
 
 
 def _started_at(quorum: Quorum, name: str) -> float:
-    """When a broker says that it serves and begins to register, by the machine's clock."""
+    """Return the time at which a broker logs that it serves and begins to register, by the
+    machine's clock.
+    """
     lines = (json.loads(line) for line in quorum.log_lines(name))
     last = [line["timestamp"] for line in lines if line["event"] == "broker started"][-1]
     return datetime.fromisoformat(last).timestamp()

@@ -32,7 +32,7 @@ VOTERS = tuple(Voter(i, f"c{i}:1", f"d{i}") for i in (1, 2, 3))
 
 @dataclass(slots=True)
 class Asker:
-    """Where a reply goes."""
+    """Receiver of a reply."""
 
     node_id: int
     correlation_id: int
@@ -67,7 +67,7 @@ class Cores:
             self._carry_out(node_id, effect)
 
     def run(self) -> None:
-        """Until nobody has anything to say."""
+        """Step the cores until no event is left."""
         while self.queue:
             self.step(*self.queue.popleft())
 
@@ -112,7 +112,7 @@ class Cores:
         self.queue.append((leader, ev.Proposed(epoch, span)))
 
     def elect(self) -> int:
-        """All connect; somebody leads."""
+        """Connect all cores and elect a leader; return its id."""
         for me in self.cores:
             for peer in self.cores:
                 if peer != me:

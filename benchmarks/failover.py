@@ -23,7 +23,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 
 TRY_S = 0.05
 SETTLE_S = 10.0
-"""Before an idle quorum is measured."""
+"""Pause before an idle quorum is measured, in seconds."""
 REST_S = 0.5
 """Between two rounds: who comes back, or leads anew, has caught up."""
 
@@ -38,7 +38,7 @@ class RetryingWriter:
         self.acknowledged: list[tuple[float, int]] = []
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write until cancelled."""
         while True:
             try:
                 response = await self._client.call(self._writes.next_message(), timeout_s=TRY_S)
@@ -53,7 +53,7 @@ class RetryingWriter:
         await self._transport.close()
 
     def first_in_epoch_after(self, epoch: int) -> float | None:
-        """When the first write of a later epoch was acknowledged."""
+        """Return the time of the first acknowledged write of a later epoch."""
         return next((at for at, in_epoch in self.acknowledged if in_epoch > epoch), None)
 
     def longest_gap(self, since: float) -> float:

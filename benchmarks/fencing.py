@@ -134,7 +134,7 @@ def on_a_quorum(quorum: Quorum) -> list[dict[str, Any]]:
 
 
 async def _fence_all(bootstrap: list[str]) -> dict[int, list[tuple[float, float, int]]]:
-    """For each total (asked at, answered at, offset) of each victim."""
+    """Return for each total (asked at, answered at, offset) of each victim."""
     import asyncio
 
     transport = GrpcTransport()

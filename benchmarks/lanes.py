@@ -27,7 +27,7 @@ from raftlog.transport.grpc_transport import GrpcTransport
 SLICE_S = 0.3
 ROUNDS = 24
 WARM_WRITES, FIRST_WRITES = 300, 5
-"""Before anything is measured; before each slice."""
+"""Number of writes before the measurement, and before each slice."""
 VARIANTS = {"gRPC": -1, "lanes": 0}
 """controller.quorum.fetch.port of each quorum."""
 

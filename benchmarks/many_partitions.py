@@ -60,8 +60,8 @@ async def _create(
 async def _shown(
     reader: BrokerClient, topic: str, partitions: int, token: common_pb2.MetadataToken
 ) -> float:
-    """When a broker has answered with all partitions, each with a leader, from an image at the
-    write's token or later.
+    """Return the time at which a broker has answered with all partitions, each with a leader, from
+    an image at the write's token or later.
     """
     reader.see(token)
     body = broker_pb2.MetadataRequest(topics=[topic])

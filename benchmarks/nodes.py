@@ -24,7 +24,9 @@ class _Cluster(LocalCluster):
 
 
 SETTINGS = {"max.connections": 4_096}
-"""Of all nodes: a thousand brokers want more connections than the default, which is for hundreds."""
+"""Settings of all nodes: a thousand brokers need more connections than the default, which is for
+hundreds.
+"""
 
 
 class Quorum:
@@ -140,7 +142,7 @@ class Quorum:
         self._cluster.kill(name, number)
 
     def wait_ended(self, name: str) -> None:
-        """Until its process has ended. Raises TimeoutError."""
+        """Wait until a node's process has ended. Raises TimeoutError."""
         if not self._cluster.wait_gone(name, timeout_s=40):
             raise TimeoutError(f"{name} has not ended")
 
@@ -163,7 +165,7 @@ class Quorum:
         self._cluster.kill(f"controller-{node}", number)
 
     def wait_gone(self, node: int) -> None:
-        """Until a node's process has ended. Raises TimeoutError."""
+        """Wait until a controller's process has ended. Raises TimeoutError."""
         if not self._cluster.wait_gone(f"controller-{node}", timeout_s=20):
             raise TimeoutError(f"controller-{node} has not ended")
 
@@ -173,7 +175,7 @@ class Quorum:
         self._cluster.start(f"controller-{node}")
 
     def data_path(self, node: int) -> Path:
-        """Where a node keeps its log."""
+        """Return the directory of a node's log."""
         return self._cluster.data_path(f"controller-{node}")
 
     def leader(self) -> int:
@@ -193,7 +195,7 @@ class Quorum:
         raise TimeoutError(f"no leader within {START_TIMEOUT_S:.0f} s; see {self.directory}")
 
     def wait_image(self, node: int) -> None:
-        """Until a node has folded all that is committed. Raises TimeoutError."""
+        """Wait until a node has folded all committed records. Raises TimeoutError."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             known = self._cluster.quorum().descriptions

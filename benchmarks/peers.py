@@ -109,7 +109,9 @@ def in_our_words(workload: str, result: Any) -> dict[str, Any]:
 
 
 def _named(row: dict[str, Any]) -> str:
-    """Of a number of watchers; "own": of those with a key each; "… shared": on few streams."""
+    """Return the name of a row by its number of watchers; "own": with a key each; "… shared": on
+    few streams.
+    """
     if row.get("own_keys"):
         return "own"
     return f"{row['watchers']}{' shared' if row.get('shared') else ''}"

@@ -28,7 +28,7 @@ SHAPES = ((1, 100), (64, 100), (1000, 100), (1000, 1000))
 
 
 def produce(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """All shapes, one after the other, on the same three brokers."""
+    """Run all shapes, one after the other, on the same three brokers."""
     endpoints, pids = quorum.start_brokers(3)
     return uvloop.run(_all(endpoints, quorum.pids + pids, seconds))
 

@@ -65,7 +65,7 @@ class Observers:
         return [process.pid for process in self.processes]
 
     def wait_ready(self) -> None:
-        """Until all are unfenced. Raises RuntimeError."""
+        """Wait until all brokers are unfenced. Raises RuntimeError."""
         for process in self.processes:
             assert process.stdout is not None
             if process.stdout.readline().strip() != "ready":
@@ -77,7 +77,7 @@ class Observers:
             os.kill(pid, signal.SIGUSR1)
 
     def hold_messages(self) -> None:
-        """Only up to now."""
+        """Count messages only up to now."""
         for pid in self.pids:
             os.kill(pid, signal.SIGUSR2)
 
@@ -94,16 +94,16 @@ class Observers:
                 )
 
     def all_applied(self, offset: int) -> float:
-        """When the last broker had applied an offset."""
+        """Return the time at which the last broker had applied an offset."""
         return max((_when(times, applied, offset) for times, applied, _ in self.moves), default=nan)
 
     def all_told(self, offset: int) -> float:
-        """When the last broker had been told that all have."""
+        """Return the time at which the last broker had received a LAO that covers an offset."""
         return max((_when(times, told, offset) for times, _, told in self.moves), default=nan)
 
 
 def _when(times: list[float], offsets: list[int], offset: int) -> float:
-    """When an offset was reached; infinite: not by the end."""
+    """Return the time at which an offset was reached; infinite: not by the end."""
     index = bisect_left(offsets, offset)
     return times[index] if index < len(times) else inf
 
@@ -207,8 +207,8 @@ def propagation(
 
 
 def fan_out(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """What an observer and write costs the leader, by the number of observers: its CPU beyond what
-    a write without any takes.
+    """Return the leader's cost of an observer and write, by the number of observers: its CPU beyond
+    that of a write without any.
     """
     rows = [propagation(quorum, n, period_s=0.01, seconds=seconds) for n in FAN_OUTS]
     alone = rows[0]["leader_cpu_us_per_write"]

@@ -33,7 +33,9 @@ ROOT = Path(__file__).parents[1]
 PRODUCT = tuple(f"{ROOT / name}/" for name in ("raftlog", "controller", "broker"))
 CONTROLLERS, BROKERS = (1, 2, 3), (11, 12)
 QUIET_S = 0.35
-"""How long the cluster rests before a request; no heartbeat and no tick falls into the next one."""
+"""Pause of the cluster before a request, in seconds; no heartbeat and no tick falls into the next
+one.
+"""
 TIMEOUT_S = 10.0
 
 

@@ -45,12 +45,12 @@ class _Burnt:
         }
 
     def seconds(self) -> float:
-        """How long ago it was made."""
+        """Return the seconds since it was made."""
         return time.monotonic() - self._begun
 
 
 def leases(quorum: Quorum, seconds: float) -> dict[str, Any]:
-    """All steps, one after the other."""
+    """Run all steps, one after the other."""
     addresses = [quorum.endpoint(name) for name in quorum.brokers]
     pids = [*quorum.pids, *quorum.broker_pids]
     return uvloop.run(_measured(addresses, pids, seconds))
@@ -193,7 +193,7 @@ async def _handed_over(
 
 
 async def _deaths(client: AsyncClient) -> dict[str, Any]:
-    """From when a leader keeps its lease alive no longer until the next one leads."""
+    """Measure the time from a leader's last keep-alive of its lease until the next one leads."""
     taken: list[float] = []
     leader = AsyncElection(client, "deaths", "0", ttl_s=TTL_MIN_S)
     await leader.campaign()

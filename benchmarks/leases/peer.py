@@ -17,7 +17,7 @@ LIMIT_S = 600.0
 
 
 def leases(home: Path, seconds: float) -> dict[str, Any]:
-    """All steps on one fresh cluster. ``home``: PEERS_HOME. Raises CalledProcessError."""
+    """Run all steps on one fresh cluster. ``home``: PEERS_HOME. Raises CalledProcessError."""
     program = _built(home / "etcd")
     with Members(home / "etcd") as members:
         addresses = members.leader_first()

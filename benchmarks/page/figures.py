@@ -74,8 +74,8 @@ def _observers(index: int, count: int) -> tuple[Figure, ...]:
 
 
 def _watchers(index: int, count: int, shared: str = "") -> tuple[Figure, ...]:
-    """Of one number of watchers: our rows are a list, the peer's have names. ``shared``: how they
-    share streams.
+    """Return the figures of one number of watchers: our rows are a list, the peer's have names.
+    ``shared``: the way they share streams.
     """
     of, theirs = f"{count:,} watchers", str(count)
     if shared:

@@ -59,7 +59,7 @@ def ours(entry: Entry, seconds: float, directory: Path) -> dict[str, Any]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    """As Ctrl-C does, so that it ends its nodes; nothing if it has ended."""
+    """Stop a child as Ctrl-C does, so that it ends its nodes; do nothing if it has ended."""
     if child.poll() is not None:
         return
     child.send_signal(signal.SIGINT)
@@ -70,7 +70,7 @@ def _end(child: subprocess.Popen[str]) -> None:
 
 
 def last_line(text: str) -> str:
-    """What a failed program said last; a refused option stands in a box."""
+    """Return the last line of a failed program's output; a refused option is in a box."""
     lines = [line.strip(" │╰╯─") for line in text.splitlines()]
     return next((line for line in reversed(lines) if line), "")[:SAID_MAX]
 
@@ -89,7 +89,7 @@ def attempt(side: Side, measure: Callable[[], Any]) -> None:
 
 
 def is_noisy(rows: list[dict[str, Any]]) -> bool:
-    """Whether other processes took too much of the machine; False if that is not known."""
+    """Return whether other processes used too much of the machine; False if that is not known."""
     return any(row.get("cpu_of_others_percent", 0.0) >= NOISY_PERCENT for row in rows)
 
 

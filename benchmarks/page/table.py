@@ -22,7 +22,7 @@ class Side:
 
     @property
     def runs(self) -> int:
-        """How many runs there were, those that failed included."""
+        """Number of runs, failed ones included."""
         return len(self.results) + len(self.failures)
 
 

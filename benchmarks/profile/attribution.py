@@ -19,7 +19,7 @@ KERNEL = "of it in the kernel"
 
 
 OVERHEAD_FACTOR = (1.0, 4.0)
-"""How much more than with warm caches a wrapper may cost."""
+"""Range of the ratio between a wrapper's cost and that with warm caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Profile:
     overhead: float
     """Time subtracted for the wrappers of the measurement."""
     factor: float
-    """How much more they have cost than with warm caches."""
+    """Ratio between the wrappers' cost and that with warm caches."""
     kernel: float
     kernel_error: float
     """Standard deviation of ``kernel``, as sampling by ticks has it."""

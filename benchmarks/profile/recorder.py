@@ -109,7 +109,7 @@ def _threads() -> dict[int, dict[str, Any]]:
 def _used(
     before: dict[int, dict[str, Any]], after: dict[int, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What each thread has used since; one that has ended meanwhile is left out."""
+    """Return the CPU used by each thread since; ended threads are left out."""
     found = []
     for tid, now in after.items():
         old = before.get(tid, {})

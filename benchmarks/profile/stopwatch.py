@@ -119,13 +119,13 @@ class Stopwatch:
         return dict(zip(self.stages[1:], self._cpu_ns[1:], strict=True))
 
     def calls(self) -> dict[str, int]:
-        """How often each stage was entered."""
+        """Return the number of entries of each stage."""
         both = (a + b for a, b in zip(self._spans, self._changes, strict=True))
         return dict(list(zip(self.stages, both, strict=True))[1:])
 
     def overhead_ns(self, span: Cost, change: Cost) -> tuple[dict[str, float], float]:
-        """What the wrappers' own CPU is of each stage's time; and what it is in all, outside the
-        stages included.
+        """Return the wrappers' own CPU in each stage's time; and their total, outside the stages
+        included.
         """
         found: dict[str, float] = {}
         for index, name in enumerate(self.stages):

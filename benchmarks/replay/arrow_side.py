@@ -45,7 +45,7 @@ def batches(directory: str, columns: tuple[str, ...] | None = None) -> Iterator[
 
 
 def scan(directory: str) -> None:
-    """All columns."""
+    """Read all columns."""
     for _ in batches(directory):
         pass
 
@@ -77,7 +77,7 @@ def fold(directory: str) -> str:
 
 
 def main(directory: str, wanted: list[str]) -> None:
-    """Only the steps ``wanted``, if any is named."""
+    """Run the steps ``wanted``, or all if none is named."""
     steps: dict[str, Step] = {"scan": lambda: scan(directory), "fold": lambda: fold(directory)}
     perform({name: step for name, step in steps.items() if not wanted or name in wanted})
 

@@ -17,7 +17,7 @@ from raftlog.segments.manifest import RECORDS, read_manifest
 
 
 def connect(directory: str) -> duckdb.DuckDBPyConnection:
-    """With the view ``records``."""
+    """Open a database with the view ``records``."""
     database = duckdb.connect()
     files = [
         str(Path(directory) / segment.file) for segment in read_manifest(directory).of_kind(RECORDS)
@@ -31,7 +31,7 @@ def connect(directory: str) -> duckdb.DuckDBPyConnection:
 
 
 def main(directory: str, wanted: list[str]) -> None:
-    """Only the steps ``wanted``, if any is named."""
+    """Run the steps ``wanted``, or all if none is named."""
     database = connect(directory)
 
     def ask(text: str) -> list[list[str]]:

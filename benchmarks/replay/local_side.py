@@ -10,7 +10,7 @@ from replay.local.runner import compute_local
 from replay.request import LOCAL_JOBS, JobRequest
 
 MEASURED_JOBS = tuple(name for name in LOCAL_JOBS if name in {"audit", "lao", "report"})
-"""Those that ask for nothing but the export, and that Spark's side measures too."""
+"""Jobs that need nothing but the export, and that Spark's side measures too."""
 
 
 def job(name: str, directory: str) -> str | None:
@@ -26,7 +26,7 @@ def fold(directory: str) -> str:
 
 
 def main(directory: str, wanted: list[str]) -> None:
-    """Only the steps ``wanted``, if any is named."""
+    """Run the steps ``wanted``, or all if none is named."""
     steps: dict[str, Step] = {"fold": lambda: fold(directory)}
     steps |= {f"job: {name}": partial(job, name, directory) for name in MEASURED_JOBS}
     perform({name: step for name, step in steps.items() if not wanted or name in wanted})

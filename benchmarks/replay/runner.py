@@ -71,7 +71,7 @@ def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple
 
 
 def measure(directory: Path, wanted: list[str], limit_s: float) -> dict[str, Side]:
-    """All sides on one export. Raises RuntimeError when they do not say the same."""
+    """Measure all sides on one export. Raises RuntimeError when their answers differ."""
     sides = {
         name: watch(module, [str(directory), *wanted], limit_s=limit_s)
         for name, module in SIDES.items()

@@ -16,15 +16,13 @@ from benchmarks.replay.questions import QUESTIONS, answer
 from benchmarks.replay.steps import Step, perform
 
 MEASURED_JOBS = ("lao", "availability", "churn", "verify", "audit", "report")
-"""Those that are there, of the jobs that ask for nothing but the export; the dearest last, as time
-may run out.
-"""
+"""Jobs that need nothing but the export; the most expensive last, as time may run out."""
 _TOLD = 2_000
 """Characters of a result that should not be."""
 
 
 def steps(directory: str) -> dict[str, Step]:
-    """All steps, in order."""
+    """Return all steps, in order."""
     kept: dict[str, Any] = {}
 
     def start() -> None:
@@ -90,7 +88,7 @@ def _jobs() -> list[str]:
 
 
 def main(directory: str, wanted: list[str]) -> None:
-    """Only the steps ``wanted``, if any is named; the first two always."""
+    """Run the steps ``wanted``, or all if none is named; the first two always."""
     everything = steps(directory)
     perform(
         {

@@ -15,7 +15,9 @@ from typing import Any
 import psutil
 
 SAMPLE_S = 1.0
-"""To look at all pages of all processes costs some CPU, which the side would miss."""
+"""Sampling interval in seconds: a look at all pages of all processes costs some CPU, which the side
+would miss.
+"""
 
 
 @dataclass
@@ -33,8 +35,8 @@ class Measured:
 
 @dataclass
 class Side:
-    """What a side has done; ``over`` says which step was not ended in time, ``failed`` which one
-    failed, if one was or did.
+    """Result of a side; ``over``: the step that did not end in time, ``failed``: the step that
+    failed, if any.
     """
 
     steps: dict[str, Measured] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class _Sampler(threading.Thread):
         return total
 
     def cpu_s(self) -> float:
-        """Of all processes so far, those that have ended too as far as their parents waited for
+        """Return the CPU time of all processes so far, and of ended ones whose parents waited for
         them.
         """
         total = 0.0
@@ -93,7 +95,7 @@ class _Sampler(threading.Thread):
         return total
 
     def take_peak_mb(self) -> float:
-        """Since the last time."""
+        """Return the peak since the last call, in MB."""
         peak, self._peak_bytes = max(self._peak_bytes, self._memory_bytes()), 0
         return peak / (1 << 20)
 

@@ -28,7 +28,7 @@ PROCESSES = 2
 SETTLE_S = 1.0
 """Between the last watcher's first response and the first measurement."""
 IDLE_S = 3.0
-"""For what the servers take when nothing changes."""
+"""Time in which the servers' idle CPU is measured, in seconds."""
 AFTER_S = 2.0
 """Seconds after the last change; a watcher that has not received it by then has missed it, and the
 run fails.
@@ -122,7 +122,9 @@ async def _line(child: Process) -> bytes:
 
 
 async def _taken(processes: Sequence[Process]) -> dict[int, tuple[int, float, float]]:
-    """By change: how many have had it, and when the first and the last. Raises RuntimeError."""
+    """Return for each change how many watchers received it, and the times of the first and the
+    last. Raises RuntimeError.
+    """
     found: dict[int, tuple[int, float, float]] = {}
     for child in processes:
         await _say(child, b"stop")

@@ -10,7 +10,7 @@ from raftlog.wire.broker.v1 import broker_pb2 as pb
 
 
 class Shared(Protocol):
-    """How one side lays out requests and responses of many watches on a stream."""
+    """Layout of the requests and responses of many watches on one side's stream."""
 
     def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
         """The messages that begin these watches, numbered from ``first`` on."""

@@ -17,7 +17,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 WINDOW = 2**31 - 1
-"""What a peer may send before it is allowed more: a run never sends as much, so nobody counts."""
+"""Flow-control window of the peer, in bytes: a run never sends as much, so it is never updated."""
 _PREFIX = struct.Struct(">BL")
 _HEAD = struct.Struct(">BHBBL")
 

@@ -23,9 +23,11 @@ from benchmarks.watching.shared import SHARED, Shared
 from benchmarks.watching.streams import Streams
 
 MARK = re.compile(rb"benchmark-change-([0-9]{8})")
-"""What the value of each write has in it once: messages are searched for it, not parsed."""
+"""Mark in the value of each write: messages are searched for it, not parsed."""
 NUMBER = b"00000000"
-"""As long as any number that takes its place: requests have the lengths of their fields in them."""
+"""Placeholder of a watcher's number, as long as any number: requests contain the lengths of their
+fields.
+"""
 STREAMS_A_CONNECTION = 100
 """Below what servers allow by default."""
 START_TIMEOUT_S = 60.0
