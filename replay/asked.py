@@ -40,7 +40,7 @@ _GROUP_OF_KIND = {
 }
 TOPIC = "topic"
 BY_ID = "id:"
-"""Before a topic's id in a key, as no name has it."""
+"""Prefix of a topic's id in a key; no name contains it."""
 _TOPIC_CONFIGS = 2
 _OF_TOPIC_CONFIGS = (RecordType.TOPIC, RecordType.CONFIG, RecordType.REMOVE_TOPIC)
 _ENTRY_ID = re.compile(r"[0-9a-f]{32}")
@@ -61,14 +61,14 @@ class Asked(NamedTuple):
     prefix: str | None = None
     suffix: str | None = None
     topic_name: str = ""
-    """Only topics that ever had this name; empty: whatever they are called."""
+    """Name that the topics must have had; empty: any."""
     topic_types: tuple[int, ...] = ()
-    """Of the topics' records only these types, beside ``group``; empty: all of the topics', and
-    nothing else.
+    """Types of the topics' records that are read, beside ``group``; empty: all of the topics'
+    records, and no others.
     """
 
     def has(self, kind: str, key: str) -> bool:
-        """Whether an entity of the groups is one of them."""
+        """Return whether the question is about an entity of the groups."""
         return (
             self.kind in {None, kind}
             and self.key in {None, key}

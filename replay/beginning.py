@@ -34,7 +34,7 @@ class Began(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Description of the beginning, for people."""
         return (
             f"Began with the checkpoint at offset {self.offset}; nothing below it was read\n"
             "(verify folds what leads to it; --from-the-beginning does without it)"
@@ -88,7 +88,7 @@ def _least(bounds: list[int | None]) -> int | None:
 
 
 def began(export: Export) -> Began | None:
-    """What an answer says of its beginning; None: it is that of the log."""
+    """Return the description of an answer's beginning; None: it is that of the log."""
     one = export.begin
     return None if one is None else Began(one.offset, one.file, one.state_hash)
 

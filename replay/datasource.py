@@ -122,12 +122,12 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
 
 
 def full_schema() -> StructType:
-    """All columns."""
+    """Return the schema with all columns."""
     return from_arrow_schema(SCHEMA)
 
 
 def target_of(options: Mapping[str, str]) -> str:
-    """Where the export is. Raises ReplayError."""
+    """Return the location of the export. Raises ReplayError."""
     target = options.get("path")
     if not target:
         raise ReplayError('the data source "raftlog" needs the path of an export: .load(PATH)')
@@ -136,7 +136,7 @@ def target_of(options: Mapping[str, str]) -> str:
 
 
 def check_columns(schema: StructType) -> None:
-    """Whether a schema that was asked for is a choice of the columns. Raises ReplayError."""
+    """Require that a requested schema is a subset of the columns. Raises ReplayError."""
     known = {field.name: field.dataType for field in full_schema().fields}
     for field in schema.fields:
         if field.name not in known:

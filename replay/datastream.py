@@ -33,7 +33,7 @@ from replay.rawruns import plan
 from replay.spans import Span
 
 Position = dict[str, Any]
-"""Where a stream stands: ``cluster_id`` and ``generation`` of the log, and ``offset``, the next one
+"""Position of a stream: ``cluster_id`` and ``generation`` of the log, and ``offset``, the next one
 to read.
 """
 
@@ -50,11 +50,11 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starting = options.get("startingOffset") or "earliest"
         self._max_files = _number(options, "maxFilesPerTrigger")
         self._last: int | None = None
-        """Not beyond this offset (exclusive): the query ends with what there is."""
+        """End offset of the query (exclusive); None: the query goes on with new records."""
         check_columns(schema)
 
     def initialOffset(self) -> Position:  # noqa: N802
-        """Where a query without a checkpoint begins."""
+        """Return the position at which a query without a checkpoint begins."""
         manifest = read_manifest(self.target)
         if self._starting == "earliest":
             return _position(manifest, manifest.history_begin)
@@ -77,7 +77,7 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._max_files is None else ReadMaxFiles(self._max_files)
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
-        """How far the next micro-batch goes: over whole files."""
+        """Return the end of the next micro-batch: whole files."""
         manifest = self._manifest(start)
         last = manifest.end_offset if self._last is None else self._last
         # Files may have been merged over what was the last one's end.
@@ -88,7 +88,7 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _position(manifest, ahead[-1]) if ahead else start
 
     def reportLatestOffset(self) -> Position:  # noqa: N802
-        """How far the export goes."""
+        """Return the end of the export."""
         manifest = read_manifest(self.target)
         return _position(manifest, manifest.end_offset)
 

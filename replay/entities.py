@@ -46,7 +46,7 @@ def parse_config_key(text: str) -> tuple[str, str, str]:
 
 
 def count_entities(image: Image) -> dict[str, int]:
-    """How many entities of each kind, kinds without any left out."""
+    """Return the number of entities of each kind, without kinds that have none."""
     counts = {
         "broker": len(image.brokers),
         "topic": len(image.topics),

@@ -39,7 +39,7 @@ _WRONG = {one.__name__ for one in (CorruptExportError, ExportGapError, ExportMis
 
 
 def exit_code(error: RaftlogError) -> int:
-    """As of any command; what is refused is a job that can't run as asked."""
+    """Return the exit code of any command; a refused job is one that can't run as asked."""
     code = of_any_command(error)
     return EXIT_INPUT if code is Exit.REFUSED else int(code)
 

@@ -39,7 +39,7 @@ FOLD_COLUMNS = (
     "sequence",
     "all_below_done",
 )
-"""What a fold needs of a row; the last three are the batch's, for ``apply_row``."""
+"""Columns of a row that a fold needs; the last three are the batch's, for ``apply_row``."""
 _FOLDED = pa.schema(
     [
         ("kind", pa.string()),
@@ -57,7 +57,7 @@ Folder = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Totals(NamedTuple):
-    """What a fold adds up to: the image's state hash, and how many entities of each kind."""
+    """Totals of a fold: the image's state hash, and the number of entities of each kind."""
 
     state_hash: int
     entities: dict[str, int]

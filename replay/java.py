@@ -105,7 +105,9 @@ def _wheel_home() -> Path | None:
 
 
 def cache_directories() -> list[Path]:
-    """Where launchers may live: with the virtual environment, else with the user."""
+    """Return the directories that may have launchers: the virtual environment's, else the
+    user's.
+    """
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return [Path(sys.prefix) / "var" / "raftlog", Path(cache) / "raftlog"]
 
@@ -151,8 +153,8 @@ def write_executable(path: Path, content: str) -> None:
 
 
 def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What spark-submit needs when the virtual environment is not activated; what is set already is
-    kept.
+    """Return the environment that spark-submit needs when the virtual environment is not activated;
+    variables that are set already stay.
 
     Without PYSPARK_PYTHON its scripts and workers would take ``python3`` from PATH. Raises
     ReplayError.

@@ -23,10 +23,10 @@ from replay.streaming.done import Done, read_done
 from replay.worker_python import worker_python
 
 _OUR_ERROR = "raftlog replay: "
-"""How a line begins that is for standard error."""
+"""Prefix of lines for standard error."""
 """Exit code after Ctrl-C or SIGTERM."""
 _STOP_S = 10.0
-"""So long Spark may take to end by itself: it removes its temporary files."""
+"""Longest time in which Spark may end by itself, in seconds: it removes its temporary files."""
 
 
 def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> list[str]:
@@ -92,8 +92,8 @@ def _run_without_spark(request: JobRequest) -> int:
 
 
 def _done(request: JobRequest) -> Done | None:
-    """How far the directory of a watch has come; None where that can't be told: the job says why,
-    if it is a fault.
+    """Return the position in the directory of a watch; None if it can't be read: the job reports a
+    fault.
     """
     try:
         return read_done(Path(request.output or ""))

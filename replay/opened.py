@@ -44,8 +44,8 @@ class Export:
 
     @property
     def buckets(self) -> int:
-        """How many there are of those by group, of the ranges that are cut into such; 0: none is,
-        or by another rule than this build knows.
+        """Number of buckets by group, of the ranges with buckets; 0: none, or by another rule than
+        this build knows.
         """
         bucketing = self.manifest.bucketing
         if bucketing is None or bucketing.by != BY_GROUP or not bucketing.segments:
@@ -63,7 +63,7 @@ class Export:
 
     @property
     def record_count(self) -> int:
-        """How many records ``segments`` hold from ``begin`` on: no question is about more."""
+        """Number of records in ``segments`` from ``begin`` on: no question is about more."""
         return sum(
             one.last_offset + 1 - max(one.base_offset, self.begin_offset) for one in self.segments
         )

@@ -80,7 +80,7 @@ def _sharer(ascending: list[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 
 def _rows(shares: dict[int, int]) -> pa.RecordBatch:
-    """What a task hands over: one row a stretch in which something changed."""
+    """Return the rows of a task: one for each stretch in which something changed."""
     hashes: list[Any] = [
         (share & HASH_MASK).to_bytes(_HASH_BYTES, "big") for share in shares.values()
     ]

@@ -115,8 +115,8 @@ def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
 
 
 def _check_file(run: RawRun, file: BinaryIO, size: int) -> None:
-    """Whose it is, before its size: "from another cluster" says more than "other bytes than
-    expected".
+    """Check the log of a file, and then its size: "from another cluster" says more than "other
+    bytes than expected".
     """
     segment = run.segment
     header = read_header(file, segment.file)

@@ -19,7 +19,7 @@ from raftlog.segments.manifest import Segment
 from replay.workers import prepare_worker
 
 _HADOOP_SCHEMES = {"s3": "s3a"}
-"""What a scheme of fsspec is called in Hadoop, where that is another name."""
+"""Hadoop's names of fsspec's schemes, where they differ."""
 _BATCH_ROWS = 16_384
 _SCHEMA = pa.schema(
     field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) else field

@@ -37,11 +37,11 @@ VIEW_NAMES = (
     "controllers",
     "lao",
 )
-"""What the job sql has to ask: see replay/views.py, which needs Spark to be imported."""
+"""Views of the job sql: see replay/views.py, which needs Spark to be imported."""
 AUTO, SPARK, LOCAL = "auto", "spark", "local"
 ENGINES = (AUTO, SPARK, LOCAL)
-"""What runs a job: spark-submit, or worker processes of this machine; auto: replay/engine_choice.py
-decides.
+"""Engines of a job: spark-submit, or worker processes of this machine; auto:
+replay/engine_choice.py decides.
 """
 LOCAL_JOBS = (
     "audit",
@@ -57,7 +57,7 @@ LOCAL_JOBS = (
 )
 """The jobs that need no Spark."""
 REQUEST = "--request"
-"""Before a request in the command line of ``replay/submit.py``."""
+"""Option before a request in the command line of ``replay/submit.py``."""
 WATCHES = ("audit", "lao")
 """Jobs that ``watch`` can run."""
 
@@ -109,7 +109,9 @@ class JobRequest(
     target_percent: float | None = None
 
     def to_word(self) -> str:
-        """As one word of a command line: JSON in ASCII, which no locale changes."""
+        """Return the request as one word of a command line: JSON in ASCII, which no locale
+        changes.
+        """
         return json.dumps(msgspec.to_builtins(self))
 
     @classmethod

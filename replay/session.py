@@ -26,7 +26,9 @@ _FOR_FEW = {
     "spark.sql.adaptive.enabled": "false",
 }
 _RECORDS_A_TASK = 150_000
-"""What a task sorts fits into its memory, and is worth the 10 ms or so that a task costs."""
+"""Number of records that fit into a task's memory when it sorts them, and are worth the 10 ms or so
+that a task costs.
+"""
 _LEAST_TASKS = 8
 
 

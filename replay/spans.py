@@ -39,13 +39,13 @@ class Span:
     timestamp_ms: Range = _ANY
 
     def before(self, other: Span) -> bool:
-        """Whether this run ends where the other has not begun."""
+        """Return whether this run ends before the other begins."""
         return any(
             mine[1] < its[0] for mine, its in zip(self._ranges(), other._ranges(), strict=True)
         )
 
     def meets(self, other: Span) -> bool:
-        """Whether they may have a record in common."""
+        """Return whether the runs may have a record in common."""
         return not self.before(other) and not other.before(self)
 
     def within(self, **ranges: Range) -> Span:
@@ -79,8 +79,8 @@ def of_batches(first: BatchHeader, last: BatchHeader) -> Span:
 
 
 def cut_by(wanted: Span, condition: Filter) -> Span | None:
-    """What a pushed-down condition leaves of a run, exactly; None if it is of no kind that is
-    understood here.
+    """Return the part of a run that a pushed-down condition selects, exactly; None if its kind is
+    not supported.
     """
     attribute, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
     if attribute == ("timestamp",) and isinstance(value, datetime):

@@ -28,7 +28,7 @@ def by_id(export: Export, request: JobRequest) -> JobRequest:
 
 
 def _is_name(export: Export, name: str) -> bool:
-    """Whether a topic ever had it. A damaged file has none: the job will tell of it."""
+    """Return whether a topic ever had this name. A damaged file has none: the job reports it."""
     place = open_place(export.target)
     for segment in export.segments:
         with reading(place, segment), place.open(segment.file) as opened:

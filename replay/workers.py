@@ -12,9 +12,9 @@ import pyarrow as pa
 from replay.heap import keep_heap
 
 SLICE_ROWS = 131_072
-"""What a kernel is given at once, or a few rows more: enough that what is done once a slice costs
-little. An audit of ten million records takes 0.6 GB with these, 0.3 with a quarter of them. Spark's
-batches are smaller.
+"""Number of rows in a slice for a kernel, or a few more: enough that the cost per slice is small.
+An audit of ten million records takes 0.6 GB with these, 0.3 with a quarter of them. Spark's batches
+are smaller.
 """
 
 

@@ -24,7 +24,7 @@ from replay.kernels.rules.quorum import Epoch
 from replay.kernels.steps import COLUMNS, PARTITION_TYPES, STATE_SCHEMA
 
 BEFORE = -1
-"""In the place of an offset: the row is a partition's state before the records."""
+"""Offset of a row with a partition's state before the records."""
 _STATE_IN = {"begins": "batch_last_offset", "begins_ms": "timestamp_ms"}
 """Columns of such a row that stand in columns of records."""
 
@@ -75,9 +75,7 @@ class History:
 
     @cached_property
     def counted(self) -> tuple[Counter[int], list[Epoch]]:
-        """How many records there are of each type, and from where to where each epoch goes. One
-        job.
-        """
+        """Number of records of each type, and the range of each epoch. One Spark job."""
         of_epoch = (
             sf.min("offset").alias("first"),
             sf.max("offset").alias("last"),

@@ -76,7 +76,9 @@ def remember(history: History) -> DataFrame:
 
 
 def _compared() -> Column:
-    """Of Kafka's records those that the next of their kind is compared with."""
+    """Return the condition for those of Kafka's records that the next of their kind is compared
+    with.
+    """
     of_transactions = ("BeginTransactionRecord", "EndTransactionRecord", "AbortTransactionRecord")
     numbers = ("ProducerIdsRecord", "ZkMigrationStateRecord")
     name, said = sf.col("imported_name"), sf.col("imported_fields").isNotNull()
@@ -96,7 +98,7 @@ def _last(rows: DataFrame, key: str) -> DataFrame:
 
 
 def _last_there(rows: DataFrame, there: Column) -> DataFrame:
-    """Where each group's last record stands, if that one puts it there."""
+    """Return the offset of each group's last record, if that one sets it."""
     last = rows.groupBy("group_id").agg(
         sf.max("offset").alias("offset"), sf.max_by(there, "offset").alias("there")
     )
@@ -120,7 +122,9 @@ def highest_mark(progress: DataFrame) -> DataFrame:
 
 
 def reports(progress: DataFrame, records: DataFrame) -> DataFrame:
-    """Where each broker was named last. Another controller's word counts no more."""
+    """Return the offset of the last progress record that names each broker; those of earlier
+    controllers count no more.
+    """
     newest = records.agg(sf.max("epoch").alias("newest"))
     # One row.
     current = progress.join(sf.broadcast(newest), sf.col("epoch") == sf.col("newest"))

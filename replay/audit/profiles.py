@@ -56,7 +56,7 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
         }
     ),
 }
-"""By the manifest's ``origin``, which is empty for raftlog's own log."""
+"""Rules that do not apply, by the manifest's ``origin``, which is empty for raftlog's own log."""
 
 
 def choose(names: Collection[str], origin: str = "") -> tuple[Rule, ...]:

@@ -50,7 +50,7 @@ class Rule(msgspec.Struct, frozen=True):
 
     @property
     def documentation(self) -> str:
-        """Where it is explained."""
+        """Address of the rule's explanation."""
         return f"{DOCUMENTATION}#{self.id.lower()}"
 
 
@@ -325,4 +325,4 @@ WRITE_WITHOUT_RIGHT = Rule(
 )
 
 RULES: tuple[Rule, ...] = tuple(each for each in globals().values() if isinstance(each, Rule))
-"""All, in the order above."""
+"""All rules, in the order above."""

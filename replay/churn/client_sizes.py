@@ -32,7 +32,7 @@ _SAID = ("type", "group_id", "offset", "timestamp_ms", "client_name", "client_pr
 _NUMBERS = entity_bytes(0) * 2
 """Size of a client's time and number while both are 0, in bytes."""
 _HEADS = 1 + 1
-"""Of the entity, and of what is in it: arrays of fewer than 16 elements."""
+"""Size of the heads of the entity and of its value: arrays of fewer than 16 elements."""
 
 
 class _Clients(NamedTuple):

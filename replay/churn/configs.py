@@ -52,7 +52,7 @@ class _Config:
 
     @property
     def value(self) -> str | None:
-        """None before the first write, as behind a deletion."""
+        """Present value; None before the first write and after a deletion."""
         return self.last.config_value if self.last is not None else None
 
 
@@ -171,7 +171,8 @@ def _count(table: pa.Table, states: list[_Config], key: Ints, row: Ints, back: B
 
 
 def sizes_of(table: pa.Table) -> Ints:
-    """Of the entity that each config record leaves, in a snapshot; 0: it leaves none.
+    """Return the size of the entity that each config record leaves in a snapshot, in bytes; 0:
+    none.
 
     As ``entity_bytes`` packs them: an array of the resource's type and name, key and value.
     """

@@ -109,7 +109,7 @@ class MoveWatcher:
         self._look_again = 2 * self._of_partitions.most + _FIRST_LOOK
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Nothing happens there."""
+        """Ignore the last steps: no replica moves there."""
 
     def _lead(self, steps: Steps) -> None:
         before = steps.before("leader")
@@ -122,8 +122,8 @@ class MoveWatcher:
         self._led.add(steps.leader[moved], np.stack([0 * one, one]))
 
     def _out_ms(self, moved: _Moved) -> Ints:
-        """For how long each that joined had been out; MISSING of a leave, and of who had not been
-        in before.
+        """Return how long each joining replica had been out, in ms; MISSING for a leave, and for a
+        new member.
         """
         count = len(self._out[0])
         key = np.concatenate([self._out[0], moved.key])
@@ -251,7 +251,7 @@ class Moved(NamedTuple):
 
 
 def together(parts: list[Moves], names: Names, limit: int) -> Moved:
-    """All parts."""
+    """Merge the findings of all parts."""
     of_partitions, of_brokers, led = Sums(5), Sums(3), Sums(2)
     out_of_partitions, out_of_brokers = Histogram(bits=COARSE_BITS), Histogram()
     for part in parts:

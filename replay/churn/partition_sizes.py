@@ -18,7 +18,7 @@ from replay.kernels.lists import Lists
 from replay.kernels.steps import Partitions, Steps
 
 _HEADS = 1 + 1
-"""Of the entity, and of the partition in it: arrays of fewer than 16 elements."""
+"""Size of the heads of the entity and of the partition: arrays of fewer than 16 elements."""
 _ID = 2 + 16
 """The topic's."""
 
@@ -29,7 +29,7 @@ class _ListSizes:
     def __init__(self, lists: Lists) -> None:
         self._lists = lists
         self._sizes = np.array([packed_list(())], np.int64)
-        """By number; before them that of no list, which a state has as an empty one."""
+        """Sizes by list number; the first is that of no list, which a state has as an empty one."""
 
     def of(self, numbers: Ints) -> Ints:
         """Return the sizes of lists by their numbers; NOTHING: no list."""

@@ -19,11 +19,11 @@ from replay.lag.samples import entries
 
 _COLUMNS = ("timestamp_ms", "offset", "lowest_acknowledged_offset", "high_watermark", "applied")
 _HEADS = 1 + 1
-"""Of the entity, and of what is in it: arrays of fewer than 16 elements."""
+"""Size of the heads of the entity and of its value: arrays of fewer than 16 elements."""
 _PROGRESS = -1
 """Key of the progress entity, which is no broker's, in the place of a broker id."""
 Last = tuple[int, int]
-"""Where it was said, and how large it was from there on."""
+"""Offset of the record, and size from there on."""
 
 
 @dataclass

@@ -96,7 +96,7 @@ def _forecast_table(result: ChurnResult) -> Table:
 
 
 def render(result: ChurnResult, console: Console) -> None:
-    """For people."""
+    """Print the result for people."""
     lists = (
         (_broker_table, result.brokers),
         (_partition_table, result.partitions),

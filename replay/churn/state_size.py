@@ -29,7 +29,7 @@ _FEW_RECORDS = 300_000
 share, each would read the bodies of all records.
 """
 _TIMESTAMP = 5
-"""Where a row has it."""
+"""Position of the timestamp in a row."""
 _BATCH_OVERHEAD = 100
 """Bytes about the entities of each batch of a snapshot, more or less."""
 

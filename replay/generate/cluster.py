@@ -128,7 +128,7 @@ class Cluster:
         log.append([record(registration), *gone, *mapping_of(log.draft, host, broker_id)], at_ms)
 
     def unfence(self, broker_id: int, at_ms: int) -> None:
-        """It has caught up."""
+        """Unfence a broker that has caught up."""
         broker = self.broker(broker_id)
         if broker is not None and broker.fenced:
             self.observed.resume(broker_id)
@@ -146,7 +146,7 @@ class Cluster:
         )
 
     def begin_shutdown(self, broker_id: int, at_ms: int) -> None:
-        """It asks to stop: what it leads goes to others."""
+        """Begin the controlled shutdown of a broker: its leaderships move to other brokers."""
 
         def moved() -> list[Record]:
             broker = self.broker(broker_id)
@@ -155,7 +155,7 @@ class Cluster:
         self._in_batches(moved, at_ms)
 
     def leave(self, broker_id: int, at_ms: int) -> None:
-        """It has stopped, and said so."""
+        """Fence a broker that has stopped, and reported so."""
         broker = self.broker(broker_id)
         if broker is not None and broker.in_controlled_shutdown and not broker.fenced:
             self.log.append(take_leave(self.log.draft, broker), at_ms)
@@ -221,7 +221,9 @@ class Cluster:
                 at_ms += self.log.rng.randrange(1, 40)
 
     def _proposal(self, brokers: Brokers, partition: Partition, isr: list[int]) -> Record:
-        """As the controller accepts it: with who proposed it, and the epochs of all members."""
+        """Return the record of an ISR proposal as the controller accepts it: with its proposer, and
+        the epochs of all members.
+        """
         change = next_state(brokers, partition, isr=isr, recovery_state=RECOVERED)
         assert change is not None
         registered = self.log.draft.brokers

@@ -116,7 +116,7 @@ class Incidents:
             )
 
     def _lose_rack(self, at_ms: int) -> None:
-        """All brokers of a rack are gone at once, for minutes."""
+        """Lose all brokers of a rack at once, for minutes."""
         rack = self._rng.randrange(self._cluster.profile.racks)
         lost = [
             id_
@@ -129,8 +129,8 @@ class Incidents:
             )
 
     def _lose_site(self, at_ms: int) -> None:
-        """All brokers are gone at once: nobody leads until the last members of the ISRs are
-        back.
+        """Lose all brokers at once: no partition has a leader until the last members of the ISRs
+        are back.
         """
         lost = [id_ for id_ in self._cluster.active() if id_ not in self._busy]
         if lost:

@@ -28,13 +28,13 @@ class GeneratedLog:
         self.listeners: list[Listener] = []
         self._sink = sink
         self.log_hash = EMPTY
-        """Up to the end, as every controller has it."""
+        """Log hash up to the end, as every controller has it."""
         self._batches: list[bytes] = []
         self._waiting_bytes = 0
 
     @property
     def end_offset(self) -> int:
-        """Where the next batch begins."""
+        """Offset of the next batch."""
         return self.draft.offset + 1
 
     def append(

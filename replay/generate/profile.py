@@ -29,7 +29,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a day, on average. What people do happens by day, what breaks at any hour."""
+    """Mean rates per day. Operations of people happen by day, failures at any hour."""
 
     rolling_restarts: float = 0.7
     crashes: float = 2.0

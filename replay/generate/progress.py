@@ -12,7 +12,7 @@ from replay.generate.log import GeneratedLog
 INTERVAL_MS = 1_000
 """Between two progress records."""
 APPLIED_AFTER_MS = 4
-"""After its commit a record is on all brokers that do not stall."""
+"""Time from a commit until all brokers that do not stall have applied the record, in ms."""
 _STRAGGLERS = 0.05
 _STRAGGLES_RECORDS = 5
 

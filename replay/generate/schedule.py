@@ -54,7 +54,7 @@ class Schedule:
 
 
 def _busy(at_ms: int) -> float:
-    """How much of the most is going on."""
+    """Return the activity at a time as a share of the highest."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     if moment.weekday() >= _SATURDAY:
         return 0.2

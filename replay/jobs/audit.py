@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from replay.audit.history import History
 
 CHECKS_FILES = True
-"""On the way: the runner need not read them before."""
+"""The job checks the files itself: the runner need not read them before."""
 _TABLE_WIDTH = 110
 """Columns of a terminal that a table of findings needs."""
 _ORDER = ("offset", "rule", "partition_id", "broker_id")
@@ -62,7 +62,7 @@ class AuditResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """True if the audit found nothing."""
         return not self.total
 
 
@@ -79,7 +79,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
 
 
 class Begun(NamedTuple):
-    """What an audit judges by, and what was seen of all records on the way."""
+    """Facts by which an audit judges, and the counts of all records."""
 
     rules: tuple[Rule, ...]
     facts: Facts
@@ -164,7 +164,7 @@ def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
 
 
 def render(result: AuditResult, console: Console) -> None:
-    """For people."""
+    """Print the result for people."""
     for rule in result.rules:
         if rule.begins is not None and rule.begins >= 0:
             console.print(f"{rule.id} judges what was written behind offset {rule.begins}")

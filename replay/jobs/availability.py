@@ -74,7 +74,7 @@ class Availability(NamedTuple):
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> AvailabilityResult:
-    """All of it, bounded."""
+    """Return the whole result, bounded."""
     from replay.spark_pool import SparkPool
 
     return run_local(export, request, SparkPool(spark, export.record_count))

@@ -64,7 +64,7 @@ __all__ = [
 
 
 class Churn(NamedTuple):
-    """What the result is made of, unordered and unbounded but for partitions."""
+    """Raw material of the result, unordered and unbounded but for partitions."""
 
     stretch: Stretch
     moved: Moved
@@ -74,7 +74,7 @@ class Churn(NamedTuple):
 
 
 def run(spark: SparkSession, export: Export, request: JobRequest) -> ChurnResult:
-    """All of it, bounded."""
+    """Return the whole result, bounded."""
     from replay.spark_pool import SparkPool
 
     return run_local(export, request, SparkPool(spark, export.record_count))
@@ -116,8 +116,9 @@ def answer(log: Log, export: Export, request: JobRequest) -> ChurnResult:
 def sized_by_columns(
     log: Log, export: Export, stretch: Stretch, grown: Iterable[Grown]
 ) -> Iterable[Grown] | None:
-    """What partitions and configs brought, progress records and clients, if columns say all of it:
-    another system's log says more of partitions, and removes configs with their topic.
+    """Yield the growth by partitions, configs, progress records and clients if columns tell all of
+    it, else return None: another system's log has more fields of partitions, and removes configs
+    with their topic.
     """
     if export.manifest.origin:
         return None

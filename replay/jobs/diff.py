@@ -139,7 +139,7 @@ def require_order(request: JobRequest, end: Point) -> None:
 
 
 def render(result: DiffResult, console: Console) -> None:
-    """For people."""
+    """Print the result for people."""
     begin, end = result.begin, result.end
     first = (
         f"offset {begin.offset}, {format_time(begin.timestamp_ms)}"

@@ -88,7 +88,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> HistoryResult:
 
 
 def render(result: HistoryResult, console: Console) -> None:
-    """For people."""
+    """Print the result for people."""
     table = Table(
         "offset",
         Column("time", no_wrap=True),

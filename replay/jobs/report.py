@@ -151,7 +151,7 @@ def _header(counted: Census, export: Export) -> Header:
 
 
 def render(result: ReportResult, console: Console) -> None:
-    """For people: where it is, and its first line."""
+    """Print the location of the report and its first line."""
     axis = result.timeline.axis
     console.print(
         f"{number(result.header.records)} records, {period(axis.begins_ms, axis.ends_ms)} UTC"

@@ -77,7 +77,7 @@ def _in_words(row: EntityRow) -> str:
 
 
 def render(result: StateResult, console: Console) -> None:
-    """For people."""
+    """Print the result for people."""
     point = result.point
     console.print(
         f"State at offset {point.offset}, epoch {point.epoch}, {format_time(point.timestamp_ms)}"

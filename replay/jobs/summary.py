@@ -38,7 +38,7 @@ class SummaryResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether the audit found nothing."""
+        """True if the audit found nothing."""
         return self.audit.passed
 
 
@@ -75,7 +75,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> SummaryResult:
 
 
 def render(result: SummaryResult, console: Console) -> None:
-    """For people."""
+    """Print the result for people."""
     point = result.point
     table = Table(show_header=False)
     table.add_row("cluster", f"{result.cluster_id}, generation {result.generation}")

@@ -71,7 +71,7 @@ class StateCheck(msgspec.Struct, frozen=True):
 
     @property
     def agrees(self) -> bool:
-        """Whether the fold says the same, or was not made."""
+        """True if the fold has the same state hash, or was not made."""
         return self.folded in (None, self.state_hash)
 
 
@@ -103,12 +103,12 @@ class VerifyResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """True if the verification found nothing."""
         return not self.total
 
 
 class Fold(NamedTuple):
-    """What a fold gave: the state hash at each offset asked for, and what it found."""
+    """Result of a fold: the state hash at each requested offset, and the findings."""
 
     hashes: dict[int, str]
     faults: list[Fault]
@@ -127,11 +127,11 @@ class Engine:
         return list(self._pool.map(partial(_check, self._export, offsets), raw))
 
     def end(self) -> Point:
-        """Where the records in question end."""
+        """Return the end of the records in question."""
         return Point(*local.end_of(self._export))
 
     def fold(self, known: list[Checkpoint], offsets: Collection[int], end: int) -> Fold:
-        """Up to ``end``, inclusive. ``known``: the checkpoints that are whole."""
+        """Fold up to ``end``, inclusive. ``known``: the valid checkpoints."""
         count = SLICES_PER_WORKER * self._pool.size if self._pool.size > 1 else 1
         return self.fold_slices(known, offsets, end, count)
 
@@ -231,7 +231,7 @@ def _raw_segments(export: Export) -> tuple[Segment, ...]:
 
 
 def _vouching(export: Export, raw: tuple[Segment, ...]) -> Vouching:
-    """Who vouches for the bytes, by one pass over them in this process."""
+    """Return the log hashes that vouch for the bytes, by one pass over them in this process."""
     place = open_place(export.target)
     last = raw[-1].last_offset if export.at_offset is None else export.at_offset
     return judge(export.manifest, vouched(place, export.manifest, last))
@@ -272,7 +272,7 @@ def _disagreement(one: StateCheck) -> Fault:
 
 
 def render(result: VerifyResult, console: Console) -> None:
-    """For people."""
+    """Print the result for people."""
     if result.states:
         table = Table(
             "offset",

@@ -31,7 +31,7 @@ from replay.text import console as text_console
 from replay.text import duration
 
 CHECKS_FILES = True
-"""It reads raw segments, and checks each batch of them."""
+"""The job reads raw segments, and checks each batch of them."""
 _FILES = 8
 """Most files in one micro-batch."""
 _JUDGES: dict[str, Callable[[JobRequest, Manifest], Judge]] = {
@@ -65,7 +65,7 @@ class WatchResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether this run gave no alert."""
+        """True if this run gave no alert."""
         return not self.new
 
 
@@ -139,7 +139,7 @@ def _new(
 
 
 def render(result: WatchResult, console: Console) -> None:
-    """For people."""
+    """Print the result for people."""
     if result.alerts:
         console.print(_stalls(result) if result.job == lao.NAME else _findings(result))
     console.print(

@@ -24,7 +24,7 @@ HEADER_BYTES = _HEAD.size + _REST.size
 """Size of the header of a batch, in bytes: enough to recognize the batch."""
 _COMPRESSION, _CONTROL = 0x07, 0x20
 MAX_BATCH_BYTES = 16 << 20
-"""More than any batch of a metadata log: Kafka bounds them by 8 MiB."""
+"""Largest batch, in bytes: more than any of a metadata log, which Kafka bounds by 8 MiB."""
 _NO_TIMESTAMP = -1
 _CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
@@ -114,7 +114,7 @@ def require_time(timestamp_ms: int, where: str) -> None:
 
 
 def is_head_of(data: bytes, base_offset: int, epoch: int, crc32c: int) -> bool:
-    """Whether a batch begins with these bytes that has this offset, epoch and checksum."""
+    """Return whether these bytes begin a batch with this offset, epoch and checksum."""
     if len(data) < HEADER_BYTES:
         return False
     there, _, checksum, *_ = _REST.unpack_from(data, _HEAD.size)

@@ -40,8 +40,8 @@ class Counts:
         self.aborted = 0
         """Records of aborted transactions."""
         self.later_ms = 0
-        """How far a leader's clock was behind the one before it, at most: its batches have the time
-        of the batch before.
+        """Longest time by which a leader's clock was behind the one before it, in ms: its batches
+        get the time of the batch before.
         """
         self.reordered = 0
         """Records of new partitions that stood in another order than that of their numbers."""
@@ -94,7 +94,7 @@ class _Open:
 
 
 class StateHeader(NamedTuple):
-    """Where the state of a checkpoint stands: ``end_offset`` (exclusive), and epoch and time of the
+    """Position of a checkpoint's state: ``end_offset`` (exclusive), and epoch and time of the
     record before it.
     """
 

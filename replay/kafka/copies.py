@@ -21,7 +21,7 @@ _LOG = re.compile(r"(\d{20})\.log")
 _CHECKPOINT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _READ_BYTES = 4 << 20
 _DAMAGED = -1
-"""In the place of the position that a file is read to: nothing more of it is."""
+"""Position of a file that is damaged: nothing more of it is read."""
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _PROPERTIES_BYTES = 64 << 10
 _PROPERTY = re.compile(r"^\s*([\w.]+)\s*=\s*(.*?)\s*$", re.MULTILINE)
@@ -36,7 +36,7 @@ class Checkpoint(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a batch stands."""
+    """Position of a batch."""
 
     base_offset: int
     last_offset: int
@@ -48,7 +48,9 @@ class Place(NamedTuple):
     """CRC32C of the batch's bytes, which the batch carries."""
 
     def is_like(self, other: Place) -> bool:
-        """Whether it is the same batch, of another file perhaps. The epoch is not in the CRC32C."""
+        """Return whether it is the same batch, perhaps of another file. The epoch is not in the
+        CRC32C.
+        """
         return (self.base_offset, self.last_offset, self.epoch, self.fingerprint) == (
             other.base_offset,
             other.last_offset,
@@ -67,7 +69,9 @@ class Copy:
         self.node_id = int(node_id) if _NUMBER.fullmatch(node_id) else -1
         self.cluster_id = properties.get("cluster.id", "")
         self.places: list[Place] = []
-        """Of its whole batches, by offset; not those behind a damage in the same file."""
+        """Places of the copy's whole batches, by offset, without those behind a damage in the same
+        file.
+        """
         self.damages: list[str] = []
         """Damage found, in words: file, position, what is wrong."""
         self._cut_off: dict[Path, str] = {}
@@ -80,17 +84,17 @@ class Copy:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name of the copy, for messages."""
         return f"node {self.node_id}" if self.node_id >= 0 else str(self.directory)
 
     @property
     def cut_off(self) -> list[str]:
-        """Its files that end within a batch, in words."""
+        """Files of the copy that end within a batch, in words."""
         return list(self._cut_off.values())
 
     @property
     def checkpoints(self) -> list[Checkpoint]:
-        """Its complete snapshots, by offset."""
+        """Complete snapshots of the copy, by offset."""
         found = []
         for path in self._files():
             match = _CHECKPOINT.fullmatch(path.name)
@@ -142,7 +146,7 @@ class Copy:
             self._index(path, position)
 
     def _same_end(self, path: Path) -> bool:
-        """Whether the last batch that was found in a file still stands there."""
+        """Return whether the last batch that was found in a file is still there."""
         last = self._ends.get(path)
         if last is None:
             return True
@@ -207,7 +211,7 @@ class Copy:
         ]
 
     def look_at(self, snapshot: Checkpoint) -> None:
-        """Whether a snapshot can be of this log: Kafka takes one where a batch ends."""
+        """Check whether a snapshot can be of this log: Kafka takes one at the end of a batch."""
         last = snapshot.end_offset - 1
         place = self.over(last)
         why = f"{snapshot.path} is the state at offset {last}, and no batch of the log ends there"

@@ -17,7 +17,9 @@ class NoKafkaLogError(ReplayError, ConfigError):
 
 
 def unreadable(path: Path, error: OSError) -> ReplayError:
-    """What the operating system says of a file, which is nothing about what it holds."""
+    """Return the error for a file that the operating system can't read, which says nothing about
+    its contents.
+    """
     kind = DiskError if is_disk_error(error) else NoKafkaLogError
     return kind(f"cannot read {path}: {error.strerror}")
 

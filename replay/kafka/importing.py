@@ -104,7 +104,7 @@ class Importer:
         self._differs_from: int | None = None
         """The offset of the first snapshot of Kafka's that is not what the log comes to."""
         self._snapshots: dict[int, list[tuple[Copy, Checkpoint]]] = {}
-        """By the offset that they end at: what the fold is held against on the way."""
+        """Snapshots with which the fold is compared, by their end offset."""
         self._agreed, self._together, self._stopped = 0, True, ""
         self.broken = ""
         """Why nothing can be imported any more; empty: it can."""
@@ -140,9 +140,10 @@ class Importer:
             raise
 
     def _begin(self) -> tuple[int, Checkpoint | None]:
-        """Where the history begins, and the snapshot that it begins with, if it is not at 0.
+        """Return the beginning of the history, and the snapshot with which it begins, if it is not
+        at 0.
 
-        The first one from which on the log is there; without a log, the last one.
+        It is the first one that the log continues; without a log, the last one.
         """
         starts = [copy.places[0].base_offset for copy in self._copies if copy.places]
         if starts and min(starts) == 0:
@@ -217,7 +218,7 @@ class Importer:
         self._next, self._last = place.last_offset + 1, place
 
     def _require_same(self) -> None:
-        """Whether what was imported last still stands in the copy that is right."""
+        """Require that the last imported batch is still in the copy that is right."""
         if self._last is None or self.broken:
             return
         copy = max(self._copies, key=lambda one: one.ends_with)

@@ -176,7 +176,7 @@ def _is_passed_over(record: KafkaRecord) -> bool:
 
 
 def is_unknown(record: KafkaRecord) -> str:
-    """What of a record is of a newer Kafka than this build knows, in words; empty: nothing."""
+    """Return the parts of a record that are newer than this build, in words; empty: none."""
     if record.name == UNKNOWN:
         name = record.fields.get("name", f"apiKey {record.api_key}")
         return f"{name} version {record.version}"

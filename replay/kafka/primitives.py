@@ -25,12 +25,12 @@ class Reader:
     def __init__(self, data: bytes, position: int = 0, end: int | None = None) -> None:
         self._data = data
         self.end = len(data) if end is None else end
-        """Nothing behind it is read."""
+        """End of the readable bytes, exclusive."""
         self.position = position
 
     @property
     def left(self) -> int:
-        """How many bytes are left."""
+        """Number of unread bytes."""
         return self.end - self.position
 
     def begin(self, size: int) -> int:
@@ -114,7 +114,7 @@ class Reader:
             raise MalformedRecordError(f"a string is not UTF-8: {error}") from None
 
     def count(self) -> int | None:
-        """How many elements an array has; None: null."""
+        """Read the number of elements of an array; None: null."""
         length = self.unsigned_varint()
         if not length:
             return None
@@ -140,7 +140,7 @@ def uuid_bytes(text: str) -> bytes:
 
 
 def is_zero_uuid(text: str) -> bool:
-    """Whether it stands for none."""
+    """Return whether it is the UUID that stands for none."""
     return uuid_bytes(text) == _ZERO_UUID
 
 

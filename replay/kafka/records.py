@@ -183,7 +183,7 @@ CONTROL: dict[int, Schema] = {
         )),
     )),
 }  # fmt: skip
-"""By the type in the key of a record in a control batch (KIP-595, KIP-630, KIP-853)."""
+"""Schemas of control records by the type in the record's key (KIP-595, KIP-630, KIP-853)."""
 SECRETS = frozenset({"salt", "stored_key", "server_key"})
 """Fields that nothing is made of, and nothing shows."""
 
@@ -192,7 +192,7 @@ class KafkaRecord(NamedTuple):
     """One decoded record."""
 
     name: str
-    """Of its schema; ``Unknown`` for a type or version that this build does not know."""
+    """Name of its schema; ``Unknown`` for a type or version that this build does not know."""
     api_key: int
     """apiKey of the record; of a control record: its type, negative."""
     version: int

@@ -14,7 +14,9 @@ from replay.kafka.errors import MalformedRecordError
 from replay.kafka.primitives import READERS, Reader
 
 UNKNOWN_TAGS = "unknown_tags"
-"""Where a decoded message keeps tagged fields that its schema does not know: tag -> hex digits."""
+"""Key in a decoded message of the tagged fields that its schema does not know: tag -> hex
+digits.
+"""
 Decoded = dict[str, Any]
 
 
@@ -24,12 +26,13 @@ class Field(NamedTuple):
     name: str
     type: str
     """A primitive's name; "[]" before it: an array of them; "?" behind it: may be null; "struct":
-    of ``fields``."""
+    of ``fields``.
+    """
     since: int = 0
     """The first version that has it."""
     tag: int | None = None
     default: Any = None
-    """Of a tagged field that is not there, or of one that the version does not have."""
+    """Value of an absent tagged field, or of a field that the version does not have."""
     fields: tuple[Field, ...] = ()
 
 
@@ -46,8 +49,8 @@ Read = Callable[[Reader], Any]
 
 
 def decoder(schema: Schema, version: int) -> Callable[[Reader], Decoded]:
-    """What reads one message of a known version to its end, and raises MalformedRecordError. To be
-    kept: it has looked at the schema, and does so no more.
+    """Return the function that reads one message of a known version to its end; it raises
+    MalformedRecordError. The function is worth keeping: it has compiled the schema.
     """
     read_fields = _struct(schema.fields, version)
 

@@ -53,7 +53,7 @@ def carried(values: Ints, first: Bools) -> Ints:
 
 
 def last_of(said: Bools, first: Bools) -> Ints:
-    """For each place the last one up to it where ``said`` or ``first`` is set."""
+    """Return for each place the last one up to it where ``said`` or ``first`` is set."""
     here = np.where(said | first, np.arange(len(said)), 0)
     return np.maximum.accumulate(here)
 

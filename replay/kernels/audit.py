@@ -93,7 +93,7 @@ class PartitionRules:
         self._chosen = _Chosen(facts, rules)
 
     def check(self, table: pa.Table) -> Iterator[Finding]:
-        """Of a slice: :data:`replay.kernels.steps.COLUMNS`."""
+        """Yield the findings in a slice: :data:`replay.kernels.steps.COLUMNS`."""
         if table.num_rows:
             yield from self.judge(self.partitions.step(table))
 
@@ -119,7 +119,7 @@ class PartitionRules:
 
     @staticmethod
     def asked(rules: Collection[Rule]) -> bool:
-        """Whether any of the rules is one of these."""
+        """Return whether any of the rules is one of these."""
         return any(_asked(family, rules) for family in (members, partitions, departed, directories))
 
 
@@ -141,32 +141,32 @@ class _Simple:
         yield from self._chosen(self._family.check(table))
 
     def end(self) -> Iterator[Finding]:
-        """Nothing."""
+        """Yield nothing: the records have been judged one by one."""
         yield from ()
 
 
 def client_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Of one bucket of clients: :data:`replay.kernels.rules.clients.COLUMNS`."""
+    """Return the kernel of one bucket of clients: :data:`replay.kernels.rules.clients.COLUMNS`."""
     return _Simple(facts, rules, clients.Clients)
 
 
 def progress_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Of all progress records: :data:`replay.kernels.rules.progress.COLUMNS`."""
+    """Return the kernel of all progress records: :data:`replay.kernels.rules.progress.COLUMNS`."""
     return _Simple(facts, rules, progress.Progress)
 
 
 def config_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Of any config records: :data:`replay.kernels.rules.configs.COLUMNS`."""
+    """Return the kernel of any config records: :data:`replay.kernels.rules.configs.COLUMNS`."""
     return _Simple(facts, rules, configs.Configs)
 
 
 def right_rules(facts: Facts, rules: Collection[Rule] = RULES) -> Kernel:
-    """Of whole batches: :data:`replay.kernels.rules.rights.COLUMNS`."""
+    """Return the kernel of whole batches: :data:`replay.kernels.rules.rights.COLUMNS`."""
     return _Simple(facts, rules, rights.Rights)
 
 
 def asks(family: ModuleType, rules: Collection[Rule], facts: Facts) -> bool:
-    """Whether a family has one of the rules, and there is what it judges."""
+    """Return whether a family has one of the rules, and the log has records for it."""
     if not _asked(family, rules):
         return False
     return family is not rights or begins(facts) is not None

@@ -30,17 +30,17 @@ class Census:
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """Number of records."""
         return self.types.total()
 
     @property
     def first_ms(self) -> int:
-        """When the first record was written."""
+        """Time of the first record, in ms."""
         return min(each.first_ms for each in self.epochs)
 
     @property
     def last_ms(self) -> int:
-        """When the last one was."""
+        """Time of the last record, in ms."""
         return max(each.last_ms for each in self.epochs)
 
     def merge(self, other: Census) -> None:

@@ -62,7 +62,7 @@ def begins(facts: Facts) -> int | None:
 
 
 class Entries:
-    """All entries there ever were, to ask what they said at an offset."""
+    """All entries of the history, with their effect at an offset."""
 
     def __init__(self, facts: Facts) -> None:
         self._about: dict[tuple[int, int, str, str], list[Entry]] = defaultdict(list)
@@ -92,7 +92,7 @@ class Entries:
             self._prefixes[about].add(len(row["resource_name"]))
 
     def at(self, question: Question, offset: int) -> tuple[int, int | None]:
-        """How many ways there were to have the right, and where that number changed last."""
+        """Return the number of open ways to the right, and the offset at which it changed last."""
         line = self._lines.get(question)
         if line is None:
             line = self._lines[question] = self._line(question)
@@ -101,7 +101,7 @@ class Entries:
         return (0, None) if place < 0 else (ways[place], offsets[place])
 
     def _line(self, question: Question) -> tuple[list[int], list[int]]:
-        """Where the number of ways changes, and to what.
+        """Return the offsets at which the number of ways changes, and the new numbers.
 
         A way is a resource whose entries may give the right, and a host: one that an entry allows,
         or any other. It is open while an entry of it allows, and none denies.
@@ -148,7 +148,7 @@ class Entries:
 
 
 def _turns(entries: list[Entry], host: str) -> Iterator[tuple[int, int]]:
-    """Where a way from a host opens (1) or closes (-1)."""
+    """Yield the offsets at which a way from a host opens (1) or closes (-1)."""
     changes: dict[int, list[tuple[bool, int]]] = defaultdict(list)
     for entry in entries:
         if entry.host in (ANY_HOST, host):
@@ -169,7 +169,9 @@ def _turns(entries: list[Entry], host: str) -> Iterator[tuple[int, int]]:
 
 
 def _unmentioned(entries: list[Entry]) -> Iterator[tuple[int, int]]:
-    """Where no entry at all is about a resource: the way of allow.everyone.if.no.acl.found."""
+    """Yield the offsets at which the way of allow.everyone.if.no.acl.found opens (1) or closes
+    (-1): it is open while a resource has no entry.
+    """
     changes: dict[int, int] = defaultdict(int)
     for entry in entries:
         changes[entry.begins] += 1
@@ -184,7 +186,7 @@ def _unmentioned(entries: list[Entry]) -> Iterator[tuple[int, int]]:
 
 
 def creates_topic(question: Question) -> bool:
-    """Whether it is about a topic's creation, which the right to create on the cluster allows as
-    well.
+    """Return whether it is about a topic's creation, which the right to create on the cluster
+    allows as well.
     """
     return (question.operation, question.on_type) == (AclOperation.CREATE, AclResourceType.TOPIC)

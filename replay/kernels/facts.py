@@ -176,8 +176,8 @@ class Facts:
 
     @cached_property
     def cleared(self) -> tuple[Ints, dict[str, Ints]]:
-        """Where the eligible leader replicas of all topics were cleared, and where those of one
-        topic: by its id. Only the log of a Kafka cluster has such records.
+        """Return the offsets at which the eligible leader replicas of all topics were cleared, and
+        those of one topic: by its id. Only the log of a Kafka cluster has such records.
         """
         of_all: list[int] = []
         of_topic: dict[str, list[int]] = defaultdict(list)
@@ -257,8 +257,8 @@ _KEPT = ("fenced", "in_controlled_shutdown", "rack", "incarnation_id", "supporte
 
 
 def _log_dirs(known: Row, event: Row, state_from: int) -> list[str] | None:
-    """All up to here. What a broker has registered before the state that a log begins with, nobody
-    knows.
+    """Return all directories up to here. Those that a broker registered before the state with which
+    a log begins are unknown.
     """
     before = known.get("log_dirs", None if event["offset"] < state_from else [])
     return None if before is None else sorted({*before, *(event["log_dirs"] or ())})

@@ -68,7 +68,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where an offence is: the record, and what it is about."""
+    """Place of an offence: the record, and its subject."""
 
     offset: int
     epoch: int | None

@@ -24,12 +24,12 @@ from raftlog.metadata.records import EVERY_TOPIC, parse_body
 from replay.kernels.arrays import Bools, codes, distinct, ints
 
 IDENTITY = 1 << 30
-"""In the place of a record's type: the row is a batch's header, which changes the client that it
-names. Sorts behind all records.
+"""Record type of a row that is a batch's header, which changes the client that it names. Sorts
+behind all records.
 """
 STATE = IDENTITY + 1
-"""In the place of a record's type: the row is the state of a group at a checkpoint, from which the
-group is folded on.
+"""Record type of a row that is the state of a group at a checkpoint, from which the group is folded
+on.
 """
 COLUMNS = (
     "group_kind",
@@ -92,7 +92,7 @@ class Unaccounted(ImageBuilder):
     def replace(
         self, kind: str, key: tuple[object, ...], old: object | None, new: object | None
     ) -> None:
-        """Nothing."""
+        """Ignore the change."""
 
 
 class Noting(ChangeRecorder):

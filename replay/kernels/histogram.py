@@ -17,7 +17,7 @@ highest is at most 0.2 % above what is in it.
 HOW_EXACT = "up to 0.2 % too high from 1 s on"
 """Precision of a percentile, in words."""
 COARSE_BITS = 7
-"""Where there are many groups: 2 ** 6 buckets of each doubling."""
+"""Bits for many groups: 2 ** 6 buckets of each doubling."""
 HOW_COARSE = "up to 1.6 % too high from 0.1 s on"
 _GROUP = 16
 """Bits of a bucket."""
@@ -39,7 +39,9 @@ def highest_of(buckets: Ints, bits: int = EXACT_BITS) -> Ints:
 
 
 class Figures(NamedTuple):
-    """Of one group: how many durations, percentiles, the longest; null of none."""
+    """Figures of one group: number of durations, percentiles, the longest; null without
+    durations.
+    """
 
     durations: int = 0
     p50_ms: int | None = None
@@ -67,7 +69,7 @@ class _Run(NamedTuple):
         return _Run(self.groups[chosen], self.longest[chosen], keys, self.counts[kept])
 
     def whole(self) -> _Run:
-        """All groups as one, 0."""
+        """Return all groups as one, 0."""
         if not len(self.groups):
             return self
         keys, counts = _added(self.keys & _BUCKETS, self.counts)
@@ -191,7 +193,7 @@ class Histogram:
 
     @property
     def groups(self) -> set[int]:
-        """All of them."""
+        """Return all groups."""
         newest = self._together().groups.tolist()
         return self._old_groups | set(newest)
 
@@ -218,7 +220,9 @@ def _of(keys: Ints, counts: Ints, most: int, bits: int) -> Figures:
 
 
 def percentile(values: Ints, share: int) -> int | None:
-    """What ``share`` percent of the values do not exceed, exactly; None of none."""
+    """Return the value that ``share`` percent of the values do not exceed, exactly; None without
+    values.
+    """
     if not len(values):
         return None
     at = max(0, math.ceil(len(values) * share / 100) - 1)

@@ -45,7 +45,9 @@ class Idle(NamedTuple):
 
 
 def idle(epoch: Ints, timestamp_ms: Ints) -> Iterator[tuple[int, Idle]]:
-    """Of NoOp records in order, epoch by epoch; one may come several times."""
+    """Yield the intervals of NoOp records in order, epoch by epoch; an epoch may come several
+    times.
+    """
     if not len(epoch):
         return
     starts = np.flatnonzero(np.diff(epoch, prepend=epoch[0] - 1))

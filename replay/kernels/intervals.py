@@ -39,12 +39,12 @@ class Intervals:
 
     @property
     def leaderless(self) -> Bools:
-        """Whether nobody leads."""
+        """True where the partition has no leader."""
         return self.leader < 0
 
     @property
     def short(self) -> Bools:
-        """Whether fewer are in sync than there are replicas."""
+        """True where fewer replicas are in sync than assigned."""
         return self.lists.size(self.isr) < self.lists.size(self.replicas)
 
 
@@ -67,7 +67,7 @@ class Watcher(Protocol):
 
 
 class Removals:
-    """When topics went, by the offset."""
+    """Removals of topics, by the offset, with their times."""
 
     def __init__(self, facts: Facts) -> None:
         gone = sorted(
@@ -128,8 +128,8 @@ class _OfPartitions:
 
 
 def ends_of(steps: Steps, rows: Ints, removals: Removals) -> tuple[Ints, Ints]:
-    """Where and when some steps end: at the next record of the partition, or with its topic; NEVER:
-    not up to here.
+    """Return the ends of some steps, and their times: at the next record of the partition, or with
+    its topic; NEVER: not up to here.
     """
     after = np.minimum(rows + 1, len(steps.key) - 1)
     removed = steps.removed[rows]

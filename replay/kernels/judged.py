@@ -42,7 +42,7 @@ class Judged:
 
     @cached_property
     def has_before(self) -> Bools:
-        """Whether the partition had a state before."""
+        """True where the partition had a state before."""
         return ~self.steps.first
 
     @cached_property
@@ -55,7 +55,7 @@ class Judged:
 
     @cached_property
     def unproposed(self) -> Bools:
-        """Whether somebody entered the ISR whom no leader proposed."""
+        """True where a broker entered the ISR that no leader proposed."""
         places, _ = self.unproposed_members
         found = np.zeros(len(self.steps.key), np.bool_)
         found[places] = True
@@ -87,7 +87,7 @@ class Judged:
         return [each for each in dict.fromkeys(members[int(steps.isr[row])]) if each not in known]
 
     def place(self, row: int) -> Place:
-        """Where an offence of a row is."""
+        """Return the place of an offence in a row."""
         steps = self.steps
         key, offset = int(steps.key[row]), int(steps.begins[row])
         return partition_place(

@@ -40,7 +40,7 @@ class Lists:
 
     @property
     def word_count(self) -> int:
-        """How many words the members of a list take."""
+        """Number of words for the members of a list."""
         return len(self._words)
 
     def number(self, members: Sequence[int]) -> int:
@@ -129,11 +129,11 @@ class Lists:
         return np.where(numbers >= 0, self._words[index][np.maximum(numbers, 0)], np.uint64(0))
 
     def size(self, numbers: Ints) -> Ints:
-        """How many members each list names; -1 of NOTHING."""
+        """Return the number of members of each list; -1 of NOTHING."""
         return np.where(numbers >= 0, self._size[np.maximum(numbers, 0)], -1)
 
     def names_one_twice(self, numbers: Ints) -> Bools:
-        """Whether a list names a member twice."""
+        """Return whether each list names a member twice."""
         at = np.maximum(numbers, 0)
         return (numbers >= 0) & (self._size[at] != self._distinct[at])
 
@@ -142,28 +142,28 @@ class Lists:
         return np.where(numbers >= 0, self._single[np.maximum(numbers, 0)], MISSING)
 
     def contain(self, numbers: Ints, brokers: Ints) -> Bools:
-        """Whether each list names the broker beside it."""
+        """Return whether each list names the broker beside it."""
         bits, at = self.bits(brokers), np.maximum(numbers, 0)
         words = self._words[0][at] if self.word_count == 1 else self._words[bits >> 6, at]
         found = words >> (bits & 63).astype(np.uint64)
         return (numbers >= 0) & ((found & np.uint64(1)) == 1)
 
     def lacks(self, some: Ints, others: Ints) -> Bools:
-        """Whether each of some lists names a member that the other beside it does not."""
+        """Return whether each of some lists names a member that the other beside it does not."""
         found = np.zeros(len(some), np.bool_)
         for index in range(self.word_count):
             found |= (self.word(some, index) & ~self.word(others, index)) != 0
         return found
 
     def share(self, some: Ints, others: Ints) -> Bools:
-        """Whether each of some lists names a member of the other beside it."""
+        """Return whether each of some lists names a member of the other beside it."""
         found = np.zeros(len(some), np.bool_)
         for index in range(self.word_count):
             found |= (self.word(some, index) & self.word(others, index)) != 0
         return found
 
     def text(self, number: int) -> str:
-        """For people."""
+        """Return the list in words."""
         return "nothing" if number < 0 else ids(self.members[number])
 
     def table(self, numbers: Ints) -> pa.Array:
@@ -174,7 +174,7 @@ class Lists:
 
 
 def ids(members: Sequence[int]) -> str:
-    """For people: [1, 2]."""
+    """Return the ids in words: [1, 2]."""
     return f"[{', '.join(map(str, members))}]"
 
 

@@ -113,7 +113,7 @@ class Wholes:
                 self._parts.add((batch, "led"))
 
     def holds(self, row: Row) -> bool:
-        """Whether a record is a part of another one of its batch."""
+        """Return whether a record is a part of another one of its batch."""
         if row["type"] in _LED:
             part = "led"
         elif row["type"] == RecordType.KEY_VALUE:

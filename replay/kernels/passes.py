@@ -79,7 +79,7 @@ class Rows(Protocol):
         ...
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
-        """All records of some types in order, of which there are few enough."""
+        """Return all records of some types in order, of which the log has few enough."""
         ...
 
 
@@ -93,7 +93,7 @@ class Log(Rows, Protocol):
         *,
         types: Collection[RecordType] | None = None,
     ) -> list[Found]:
-        """What each of some folds found, which share the groups; ``begin`` can be pickled.
+        """Return the findings of some folds, which share the groups; ``begin`` can be pickled.
 
         ``types``: only records of these types, and the headers of batches that end with one.
         """
@@ -114,7 +114,7 @@ class TableRows:
         return [part.end()]
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
-        """All records of some types."""
+        """Return all records of some types."""
         return self._of(columns, types)
 
     def _of(self, columns: Sequence[str], types: Collection[RecordType] | None) -> pa.Table:

@@ -25,12 +25,12 @@ class Spells(NamedTuple):
 
 
 def no_spells() -> Spells:
-    """None."""
+    """Return no spells."""
     return Spells(*(np.zeros(0, np.int64) for _ in Spells._fields))
 
 
 def together(*some: Spells) -> Spells:
-    """All of them."""
+    """Return all spells as one."""
     return Spells(*(np.concatenate(columns) for columns in zip(*some, strict=True)))
 
 
@@ -91,5 +91,5 @@ class SpellFinder:
 
 
 def lasting(spells: Spells) -> Bools:
-    """Whether each lasts where the log ends."""
+    """Return whether each spell lasts at the end of the log."""
     return spells.ends_ms == NEVER

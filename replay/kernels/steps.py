@@ -78,7 +78,7 @@ STATE_SCHEMA = pa.schema(
         ("partition_epoch", pa.int32()),
     ]
 )
-"""What a partition's state is remembered as, between one process and another."""
+"""Schema of a partition's remembered state, between one process and another."""
 _SAID = {
     "recovery": "leader_recovery_state",
     "adding": "adding_replicas",
@@ -131,7 +131,7 @@ class Steps:
 
     @property
     def ends(self) -> Ints:
-        """Where each row ends, exclusive; NEVER: not up to here."""
+        """End of each row, exclusive; NEVER: not up to here."""
         return np.minimum(self.next_begins, self.removed)
 
     @property
@@ -149,7 +149,7 @@ class Steps:
 
 
 class Partitions:
-    """All partitions that records have named so far, and what is known of them."""
+    """All partitions that records have named so far, with their states."""
 
     def __init__(self, facts: Facts, before: pa.Table | None = None) -> None:
         self.lists = Lists()
@@ -241,8 +241,8 @@ class Partitions:
         return pa.table(columns).cast(STATE_SCHEMA)
 
     def _with_clears(self, state: dict[str, Ints]) -> dict[str, Ints]:
-        """What was cleared behind the last record of a partition, which a later process does not
-        see.
+        """Return the state with the lists that were cleared behind the last record of a partition,
+        which a later process does not see.
         """
         of_all, of_topic = self._cleared
         last = np.full(len(state["key"]), of_all[-1] if len(of_all) else MISSING, np.int64)
@@ -258,7 +258,7 @@ class Partitions:
         return state | lists | {"partition_epoch": state["partition_epoch"] + cleared}
 
     def _had(self, lists: dict[str, Ints]) -> Bools:
-        """Where there is something to be cleared."""
+        """Return the mask of rows with a list that can be cleared."""
         either = [lists["eligible"], lists["last_known"]]
         found: Bools = np.any([(each != self.lists.empty) & (each >= 0) for each in either], axis=0)
         return found
@@ -275,7 +275,7 @@ class Partitions:
         return steps
 
     def ends(self) -> Iterator[Steps]:
-        """What is known of all partitions, as rows of which nothing follows; some partitions at a
+        """Yield the states of all partitions, as rows that nothing follows; some partitions at a
         time.
         """
         nothing = pa.table({name: pa.array([], _types()[name]) for name in COLUMNS})
@@ -470,13 +470,13 @@ def _packed(keys: Ints) -> Ints:
 
 
 class _Rows:
-    """Where the records of a slice, and what is known, come to stand among each other."""
+    """Places of the records of a slice and of the known states among each other."""
 
     def __init__(self, count: int, real_at: Ints, known_at: Ints, order: Ints) -> None:
         self.count = count
         self._real_at, self._known_at = real_at, known_at
         self._place = np.empty_like(real_at)
-        """Where each record comes to stand."""
+        """Place of each record."""
         self._place[order] = real_at
         self.real = np.zeros(count, np.bool_)
         self.real[real_at] = True
@@ -505,7 +505,7 @@ class _Rows:
 
 
 class _Lives:
-    """Where the topics go, by their numbers."""
+    """Lives of the topics, by their numbers."""
 
     def __init__(self, facts: Facts) -> None:
         self._of = facts.lives_of
@@ -525,7 +525,9 @@ class _Lives:
             self._several[number] = topic_id
 
     def removed(self, topics: Ints, begins: Ints) -> Ints:
-        """Where the topic of each row goes; NEVER: it stays, or it was not there."""
+        """Return the offset at which the topic of each row is deleted; NEVER: it stays, or did not
+        exist.
+        """
         there = (self._begins[topics] <= begins) & (begins < self._ends[topics])
         removed = np.where(there, self._ends[topics], NEVER)
         for number, topic_id in self._several.items():
@@ -536,7 +538,7 @@ class _Lives:
         return removed
 
     def gone(self, topics: Ints, offset: int) -> Bools:
-        """Whether each topic has had one life, which is over at an offset."""
+        """Return whether each topic has had one life, which is over at an offset."""
         return (self._begins[topics] != NEVER) & (self._ends[topics] < offset)
 
     def name(self, topic_id: str, offset: int) -> str | None:

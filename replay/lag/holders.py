@@ -68,7 +68,7 @@ class Stall(NamedTuple):
 
 
 class Blame(NamedTuple):
-    """What a stall is laid to: a cause, and the brokers, with the reason and cause of each."""
+    """Cause of a stall, and its brokers, with the reason and cause of each."""
 
     stall: Stall
     cause: str
@@ -76,7 +76,7 @@ class Blame(NamedTuple):
 
     @property
     def broker_ids(self) -> list[int]:
-        """All at once: an outage of a site is one."""
+        """Ids of all its brokers: an outage of a site is one."""
         return sorted(each for each, _, _ in self.brokers)
 
     @property
@@ -124,8 +124,8 @@ def stalls(points: Points, found: Waited, *, least_ms: int) -> list[Stall]:
 
 
 def _unseen(sampled: Samples, found: Waited) -> Stall | None:
-    """All records that no sample covers; None of a log without samples, where LAO is not recorded
-    at all.
+    """Return the stall of all records that no sample covers; None of a log without samples, where
+    LAO is not recorded at all.
     """
     began_ms = int(found.oldest_ms[-1])
     if began_ms == NEVER or not len(sampled):
@@ -210,7 +210,7 @@ class _Lowest:
 
 
 def telling(stalled: Iterable[Stall]) -> Ints:
-    """What LAO was in the stalls that may be laid to who had applied just that."""
+    """Return LAO in the stalls that may be caused by brokers that had applied just that."""
     return np.array(
         [each.lowest_acknowledged_offset or 0 for each in stalled if _tells(each)], np.int64
     )
@@ -270,7 +270,7 @@ def _hold_up(run: list[Blame]) -> LaoStall:
 
 
 class Held(NamedTuple):
-    """Of one broker: how often it held LAO back, how long in all, the longest wait for it."""
+    """Totals of one broker: number of times it held LAO back, their sum, and the longest wait."""
 
     hold_ups: int
     held_ms: int

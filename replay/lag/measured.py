@@ -25,7 +25,7 @@ class Sketches:
     buckets: Counter[int] = field(default_factory=Counter)
 
     def add(self, column: Any) -> None:
-        """All sketches in a column."""
+        """Add all sketches in a column."""
         sketches = whole(column)
         if not pa.types.is_struct(sketches.type):
             return

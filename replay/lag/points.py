@@ -54,7 +54,7 @@ class Points:
 
 
 def points(sampled: Samples, asked: Asked, found: Waited) -> Points:
-    """Of a pass that was asked for the record behind each sample's LAO."""
+    """Return the points of a pass that looked for the record behind each sample's LAO."""
     known = sampled.lao != MISSING
     at = np.searchsorted(asked.offsets, np.where(known, sampled.lao + 1, 0))
     at = np.minimum(at, max(len(asked.offsets) - 1, 0))
@@ -77,8 +77,8 @@ def points(sampled: Samples, asked: Asked, found: Waited) -> Points:
 
 
 def _waited_ms(sampled: Samples, covered: Ints, oldest_ms: Ints) -> Ints:
-    """How long the oldest record had waited: up to the sample at the most. If the controller has
-    measured all that the sample covers, the longest that it measured.
+    """Return how long the oldest record had waited: up to the sample at the most. If the controller
+    has measured all records that the sample covers, this is the longest measured wait.
 
     It has measured no record of a controller before it: where LAO stood, it has said itself.
     """

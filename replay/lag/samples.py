@@ -73,7 +73,7 @@ def shifted(values: Ints) -> Ints:
 
 
 def samples(table: pa.Table) -> Samples:
-    """Of progress records in order: COLUMNS, or what was kept of them."""
+    """Return the samples of progress records in order: COLUMNS, or the kept ones."""
     few = table if MOST in table.column_names else kept(table)
     lao = ints(few["lowest_acknowledged_offset"])
     lao = np.where(lao < 0, MISSING, lao)
@@ -95,7 +95,7 @@ def samples(table: pa.Table) -> Samples:
 
 
 def kept(table: pa.Table) -> pa.Table:
-    """Of progress records, COLUMNS: their numbers, without what each broker says and without
+    """Return the numbers of progress records, COLUMNS, without the entries of brokers and without
     sketches, which are most of their bytes.
     """
     sketch = whole(table["acknowledged_sketch"])

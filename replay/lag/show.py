@@ -138,7 +138,7 @@ def _points(result: LaoResult) -> Table:
 
 
 def render(result: LaoResult, console: Console) -> None:
-    """For people: what was bad first."""
+    """Print the result for people, the worst first."""
     if result.hold_ups:
         console.print(_hold_ups(result))
     if result.brokers:

@@ -39,5 +39,5 @@ def _points(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def as_rows(found: Iterable[LaoPoint]) -> list[tuple[int | None, ...]]:
-    """For a table of POINTS_DDL."""
+    """Return the points as rows of POINTS_DDL."""
     return [msgspec.structs.astuple(each) for each in found]

@@ -13,7 +13,7 @@ _AT_ONCE = 1 << 16
 
 
 class Tally:
-    """How often each number was there, by group."""
+    """Frequency of each number, by group."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Ints, Ints, Ints]] = []
@@ -51,7 +51,7 @@ class Tally:
         return self._parts[0]
 
     def totals(self) -> dict[int, int]:
-        """How many numbers there were of each group."""
+        """Return how many numbers each group has."""
         groups, _, counts = self._together()
         named, where = np.unique(groups, return_inverse=True)
         total = np.zeros(len(named), np.int64)
@@ -59,7 +59,7 @@ class Tally:
         return dict(zip(named.tolist(), total.tolist(), strict=True))
 
     def percentiles(self, share: int) -> dict[int, int]:
-        """Of each group, what ``share`` percent of the numbers do not exceed."""
+        """Return for each group the number that ``share`` percent of its numbers do not exceed."""
         groups, numbers, counts = self._together()
         named, starts = np.unique(groups, return_index=True)
         found = {}

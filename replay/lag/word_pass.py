@@ -30,7 +30,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class BrokerWords:
-    """Of one broker: how often it was named, what it had applied last, and how far it was behind.
+    """Figures of one broker: how often samples named it, its last applied offset, and its lag.
 
     ``max_lag_ms``: the age of the oldest record that it had not applied.
     """
@@ -135,7 +135,7 @@ class _Saying:
         self._asked = asked
         self._found = _Found(_Figures(), [], [], [])
         self._near: list[tuple[Ints, Ints, int]] = []
-        """Of this slice and the one before: what is waited for in it, and where it begins."""
+        """Offsets of this slice and the one before: the awaited ones, and their begin."""
 
     def take(self, table: pa.Table) -> None:
         if not table.num_rows:
@@ -174,7 +174,7 @@ class _Saying:
 
 
 def _ends(broker: Ints) -> tuple[Bools, Bools]:
-    """Where each broker is named first, and last."""
+    """Return the masks of the first and the last entry of each broker."""
     order = np.argsort(broker, kind="stable")
     changes = np.diff(broker[order]) != 0
     first, last = (np.zeros(len(broker), np.bool_) for _ in range(2))
@@ -184,7 +184,9 @@ def _ends(broker: Ints) -> tuple[Bools, Bools]:
 
 
 def _standing(standing: Ints, begins: int, last: int) -> Ints:
-    """What counts within a stretch of the log: what is said in it, and what stood before."""
+    """Return the entries that count within a stretch of the log: its own, and those that held
+    before.
+    """
     broker, offset = standing[:, 0], standing[:, 1]
     next_ = np.full(len(standing), NEVER, np.int64)
     next_[:-1] = np.where(broker[1:] == broker[:-1], offset[1:], NEVER)

@@ -140,7 +140,7 @@ def words_of(entry: Entries, standing: Ints) -> Words:
 
 
 def standings(brokers: Iterable[BrokerSpan]) -> Ints:
-    """What the log says of a broker itself, each of which ends its word: broker, offset, time,
+    """Return the log's changes of brokers, each of which ends its word: broker, offset, time,
     whether it counts from here on.
     """
     rows: list[tuple[int, int, int, int]] = []

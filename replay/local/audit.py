@@ -64,7 +64,7 @@ class Found:
 
 
 class Scan(NamedTuple):
-    """What one pass over all records gives: those of RARE types, in order, and what is counted."""
+    """Result of one pass over all records: those of RARE types, in order, and the counts."""
 
     rare: pa.Table
     census: Census
@@ -212,7 +212,7 @@ class PartitionWatcher:
         self._found.add(self._kernel.judge(steps))
 
     def last(self, steps: Steps, intervals: Intervals) -> None:
-        """Nothing is judged there: the brokers that are left look for themselves."""
+        """Ignore the last steps: the rule about remaining brokers examines them itself."""
 
     def found(self) -> Found:
         """Return the findings about all watched partitions."""

@@ -28,7 +28,7 @@ class End(NamedTuple):
 
 
 def ends_at(export: Export, *, until_offset: int | None = None) -> End | None:
-    """Where the records end, of whole batches up to an offset; None: there are none.
+    """Return the end of the records, of whole batches up to an offset; None: no records.
 
     The manifest says it of a file that lies within the bounds as a whole.
     """
@@ -74,7 +74,7 @@ def _later(one: End, other: End) -> End:
 
 
 def end_of(export: Export) -> End:
-    """Where the records in question end. Raises ReplayError if there are none."""
+    """Return the end of the records in question. Raises ReplayError if the log has none."""
     end = ends_at(export)
     if end is None:
         raise ReplayError("no whole batch lies within the offsets asked for")

@@ -37,7 +37,7 @@ __all__ = ["Changed", "End", "Folded", "History", "Net", "differing", "end_of",
            "ends_at", "fold", "groups_asked", "history"]  # fmt: skip
 
 _ALWAYS_MS = -(1 << 62)
-"""Before all times."""
+"""Time before all others."""
 
 
 class Folded(NamedTuple):
@@ -148,7 +148,7 @@ class Changed(NamedTuple):
 
 
 class _ChangeTask(NamedTuple):
-    """Of the changes behind an offset and from a time on, those of the entities asked for."""
+    """Task that collects changes behind an offset and from a time on, of the requested entities."""
 
     export: Export
     part: GroupShare
@@ -223,7 +223,7 @@ def _history(task: _ChangeTask) -> History:
 
 
 class Net(NamedTuple):
-    """What became of an entity: its first state, its last, and the last change."""
+    """Net change of an entity: its first state, its last, and the last change."""
 
     kind: str
     key: str

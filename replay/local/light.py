@@ -23,8 +23,9 @@ class _Hidden(MetaPathFinder):
 
 
 def spare_pandas() -> None:
-    """In a process of our own: with its first array pyarrow imports pandas where that is installed,
-    which takes half a second. Nothing without Spark needs it; who imports it himself still gets it.
+    """Keep pyarrow from importing pandas, in a process of our own: with its first array it does so
+    where pandas is installed, which takes half a second. Nothing without Spark needs it; an
+    explicit import still works.
     """
     if _PANDAS in sys.modules:
         return

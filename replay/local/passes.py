@@ -55,7 +55,7 @@ class ExportLog:
         return [found for some in self._pool.map(_run_share, tasks) for found in some]
 
     def table(self, columns: Sequence[str], types: Collection[RecordType]) -> pa.Table:
-        """All records of some types in order."""
+        """Return all records of some types in order."""
         work = Pass(_Kept, columns, types)
         schema = pa.schema([SCHEMA.field(name) for name in columns])
         found = [each for part in self.run(work) for each in part]

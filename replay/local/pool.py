@@ -76,15 +76,15 @@ def _context() -> BaseContext:
 
 
 def prepare_process() -> None:
-    """What each process of our own does before its work; not for one that is somebody else's."""
+    """Prepare each process of our own for its work; not for a process of another program."""
     keep_heap()
     spare_pandas()
     _collect_rarely()
 
 
 def _collect_rarely() -> None:
-    """What was imported is no garbage, and what folds and kernels make has no cycles. To look for
-    some after each 700 objects takes a twentieth of the time.
+    """Collect garbage rarely: imported modules are no garbage, and the objects of folds and kernels
+    have no cycles. A collection after each 700 objects takes a twentieth of the time.
     """
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, 20, 20)

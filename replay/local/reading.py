@@ -175,7 +175,7 @@ def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
 def _complete(
     segment: Segment, rows: pa.RecordBatch, columns: list[str], coded: Collection[str]
 ) -> pa.Table:
-    """With null in the columns that were not read. Raises CorruptExportError."""
+    """Add null for the columns that were not read. Raises CorruptExportError."""
     found = {}
     for name in columns:
         kind = SCHEMA.field(name).type

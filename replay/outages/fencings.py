@@ -106,7 +106,7 @@ def fencings(served: Iterable[Service]) -> list[Fencing]:
 
 
 def departures(served: list[Service]) -> list[Departure]:
-    """When brokers ceased to be in service, for whatever reason."""
+    """Return the times at which brokers left service, for any reason."""
     found = []
     for each, after in zip_longest(served, served[1:]):
         if each.fenced or each.ends is None or each.ends_ms is None:

@@ -154,5 +154,5 @@ class AvailabilityResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether each objective was met; so, too, if no target was given."""
+        """True if each objective was met, or no target was given."""
         return all(objective.met is not False for objective in self.objectives)

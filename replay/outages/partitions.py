@@ -113,8 +113,8 @@ class OutageWatcher:
         np.add.at(self._of_topics[1], topic, lives["ends_ms"] - lives["begins_ms"])
 
     def _known(self, steps: Steps, begun: Ints, again: Bools) -> Ints:
-        """Whether a partition that begins a life has been counted for one before: that one reached
-        into the stretch.
+        """Return whether a partition that begins a life has been counted before: its former life
+        reached into the stretch.
         """
         before_ms = self._removals.times(steps.removed[np.maximum(begun - 1, 0)])
         return (again & (before_ms >= self.stretch.since_ms)).astype(np.int64)
@@ -244,7 +244,7 @@ class PartitionTables(NamedTuple):
 
 
 def together(parts: list[Outages], names: Names) -> PartitionTables:
-    """All of them, by the numbers of ``names``."""
+    """Merge all parts, by the numbers of ``names``."""
     lost: dict[int, _Lost] = {}
     for part in parts:
         keys = np.array(list(part.lost), np.int64)
@@ -282,7 +282,7 @@ def _all_of(tables: list[dict[str, Ints]], parts: list[Outages], names: Names) -
 
 
 def _of_topics(parts: list[Outages], names: Names) -> tuple[Ints, Ints]:
-    """Of each topic, by its number: how many partitions, and how long they were there."""
+    """Return for each topic, by its number, the number of its partitions and their lifetime."""
     numbered = [names.keys(np.arange(len(part.topics)) << 32, part.topics) >> 32 for part in parts]
     partitions, lived_ms = (np.zeros(len(names.ids), np.int64) for _ in range(2))
     for part, numbers in zip(parts, numbered, strict=True):
@@ -317,7 +317,7 @@ def _topics(
 
 
 def _offline(without: dict[str, Ints], count: int) -> Ints:
-    """Of each topic, how long at least one of its partitions had no leader."""
+    """Return for each topic how long at least one of its partitions had no leader."""
     topic = without["key"] >> 32
     order = np.lexsort([without["begins_ms"], topic])
     topic, begins_ms, ends_ms = topic[order], without["begins_ms"][order], without["ends_ms"][order]

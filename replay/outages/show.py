@@ -137,7 +137,9 @@ def _broker_table(result: AvailabilityResult) -> Table:
 
 
 def render(result: AvailabilityResult, console: Console) -> None:
-    """For people: service levels first, then who was away, then what that did."""
+    """Print the result for people: service levels first, then the absent brokers, then the
+    effects.
+    """
     console.print(
         f"From {format_time(result.since_ms)} to {format_time(result.until_ms)},"
         f" {duration(result.until_ms - result.since_ms)}"

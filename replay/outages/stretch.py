@@ -20,28 +20,30 @@ class Stretch(NamedTuple):
 
     @classmethod
     def of(cls, first_ms: int, last_ms: int, since_ms: int | None) -> Stretch:
-        """That of records, from ``since_ms`` on if it is within them; None: all of it."""
+        """Return the stretch of the records, from ``since_ms`` on if it is within them; None: all
+        of it.
+        """
         return cls(first_ms if since_ms is None else min(max(since_ms, first_ms), last_ms), last_ms)
 
     @property
     def length_ms(self) -> int:
-        """How long it is."""
+        """Length of the stretch in ms."""
         return max(0, self.until_ms - self.since_ms)
 
     @property
     def period_ms(self) -> int:
-        """What it is cut into for people: hours, or days if it has more than three."""
+        """Length of its periods in ms: hours, or days if it has more than three."""
         return HOUR_MS if self.length_ms <= _HOURS_UP_TO_DAYS * DAY_MS else DAY_MS
 
     @property
     def periods(self) -> range:
-        """When its hours or days begin."""
+        """Begin of each of its hours or days."""
         return range(
             self.since_ms - self.since_ms % self.period_ms, self.until_ms + 1, self.period_ms
         )
 
     def has(self, begins_ms: Ints, ends_ms: Ints) -> Bools:
-        """Whether something of each interval lies in it; what lasts still ends at NEVER."""
+        """Return whether each interval overlaps the stretch; an open one ends at NEVER."""
         return (begins_ms <= self.until_ms) & (ends_ms >= self.since_ms)
 
     def clip(self, begins_ms: Ints, ends_ms: Ints) -> tuple[Ints, Ints]:

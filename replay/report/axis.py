@@ -14,7 +14,7 @@ def choose_axis(begins_ms: int, ends_ms: int) -> Axis:
 
 
 def steps_of(axis: Axis) -> Steps:
-    """Its steps, for those who count in them."""
+    """Return the steps of the axis."""
     return Steps(axis.begins_ms, axis.bucket_ms)
 
 
@@ -24,5 +24,5 @@ def buckets_of(axis: Axis, at_ms: Ints) -> Ints:
 
 
 def start_of(axis: Axis, bucket: int) -> int:
-    """When a step of the axis begins."""
+    """Return the begin of a step of the axis."""
     return axis.begins_ms + bucket * axis.bucket_ms

@@ -130,7 +130,9 @@ def of_partitions(found: Troubled, names: Names) -> Iterator[Event]:
 
 
 def _flapping(flaps: Flaps, names: Names) -> Iterator[Event]:
-    """Those that began close together are one: of a broker that hangs and recovers."""
+    """Yield an event for flaps that began close together, as those of a broker that hangs and
+    recovers do.
+    """
     for group in _close(list(zip(*(values.tolist() for values in flaps), strict=True)), at=2):
         key, begins, begins_ms = group[0][:3]
         times = [row[5] for row in group]

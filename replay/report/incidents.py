@@ -13,7 +13,7 @@ from replay.report.moments import Rise
 GAP_MS = 60_000
 """Events that begin no further apart than this belong together."""
 BEFORE_MS = 600_000
-"""How long before an incident a change on purpose is worth a look."""
+"""Longest time before an incident at which a planned change is listed, in ms."""
 _NEVER = 2**62
 Near = Callable[[int, int], Iterable[Event]]
 """Events that begin within a time, both ends inclusive."""

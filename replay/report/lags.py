@@ -16,7 +16,7 @@ from replay.report.model import NOTICE, WARNING, Axis, BrokerSpan, Event, Wait
 HOLDING = "holding"
 """A broker's state, beside the others: LAO waited for it."""
 _LONG_MS = 10_000
-"""From so long on, a hold-up is a warning: what else waits a second or two is seen in the curve."""
+"""Duration from which a hold-up is a warning, in ms: shorter ones show in the curve."""
 
 
 def waits_by_step(waited: Waited, axis: Axis) -> list[Wait]:

@@ -131,7 +131,9 @@ def _lane(life: _Life, axis: Axis, *, crowded: bool) -> BrokerLane:
 
 
 def _merged(spans: list[BrokerSpan], gap_ms: int) -> list[BrokerSpan]:
-    """Those of one state that overlap, or lie at most ``gap_ms`` apart, as one."""
+    """Return the spans of one state that overlap, or lie at most ``gap_ms`` apart, merged into
+    one.
+    """
     found: dict[str, list[BrokerSpan]] = defaultdict(list)
     for span in sorted(spans, key=lambda each: (each.begins_ms, each.offset)):
         same = found[span.state]

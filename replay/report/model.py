@@ -46,7 +46,7 @@ class Axis(msgspec.Struct, frozen=True):
 
     @property
     def buckets(self) -> int:
-        """How many steps; at least one."""
+        """Number of steps; at least one."""
         return (self.ends_ms - self.begins_ms) // self.bucket_ms + 1
 
 
@@ -229,5 +229,5 @@ class ReportResult(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether the audit found nothing."""
+        """True if the audit found nothing."""
         return self.audit.passed

@@ -79,14 +79,14 @@ def joined(parts: list[Moments]) -> Moments:
 
 
 class Changes(NamedTuple):
-    """By how much the number of spells changed at each moment that it did."""
+    """Changes of the number of spells, each with its moment."""
 
     at_ms: Ints
     by: Ints
 
 
 class Rise:
-    """How far the number of spells rises within some time."""
+    """Rise of the number of spells within some time."""
 
     def __init__(self, changes: Changes) -> None:
         self._at_ms, self._level = changes.at_ms, np.concatenate([[0], np.cumsum(changes.by)])
@@ -126,7 +126,7 @@ class _Flapping:
         self._open = _no_flaps()
         self._found: list[Flaps] = []
         self._parked: list[Flaps] = []
-        """Of partitions that are gone: only the end of the log is to come of them."""
+        """Flaps of deleted partitions: they are merged at the end of the log."""
 
     @property
     def keys(self) -> Ints:
@@ -199,7 +199,7 @@ class Troubled(NamedTuple):
     short_by: Changes
 
     def named(self, names: Names) -> Troubled:
-        """With the numbers of ``names``."""
+        """Return the same with the numbers of ``names``."""
 
         def keyed(key: Ints) -> Ints:
             return names.keys(key, self.topics)
@@ -277,7 +277,7 @@ class TroubleWatcher:
 
 
 def together(parts: list[Troubled], names: Names) -> Troubled:
-    """All parts."""
+    """Merge the findings of all parts."""
     parts = [part.named(names) for part in parts]
     return Troubled(
         names.ids,

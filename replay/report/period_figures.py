@@ -17,8 +17,8 @@ _LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 
 
 def lost_figure(result: AvailabilityResult, axis: Axis) -> go.Figure:
-    """Of each period, how long partitions had no leader, and how long they were closed to acks=all
-    for another reason.
+    """Return the figure of lost time: for each period, how long partitions had no leader, and how
+    long they were closed to acks=all for another reason.
     """
     length_ms, periods = result.period_length_ms, result.periods
     figure = go.Figure(layout=base_layout(200))

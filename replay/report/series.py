@@ -17,8 +17,8 @@ OTHER = "other"
 
 
 def impaired(found: Troubled, axis: Axis) -> list[Level]:
-    """How many partitions had no leader, and how many fewer members in the ISR than replicas: the
-    most within each step.
+    """Return the numbers of partitions without a leader and of those with fewer members in the ISR
+    than replicas: the most within each step.
     """
     highest = (_highest(each, axis).tolist() for each in (found.leaderless_by, found.short_by))
     return [

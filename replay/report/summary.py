@@ -31,7 +31,7 @@ class Tile(NamedTuple):
 
 
 def verdict(result: ReportResult) -> Verdict:
-    """What to know if one reads no further: whether rules were broken, and what was the gravest."""
+    """Return the verdict: whether rules were broken, and the gravest incident."""
     timeline = result.timeline
     audit = "The audit found no broken rule."
     if not result.audit.passed:

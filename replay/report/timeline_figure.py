@@ -214,8 +214,8 @@ def impaired_panel(levels: list[Level]) -> Panel:
 
 
 def waits_panel(waits: list[Wait], axis: Axis) -> Panel:
-    """How long writes waited to be visible everywhere, on a scale that shows milliseconds and
-    hours.
+    """Return the panel of waits until writes were visible everywhere, on a scale that shows
+    milliseconds and hours.
     """
     at = [wait.at_ms + axis.bucket_ms // 2 for wait in waits]
     mode = "markers" if len(waits) <= MARKED else "lines"

@@ -20,7 +20,7 @@ from replay.source import records
 
 
 def find_point(rows: DataFrame, export: Export) -> Point:
-    """Where the rows of an export end. Raises ReplayError if there are none."""
+    """Return the end of an export's rows. Raises ReplayError if it has none."""
     last = rows.select(
         sf.max("offset").alias("offset"),
         sf.max("epoch").alias("epoch"),
@@ -71,7 +71,7 @@ def _some(
     request: JobRequest,
     asked: tuple[str, str],
 ) -> StateResult:
-    """Only the groups in question are folded."""
+    """Fold only the groups in question."""
     selection = select(*asked)
     folded = fold(
         selection.narrow(rows, topic_there(export, selection.asked.topic_name)),

@@ -15,7 +15,7 @@ DONE = "done.json"
 
 
 class Done(msgspec.Struct, frozen=True):
-    """How far a job has come.
+    """Position of a job.
 
     ``batch`` -1: nothing yet. ``end_offset`` is exclusive; ``alerts``: how many there are in all.
     """

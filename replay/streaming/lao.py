@@ -27,7 +27,7 @@ from replay.streaming.watch import Judge, Judged, Piece
 NAME = "lao"
 """Name of the job in its directory."""
 SAMPLES = "samples"
-"""Of its other output: a row a progress record, the fields of LaoPoint."""
+"""Name of the other output: a row a progress record, the fields of LaoPoint."""
 ALERTS_DDL = (
     "offset long, epoch int, cause string, broker_ids array<int>, reason string, began_ms long,"
     " ended_ms long, waited_ms long, records long, lowest_acknowledged_offset long"
@@ -115,7 +115,7 @@ def _departed(piece: Piece) -> Iterator[Departure]:
 
 
 def _rows(piece: Piece, name: str, *columns: str) -> list[tuple[Any, ...]]:
-    """What is remembered; None in columns that a build before did not have."""
+    """Return the remembered rows; None in columns that an earlier build did not have."""
     frame = piece.remembered(name)
     rows = [] if frame is None else [row.asDict() for row in frame.collect()]
     return [tuple(row.get(column) for column in columns) for row in rows]
@@ -126,7 +126,7 @@ def _goes_on(blame: Blame) -> bool:
 
 
 def _alerts(laid: list[Blame], told: set[int]) -> Iterator[tuple[Any, ...]]:
-    """What is to be said: what has ended, and what goes on and was not said in an earlier
+    """Yield the alerts: ended stalls, and lasting ones without an alert in an earlier
     micro-batch.
     """
     for blame in laid:

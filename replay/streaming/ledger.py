@@ -82,7 +82,7 @@ class Ledger:
 
     @property
     def checkpoint(self) -> Path:
-        """For Spark."""
+        """Spark's checkpoint directory."""
         return self.directory / _CHECKPOINT
 
     def remembered(self, spark: SparkSession, name: str) -> DataFrame | None:
@@ -131,8 +131,8 @@ def _write(rows: DataFrame, final: Path) -> None:
 
 
 def output(spark: SparkSession, directory: Path | str, name: str = ALERTS) -> DataFrame | None:
-    """What a job has put out so far, with the micro-batch (``batch``) that each row came with;
-    None: nothing.
+    """Return the output of a job so far, with the micro-batch (``batch``) of each row; None:
+    none.
     """
     found = Path(directory).absolute() / name
     if not found.is_dir() or not any(path.name.startswith("batch=") for path in found.iterdir()):

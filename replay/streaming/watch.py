@@ -114,7 +114,7 @@ def to_its_end(begin: Callable[[], StreamingQuery]) -> None:
 
 
 def was_late(error: BaseException | None) -> bool:
-    """Whether a query ended with this because its source's process was late."""
+    """Return whether a query ended because its source's process was late."""
     return error is not None and _LATE in str(error)
 
 

@@ -31,7 +31,7 @@ COLUMNS = (
     "client_id",
     "sequence",
 )
-"""What the kernel needs of the records of batches that name a client."""
+"""Columns that the kernel needs of the records of batches that name a client."""
 _NUMBER_BITS = 38
 
 

@@ -61,7 +61,7 @@ class Configs:
             yield _found(rows, row)
 
     def _there(self, rows: pa.Table) -> Bools:
-        """Whether the topic of each record is there.
+        """Return whether the topic of each record exists.
 
         One that the same batch creates is. A key may go in the batch that deletes its topic, before
         it or behind it; none may be set behind it.

@@ -25,12 +25,14 @@ from replay.kernels.steps import NO_LEADER, Partitions, Steps
 
 RULES = (rules.INACTIVE_IN_ISR,)
 FENCING_BATCH_MAX = 5_000
-"""As the controller's: see controller/rules/partition_change.py."""
+"""Copy of the controller's bound: see controller/rules/partition_change.py."""
 _START, _STOP = 1, 0
 
 
 class Look(NamedTuple):
-    """When a broker has to be out, as an image's offset, and of the record that says so."""
+    """A moment at which a broker must be out, as an image's offset, and the record that requires
+    it.
+    """
 
     looked_at: int
     offset: int
@@ -63,7 +65,7 @@ class Departed:
         """Stays that have not ended: partition, bit of the broker, since when."""
 
     def _standing(self) -> tuple[Ints, Ints, Ints]:
-        """Those of partitions that are known already: since their last change."""
+        """Return the stays in partitions that are known already: since their last change."""
         state, lists = self._partitions.state, self._partitions.lists
         members = _members(state["isr"], state["leader"], lists)
         found = [pairs_of(lists.word(members, word), word) for word in range(lists.word_count)]

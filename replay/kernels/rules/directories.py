@@ -63,7 +63,9 @@ class Directories:
                     )
 
     def _at(self, broker_id: int, offset: int) -> frozenset[str] | None:
-        """All that the broker has registered up to an offset; None: not known."""
+        """Return all directories that the broker has registered up to an offset; None: not
+        known.
+        """
         at = bisect_right(self._begins.get(broker_id, ()), offset)
         return self._known[broker_id][at - 1] if at else None
 

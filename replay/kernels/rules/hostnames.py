@@ -24,7 +24,7 @@ RULES = (rules.HOSTNAME_OF_TWO_IDS, rules.HOSTNAME_NOT_OF_REGISTRATION)
 
 
 class _Mapping(NamedTuple):
-    """From when to when a name as it is spelled was mapped to an id; ``host``: the name that it is
+    """Mapping of a name, as it is spelled, to an id, with its range; ``host``: the name that it is
     the same as.
     """
 

@@ -94,7 +94,7 @@ def _highest(levels: Ints, said_at: Ints) -> tuple[Ints, Ints]:
 
 
 def place_of(table: pa.Table, row: int, subject: str) -> Place:
-    """Where an offence of a row is."""
+    """Return the place of an offence in a row."""
     offset, epoch, timestamp_ms, principal = (
         table[name][row].as_py() for name in ("offset", "epoch", "timestamp_ms", "principal")
     )

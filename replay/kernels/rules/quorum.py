@@ -157,8 +157,9 @@ def _set(row: Row) -> dict[int, str]:
 
 
 def _changed(before: dict[int, str], now: dict[int, str]) -> int:
-    """How many voters joined or left: :meth:`raftlog.quorum.voters.VoterSet.replicas_changed`, of
-    sets that no controller would take, too.
+    """Return the number of voters that joined or left:
+    :meth:`raftlog.quorum.voters.VoterSet.replicas_changed`, for sets that no controller would
+    accept, too.
     """
     replaced = [each for each in now if _replaced(before, now, each)]
     return len(before.keys() ^ now.keys()) + 2 * len(replaced)
