@@ -38,7 +38,7 @@ NAMES = ("alice-0", "alice-1", "alice", "bob-0", "common")
 UNDER_WAY_MAX = 6
 FORGED_P = 0.15
 NUMBERED_P, OPENS_P = 0.3, 0.25
-"""That a write is numbered, and that it is if a client is to be opened for it."""
+"""Probabilities that a write is numbered, and that a client is opened for it."""
 MODES = (broker_pb2.REPEATABLE, broker_pb2.LATEST, broker_pb2.STRICT)
 LEVELS = (common_pb2.ACKS_COMMITTED, common_pb2.ACKS_ACKNOWLEDGED, common_pb2.ACKS_VISIBLE)
 LISTINGS: tuple[type[Any], ...] = (
@@ -51,7 +51,7 @@ LISTINGS: tuple[type[Any], ...] = (
 
 
 class Callers:
-    """All of them; without an authorizer there are none."""
+    """All callers of a run; without an authorizer none."""
 
     def __init__(self, workload: Workload, world: World) -> None:
         self.workload, self.world = workload, world
@@ -84,7 +84,7 @@ class Callers:
 
 
 class Caller:
-    """One host."""
+    """A host with one caller."""
 
     def __init__(self, all_: Callers, host: str) -> None:
         self._all, self._host, self._world = all_, host, all_.world

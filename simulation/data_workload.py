@@ -38,7 +38,7 @@ _GONE = frozenset((ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTIT
 
 
 class DataWorkload:
-    """All of it. Without brokers that keep partitions it does nothing."""
+    """All producers and consumers. Without brokers that keep partitions it does nothing."""
 
     def __init__(self, workload: Workload, world: World) -> None:
         self._workload, self._world = workload, world

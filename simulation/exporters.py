@@ -21,7 +21,9 @@ HOST = "exporter"
 NAMES = ("nightly", "weekly")
 TIMEOUT_S = 2.0
 REMOVED, ANEW = 0.05, 0.05
-"""How likely a turn removes the cursor, or begins the export anew where the log begins."""
+"""Probabilities that a turn removes the cursor, and that it begins the export anew at the log
+start.
+"""
 
 
 class Exporters:

@@ -45,7 +45,7 @@ class FaultSchedule:
     def __init__(self, world: World) -> None:
         self._world = world
         self.spared: Literal["", "controllers", "all"] = ""
-        """On whom no fault begins anew; "controllers": those of brokers go on."""
+        """Hosts that new faults spare; "controllers": those of brokers go on."""
 
     def begin(self) -> None:
         """Faults of single messages from now on, and a task for each fault that strikes again and

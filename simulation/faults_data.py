@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Fault = Callable[["World", random.Random], Awaitable[None]]
 
 OPERATOR_S = (0.5, 5.0)
-"""How long a damaged disk is looked at before it is replaced."""
+"""Range of the time before a damaged disk is replaced, in seconds."""
 _NAMES = {
     "enospc": "broker_disk_full",
     "disk_hang": "broker_disk_hang",
@@ -72,7 +72,7 @@ def replace(world: World, host: BrokerHost) -> None:
 
 
 async def kill_all_brokers(world: World, rng: random.Random) -> None:
-    """All at once."""
+    """Kill all brokers at once."""
     world.note("brokers", "all killed")
     for host in world.members:
         if host.service is not None:
@@ -134,7 +134,7 @@ async def broker_alone(world: World, rng: random.Random) -> None:
 
 
 async def fetches_late(world: World, rng: random.Random) -> None:
-    """What brokers fetch from each other, or are answered, comes late; a new link overtakes it."""
+    """Delay the requests and answers of brokers' fetches; a new link overtakes them."""
     if len(world.members) < 2:
         return
     one, other = (host.name for host in rng.sample(world.members, 2))
@@ -166,7 +166,7 @@ async def broker_disk_full(world: World, rng: random.Random) -> None:
 
 
 async def broker_disk_hang(world: World, rng: random.Random) -> None:
-    """Nothing that was asked of a disk completes for a while."""
+    """Let a disk hang: no operation completes for a while."""
     host = rng.choice(world.members)
     disk = host.disk
     if disk is None or disk.hung:

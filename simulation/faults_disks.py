@@ -1,8 +1,8 @@
-"""Faults of disks. The disk itself counts what has happened to it; ``collect`` gathers that.
+"""Faults of disks. The disk itself counts its faults; ``collect`` gathers the counts.
 
-The fault atlas: a copy that is damaged for good (a flipped bit, a lost disk) is one of at most a
-minority of the voters, and stays in the list of the damaged until the node has got a copy anew. So
-of everything a majority ever had, a sound copy is left.
+The fault atlas: a permanently damaged copy (a flipped bit, a lost disk) is one of at most a
+minority of the voters, and stays in the list of the damaged until the node has fetched a new copy.
+So of everything a majority ever had, a sound copy is left.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def make_room(world: World, disks: dict[ControllerHost, SimDisk]) -> None:
 
 
 async def disk_hang(world: World, rng: random.Random) -> None:
-    """Nothing that was asked of a disk completes for a while; the leader's half the time."""
+    """Let a disk hang: no operation completes for a while; the leader's half the time."""
     host = rng.choice(world.controllers)
     service = world.active()
     if service is not None and rng.random() < 0.5:

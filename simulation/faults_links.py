@@ -105,7 +105,7 @@ async def isolate(world: World, rng: random.Random) -> None:
 
 
 async def split(world: World, rng: random.Random) -> None:
-    """All hosts fall into two parts."""
+    """Split all hosts into two parts."""
     names = _names(world)
     inside = {name for name in names if rng.random() < 0.5}
     pairs = [
@@ -314,7 +314,7 @@ async def conversation_cut(world: World, rng: random.Random) -> None:
 
 
 async def reset_links(world: World, rng: random.Random) -> None:
-    """All connections of a host are reset."""
+    """Reset all connections of a host."""
     name = rng.choice(_names(world))
     if world.network.break_links(name):
         world.note("network", f"connections of {name} reset")

@@ -81,7 +81,7 @@ async def kill_controller(world: World, rng: random.Random) -> None:
 
 
 async def kill_all_controllers(world: World, rng: random.Random) -> None:
-    """All at once."""
+    """Kill all controllers at once."""
     world.note("controllers", "all killed")
     for host in world.controllers:
         if host.service is not None:

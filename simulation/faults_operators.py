@@ -119,7 +119,7 @@ async def whole_roll(world: World, lasts_s: float) -> None:
 
 
 def upgrade_if_behind(world: World, host: BrokerHost) -> None:
-    """What an operator does whose broker was refused, as the level was raised meanwhile."""
+    """Upgrade a broker that was refused as the level was raised meanwhile, as an operator does."""
     service = world.active()
     if (
         service is not None

@@ -74,7 +74,7 @@ async def removed_campaigns(world: World, rng: random.Random) -> None:
 
 
 def _ask_no_pre_votes(core: Any) -> None:
-    """As a node of a build that knows none, or one that somebody has tampered with."""
+    """Campaign without pre-votes, as a node of an older build or a manipulated one does."""
     node = core._node
     ask = node.become_prospective
 

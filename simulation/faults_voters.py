@@ -36,7 +36,7 @@ _DONE = frozenset((ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND))
 
 
 class Operator:
-    """Sends one request after the other to whoever leads."""
+    """An operator that sends one request after the other to the leader."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -90,7 +90,7 @@ def is_settled(world: World, voters: dict[int, str]) -> bool:
 
 
 def add_request(host: ControllerHost) -> pb.AddRaftVoterRequest:
-    """That a node becomes a voter, as it is now."""
+    """Return the request that adds a node as it is now to the voters."""
     return pb.AddRaftVoterRequest(
         voter_id=host.id, voter_directory_id=host.quorum.directory_id, endpoint=host.endpoint
     )

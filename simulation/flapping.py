@@ -37,20 +37,20 @@ up after 2 s.
 WAVE_SHARE = 0.3
 """Of the fetch timeout: how long a wave lasts at most, and the least of the calm behind it."""
 RESET_CALM_S = 1.2
-"""Before and behind reset connections.
+"""Calm before and behind reset connections, in seconds.
 
 One that breaks again within 0.5 s is dialled after longer and longer pauses, up to 0.5 s.
 """
 
 
 class Needless(Checker):
-    """Raises at each election once ``settled``."""
+    """Checker that raises at each election once ``settled``."""
 
     def __init__(self) -> None:
         self.elections: list[str] = []
         """Elected leaders, each with epoch and time."""
         self.campaigns = 0
-        """How often anybody asked for pre-votes: what must come to nothing."""
+        """Number of requests for pre-votes, all of which must fail."""
         self.seen: Counter[str] = Counter()
         """Number of actions by kind."""
         self.settled = False

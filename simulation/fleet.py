@@ -33,7 +33,7 @@ OLD_SHARE = 0.5
 
 
 class Fleet:
-    """All hosts of a world, and how more of them are made.
+    """All hosts of a world, and the means to add more.
 
     ``restarts`` hears of each controller that ends by itself.
     """
@@ -164,7 +164,7 @@ class Fleet:
 
     @property
     def replaced_disks(self) -> int:
-        """How many disks were numbered by ``next_disk``."""
+        """Number of disks numbered by ``next_disk``."""
         return self._disks
 
     def next_disk(self) -> int:
@@ -181,7 +181,7 @@ class Fleet:
     # --- who they are ----------------------------------------------------------------------------
 
     def hosts(self) -> list[ControllerHost | BrokerHost]:
-        """All that belong to the cluster."""
+        """All hosts of the cluster."""
         return [*self.controllers, *self.members]
 
     def voters(self) -> list[ControllerHost]:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 EVERY_S = 1.0
-"""On average."""
+"""Mean interval between two messages, in seconds."""
 WAITS_S = 0.3
 
 
 class Forger:
-    """One for a world; without an authorizer it does nothing."""
+    """The forger of a world; without an authorizer it does nothing."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -146,7 +146,7 @@ class Forger:
 
 
 class SendsOne:
-    """Sends one message on each link that opens, and reads nothing."""
+    """Handler that sends one message on each link that opens, and reads nothing."""
 
     def __init__(self, message: Any) -> None:
         self._message = message

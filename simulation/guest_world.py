@@ -114,7 +114,7 @@ class GuestSurroundings(Surroundings, Protocol):
 
 
 class Guest:
-    """One program: a process on a host of its own."""
+    """A program: a process on a host of its own."""
 
     def __init__(
         self,

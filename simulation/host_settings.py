@@ -18,7 +18,9 @@ _DEFAULT_PART_BYTES = QuorumConfig("", 0, "", ()).fetch_snapshot_max_bytes
 
 
 def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
-    """What all controllers are started with; what the config does not name has its default."""
+    """Return the settings of all controllers; a setting that the config does not name has its
+    default.
+    """
     settings = ControllerSettings(broker_session_timeout_ms=config.session_timeout_ms)
     if config.snapshot_bytes:
         settings = replace(

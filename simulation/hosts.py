@@ -115,11 +115,11 @@ class ControllerHost:
         self.held_down = False
         """True while no fault may start the host."""
         self.ports = [9093]
-        """Where its next process listens; the last one is the one that it says of itself."""
+        """Ports at which the next process listens; it advertises the last one."""
 
     @property
     def endpoint(self) -> str:
-        """Where others are to reach it."""
+        """Endpoint at which other hosts reach this one."""
         return f"{self.name}:{self.ports[-1]}"
 
     @property
@@ -214,7 +214,9 @@ class ControllerHost:
             self._failed_hook(self, error)
 
     def kill(self, reason: str = "killed") -> None:
-        """As by kill -9 and a power cut: unflushed bytes are lost from some point on."""
+        """Kill the process as kill -9 and a power cut do: unflushed bytes are lost from some point
+        on.
+        """
         self.disk.between_steps, self._steps_to_live = lambda: None, 0
         service, self.service = self.service, None
         if service is not None:
@@ -234,7 +236,9 @@ class ControllerHost:
             self._steps_to_live = 0
 
     def death_due(self) -> bool | None:
-        """At a write: None: not now; False: before it is carried out; True: after."""
+        """Return how the process dies at this write: None: not at all; False: before it is carried
+        out; True: after.
+        """
         if self._writes_to_live < 0:
             return None
         self._writes_to_live -= 1
@@ -331,7 +335,7 @@ class BrokerHost:
 
     @property
     def endpoint(self) -> str:
-        """Where clients find it."""
+        """Endpoint at which clients reach the broker."""
         return self._settings.listen
 
     @property
@@ -456,7 +460,9 @@ class BrokerHost:
         return START_OF_TIME_MS + self.wall_offset_ms + round(self.network.loop.true_time() * 1000)
 
     def kill(self, reason: str = "killed") -> None:
-        """As by kill -9 and a power cut: unflushed bytes are lost from some point on."""
+        """Kill the process as kill -9 and a power cut do: unflushed bytes are lost from some point
+        on.
+        """
         if self._seeking:
             self._seeking = False
             self.network.crash(self.name)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 HOST = "isr-asker"
 EVERY_S = 0.5
-"""On average."""
+"""Mean interval between two queries, in seconds."""
 TIMEOUT_S = 1.0
 
 
 class IsrQueries:
-    """One of them. Without brokers that keep partitions it does nothing."""
+    """The query client. Without brokers that keep partitions it does nothing."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 KEEPER, LOCKER = "keeper", "locker"
 """Names of the hosts of keepers and lockers."""
 KEYS = 2
-"""That all compare and set, of each kind."""
+"""Number of keys of each kind that all hosts compare and set."""
 CONFIG_KEY = "metrics"
 TTL_MS = (400, 1_000, 3_000)
 TROUBLES_PER_S = 0.3
@@ -45,7 +45,7 @@ REMEMBERED = 20
 
 
 class Keepers:
-    """All of them; without brokers there are none."""
+    """All keepers and lockers; without brokers none."""
 
     def __init__(self, workload: Workload, world: World) -> None:
         self._world = world
@@ -82,7 +82,9 @@ class Keepers:
 
     @property
     def believe_s(self) -> float:
-        """How long somebody may rely on a lock that the cluster has no more: by a slow clock."""
+        """Longest time for which a holder may rely on a lock that the cluster has lost, by a slow
+        clock, in seconds.
+        """
         slowest = 1 + self._world.config.drift
         return max(TTL_MS) / 1000 * BELIEVED_SHARE * slowest if self._lockers else 0.0
 
@@ -102,7 +104,7 @@ class Keepers:
 
 
 class Keeper:
-    """One host. Each client on it is a program of its own."""
+    """A host with keepers. Each client on it is a program of its own."""
 
     def __init__(self, workload: Workload, world: World, prefix: str, number: int) -> None:
         self._workload, self._world, self.host = workload, world, f"{prefix}{number}"
@@ -184,7 +186,7 @@ class Keeper:
         await self._carry_out(f"config:{name}", value, expected, work)
 
     def _next_value(self, rng: Any, *, there: bool) -> str:
-        """That nobody has ever written; "": delete what is there."""
+        """Return a value that no client has written; "": delete the key."""
         self._count += 1
         return "" if there and rng.random() < DELETE_SHARE else f"{self.host}.{self._count}"
 
@@ -350,7 +352,9 @@ async def _through_brokers(client: raftlog.AsyncClient, lease_id: int, timeout_s
 
 
 class _Pinned:
-    """Asks one controller as long as that confirms, whoever leads: then another one."""
+    """A client that asks one controller as long as that confirms, whichever leads: then another
+    one.
+    """
 
     def __init__(self, world: World, host: str) -> None:
         transport = world.network.transport_for(host)

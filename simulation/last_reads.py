@@ -28,7 +28,7 @@ PAUSE_S = 0.2
 
 
 async def read_everywhere(world: World, written: Operation, within_s: float) -> None:
-    """Until each healed broker has shown an image with ``written`` in it in each mode.
+    """Read until each healed broker has shown an image with ``written`` in it in each mode.
 
     Raises CheckFailedError.
     """

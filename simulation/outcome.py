@@ -23,7 +23,7 @@ class Outcome:
     digest: str = ""
     """SHA-256 of the whole transcript."""
     faults: dict[str, int] = field(default_factory=dict)
-    """How often each fault really happened."""
+    """Number of real occurrences of each fault."""
     operations: dict[str, int] = field(default_factory=dict)
     """Number of operations by kind and outcome."""
     state_hash: str = ""
@@ -31,12 +31,12 @@ class Outcome:
     steps: int = 0
     """Number of steps of the loop."""
     looked_at: dict[str, int] = field(default_factory=dict)
-    """How much each checker has found to check: ``Checker.what``."""
+    """Number of things that each checker has checked: ``Checker.what``."""
     failure: BaseException | None = None
 
 
 class Transcript:
-    """Writes the lines of a run: the last ones into its outcome, all of them into the digest."""
+    """Transcript of a run: the last lines are in its outcome, all of them in the digest."""
 
     def __init__(self, outcome: Outcome, now: Callable[[], float]) -> None:
         self._lines, self._now = outcome.transcript, now

@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 LATE_P = 0.6
-"""How often a proposal waits between its making and its sending."""
+"""Probability that a proposal waits between its making and its sending."""
 LATE_MAX_S = 5.0
 OUTDATED_P = 0.2
-"""How often a late proposal keeps the partition's epochs too."""
+"""Probability that a late proposal keeps the partition's epochs, too."""
 UNKNOWN_P = 0.15
-"""How often an epoch of a member is not named."""
+"""Probability that a member's epoch is not named."""
 SAME_P = 0.15
-"""How often the ISR stays what it is."""
+"""Probability that the ISR does not change."""
 UNDER_WAY_MAX = 8
 
 
 class PartitionLeaders:
-    """One for each broker of a world."""
+    """Partition leaders, one for each broker of a world."""
 
     def __init__(self, workload: Workload, world: World) -> None:
         self._workload, self._world = workload, world

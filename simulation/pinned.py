@@ -11,7 +11,7 @@ from raftlog.transport.api import Conversation, Transport
 
 
 class PinnedClient(ControllerClient):
-    """Asks the one controller it knows, and takes NOT_CONTROLLER for an answer."""
+    """Client that asks the one controller it knows, and accepts NOT_CONTROLLER as an answer."""
 
     def __init__(
         self, transport: Transport, bootstrap: Sequence[str], *, rng: random.Random

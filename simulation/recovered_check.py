@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 class _Kept(NamedTuple):
-    """What is committed of a partition up to ``end``, and must stay as long as the partition's
+    """Committed records of a partition up to ``end``, which must stay as long as the partition's
     ``era`` does.
     """
 
@@ -87,7 +87,7 @@ def generation_of(host: BrokerView) -> int:
 
 
 class Recovered(Checker):
-    """The life after a recovery."""
+    """Checker of the life after a recovery."""
 
     def __init__(
         self, ledger: Ledger, logs: ReplicaLogs, data: CommittedData, floor_epoch: int

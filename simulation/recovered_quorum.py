@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 INTERRUPTED_P = 0.3
 OBSERVER_LOST_P = 0.7
 BEHIND_P = 0.9
-"""That the disks that are left have not the last of what was committed."""
+"""Probability that the remaining disks lack the last committed records."""
 SUCCESSOR_P = 0.7
 BROKER_LOST_P = 0.9
 AGAIN_S = 0.3
 WRITES = 8
 HELD_ON_S = 20.0
-"""How long clients take turns in the log that goes on."""
+"""Time for which clients take turns in the recovered log, in seconds."""
 
 
 class Lost(NamedTuple):
-    """What was done: the host that leads on, and the others that are to be voters again."""
+    """Result of the recovery: the host that leads on, and the hosts that are to be voters again."""
 
     generation: int
     """The generation that is over."""
@@ -190,7 +190,7 @@ async def _recovered(
 
 
 def _renew_checkers(world: World, host: ControllerHost, done: Recovery, over: int) -> None:
-    """What was committed up to the log's start, then what the recovered log has.
+    """Feed new checkers with the committed log up to its start, then with the recovered log.
 
     ``over``: the generation that has ended.
     """

@@ -58,7 +58,7 @@ class Race:
     answers: list[str] = field(default_factory=list)
     """Answers of the controller to ISR changes: error codes, or the ISR."""
     isr_after: tuple[int, ...] = ()
-    """When the late proposal has been answered."""
+    """ISR after the answer to the late proposal."""
     leaders: list[int] = field(default_factory=list)
     """One after the other."""
     failure: BaseException | None = None
@@ -72,7 +72,7 @@ class Race:
 
 
 class _Late(LinkFaults):
-    """The first ISR change, once armed, is late; nothing else is."""
+    """Fault that delays the first ISR change once it is armed, and nothing else."""
 
     armed = False
     happened_at = -1.0
@@ -91,7 +91,7 @@ class _Late(LinkFaults):
 
 
 class _Answers(Checker):
-    """Notes what leaders are told."""
+    """Recorder of the answers to leaders."""
 
     def __init__(self, race: Race) -> None:
         self._race = race
@@ -108,7 +108,7 @@ class _Answers(Checker):
 
 
 class RaceWorld(World):
-    """The cluster that it happens in."""
+    """Cluster of the race."""
 
     def __init__(
         self, race: Race, seed: int, checkers: Sequence[Checker], outcome: Outcome
@@ -204,7 +204,7 @@ class RaceWorld(World):
         )
 
     async def _read(self) -> None:
-        """All that is there, from the beginning."""
+        """Read all records from the beginning."""
         consumer = Consumer(
             self.network.transport_for("consumer0"),
             [host.endpoint for host in self.members],

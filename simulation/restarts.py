@@ -18,9 +18,10 @@ RESTART_S = 1.0
 
 
 class Restarts:
-    """Hears of each process that ends by itself, and judges whether it had a reason.
+    """Supervisor that receives each process that ends by itself, and judges whether it had a
+    reason.
 
-    In the liveness phase, what is outside of the healed part stays down.
+    In the liveness phase, hosts outside the healed part stay down.
     """
 
     def __init__(self, world: World) -> None:
@@ -84,7 +85,7 @@ class Restarts:
             world.loop.call_later(RESTART_S, self._restart_broker, broker)
 
     def _replace_disk(self, broker: BrokerHost) -> None:
-        """What an operator does whose broker does not start with the disk that it has."""
+        """Replace the disk of a broker that does not start with it, as an operator does."""
         if broker.service is None and self._world.may_mend(broker.name):
             faults_data.replace(self._world, broker)
             broker.start()

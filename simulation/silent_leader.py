@@ -30,7 +30,7 @@ GIVE_UP_S = 8.0
 
 @dataclass
 class Replaced:
-    """How long each leader's replacement took, and what was allowed."""
+    """Durations of the replacements of leaders, and their bound."""
 
     took_s: list[float] = field(default_factory=list)
     late: list[str] = field(default_factory=list)

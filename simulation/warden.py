@@ -37,7 +37,7 @@ TYPES = {
     AclResourceType.HOSTNAME: 1,
     AclResourceType.EXPORT_CURSOR: 1,
 }
-"""How often an entry is about each."""
+"""Weights of the resource types of entries."""
 OTHER_NAMES = {
     AclResourceType.CLIENT_SESSION: tuple(CALLERS),
     AclResourceType.HOSTNAME: ("b1", "b2", "b"),
@@ -46,7 +46,7 @@ OTHER_NAMES = {
 
 
 class Warden:
-    """One for a world; without an authorizer it does nothing."""
+    """The warden of a world; without an authorizer it does nothing."""
 
     def __init__(self, workload: Workload, world: World) -> None:
         self._workload, self._world = workload, world

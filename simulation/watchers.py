@@ -41,7 +41,7 @@ INITIAL_SHARE = 0.2
 
 
 class Watchers:
-    """All of them."""
+    """All watchers of a run."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -104,7 +104,7 @@ def _on(world: World, host: str) -> list[Watcher]:
 
 
 class Watcher:
-    """One client. ``streams``: how it asks brokers."""
+    """A client with a watch. ``streams``: the kind of calls by which it asks brokers."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class Watch:
                 hooks[:] = [_only_if(is_new, hook) for hook in hooks]
 
     def begin(self, world: World) -> None:
-        """Before anything starts."""
+        """Begin all checkers, before any host starts."""
         for checker in self.checkers:
             checker.begin(world)
 
@@ -97,8 +97,8 @@ class Watch:
     # --- what leaves a host, and what comes to one ------------------------------------------------
 
     def sender(self, host: ControllerView | BrokerView) -> Callable[[str, Any], None] | None:
-        """What the host's transport calls with each message it gives to a link; None if nobody
-        wants to know.
+        """Return the function that the host's transport calls with each sent message; None if no
+        checker wants it.
         """
         wants_lao = self.wants("lao_announced") and hasattr(host, "disk")
         if not wants_lao and not self.wants("message_sent"):
@@ -106,8 +106,8 @@ class Watch:
         return partial(self._sent, host, wants_lao)
 
     def receiver(self, host: ControllerView) -> Callable[[str, Any], None] | None:
-        """What the host's transport calls with each request that comes to it; None if nobody wants
-        to know.
+        """Return the function that the host's transport calls with each received request; None if
+        no checker wants it.
         """
         if not self.wants("message_arrived"):
             return None
@@ -131,7 +131,7 @@ class Watch:
 
 
 class ControllerTap:
-    """Looks on at every step of one controller process."""
+    """Tap of one controller process: each of its steps."""
 
     def __init__(self, host: ControllerView, watch: Watch) -> None:
         self._host, self._watch = host, watch
@@ -148,7 +148,7 @@ class ControllerTap:
 
 
 class BrokerTap:
-    """Looks on at one broker process: its view, its callers, and its partition replicas."""
+    """Tap of one broker process: its view, its callers, and its partition replicas."""
 
     def __init__(self, host: BrokerView, watch: Watch) -> None:
         self._host, self._watch = host, watch

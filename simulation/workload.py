@@ -228,8 +228,8 @@ class Client:
         self._rng = world.rng(name)
         self._count = 0
         self._sessions = 0
-        """What a client has seen before it forgot its token counts no more: for the checkers it is
-        another client.
+        """Number of times that the client forgot its token: after each it counts as another client
+        for the checkers.
         """
         shared = world.config.shared_keys
         # Without brokers there are no topics to ask about. Who asks, asks about those that others
@@ -391,7 +391,7 @@ class Client:
         return await self._read("read_config", key, body, found, mode)
 
     async def read_topics(self) -> None:
-        """All names."""
+        """Read the names of all topics."""
 
         def found(response: Any) -> tuple[str, ...]:
             return tuple(sorted(topic.name for topic in response.metadata.topics))

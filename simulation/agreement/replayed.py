@@ -75,7 +75,7 @@ class Answer:
 
     @property
     def agrees(self) -> bool:
-        """Nothing is wrong: neither a state nor a finding."""
+        """True if the replay has neither a differing state nor a finding."""
         return not self.disagreements and not self.findings
 
 

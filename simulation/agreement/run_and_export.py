@@ -49,7 +49,7 @@ class ExportedRun:
 
     @property
     def empty(self) -> bool:
-        """Nothing was ever committed: there is nothing to ask."""
+        """True if no record was ever committed: the export has no contents."""
         return not self.end_offset
 
 

@@ -22,12 +22,12 @@ from raftlog.quorum.events import Effect, Event
 from simulation.checks.api import BrokerView, Checker, ControllerView
 
 SNAPSHOTS_KEPT = 8
-"""With their bytes, spread over the run."""
+"""Number of snapshots kept with their bytes, spread over the run."""
 PIECE_BYTES = 1 << 20
 
 
 class Sighting(NamedTuple):
-    """A node had this state: the offset of its image (inclusive), the epoch of that record, and the
+    """State of a node: the offset of its image (inclusive), the epoch of that record, and the
     hash.
     """
 
@@ -56,7 +56,7 @@ class Snapshot(NamedTuple):
 
 
 class Witness(Checker):
-    """Give it to a run among the checkers."""
+    """Checker that records the states and snapshots of the nodes in a run."""
 
     def __init__(self) -> None:
         self.sightings: dict[Sighting, Who] = {}

@@ -65,7 +65,7 @@ class Summary:
 
     @property
     def agrees(self) -> bool:
-        """Nothing was wrong with any."""
+        """True if every run passed and agreed."""
         return not (self.failed_runs or self.disagreements or self.findings)
 
     def wrong(self, seed: int) -> list[str]:

@@ -38,8 +38,8 @@ CONFIG = SwarmConfig(
 
 @dataclass(slots=True)
 class History:
-    """What clients did, in order: (False, operation) where it was invoked, (True, operation) where
-    it returned.
+    """History of the clients' operations, in order: (False, operation) at the invocation, (True,
+    operation) at the return.
     """
 
     events: list[tuple[bool, Operation]] = field(default_factory=list)
@@ -49,9 +49,7 @@ class History:
 
 
 class RealWorld:
-    """What :class:`simulation.workload.Client` asks of its world, over real time and a real
-    network.
-    """
+    """The world of :class:`simulation.workload.Client` over real time and a real network."""
 
     def __init__(self, cluster: ChaosCluster, history: History, seed: int) -> None:
         self.config = CONFIG
@@ -110,7 +108,7 @@ class RealWorld:
 
 
 class Clients:
-    """All clients of a run. ``failure``: what ended one that nothing should end."""
+    """All clients of a run. ``failure``: the error that ended one of them."""
 
     def __init__(self, cluster: ChaosCluster, history: History, seed: int) -> None:
         self.world = RealWorld(cluster, history, seed)

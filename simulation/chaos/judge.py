@@ -40,9 +40,7 @@ class _AtRest:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was found, and how much there was to look at: a judge without evidence convicts
-    nobody.
-    """
+    """Verdict: violations, and the amount of evidence, without which a judge convicts nobody."""
 
     violations: list[str] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)

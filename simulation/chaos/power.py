@@ -40,7 +40,7 @@ class PowerDisk:
         self._mounted = True
 
     def cut_power(self) -> None:
-        """From now on nothing reaches the device any more, and every operation fails.
+        """Cut the power: no write reaches the device any more, and every operation fails.
 
         Raises OSError.
         """

@@ -39,7 +39,7 @@ def clock_ahead(scene: Scene) -> None:
 
 
 def move_controllers(scene: Scene) -> None:
-    """All controllers get new addresses at once: their logs have the old ones."""
+    """Give all controllers new addresses at once: their logs have the old ones."""
     _move(scene, MOVED_PORT, PORT)
 
 
@@ -59,7 +59,7 @@ def _move(scene: Scene, port: int, back: int | None = None) -> None:
 
 
 def foreign_controller(scene: Scene) -> None:
-    """At a follower's address there is a controller of another cluster, then it leads no more."""
+    """Run a controller of another cluster at a follower's address, then transfer the leadership."""
     node, other = scene.following, str(uuid.uuid4())
     node.kill()
     stranger = Stranger(node, "foreign", PORT)

@@ -51,7 +51,7 @@ class Report:
     """Seconds from each healing to the next write that is visible everywhere."""
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the report as a dict for JSON."""
         waits = sorted(self.written_after_s)
         return {
             "seed": self.seed,
@@ -176,8 +176,8 @@ async def _committed(cluster: ChaosCluster, clients: Clients) -> list[bytes]:
 
 
 async def _consume(cluster: ChaosCluster, clients: Clients, history: History) -> list[Record]:
-    """All records from the beginning, up to each partition's high watermark as it stands when
-    nothing is written any more.
+    """Return all records from the beginning up to each partition's high watermark after the last
+    write.
     """
     transport = clients.world.transport_for("consumer")
     consumer = Consumer(transport, [node.endpoint for node in cluster.brokers], rng=random.Random())

@@ -50,7 +50,7 @@ class _Entry:
 
 
 class AclHistory:
-    """Fed with committed records, in order."""
+    """The entries at every offset, from committed records that are added in order."""
 
     def __init__(self) -> None:
         self.super_users: frozenset[str] = frozenset()

@@ -60,7 +60,7 @@ class ControllerView(Protocol):
     disk: SimDisk
     service: ControllerService | None
     wall_offset_ms: int
-    """How far its wall clock is off."""
+    """Error of the host's wall clock, in ms."""
 
     @property
     def core(self) -> QuorumCore | None:
@@ -108,7 +108,7 @@ class World(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """What a client does: invoked, and returned or never heard of again.
+    """Operation of a client: invoked, and returned or pending.
 
     ``outcome``: *failed* is definite (nothing was written), *unknown* may be executed at any later
     time, or never.
@@ -166,11 +166,11 @@ class Checker:
     """Base of all checkers. Make one for each run."""
 
     def begin(self, world: World) -> None:
-        """Before anything starts."""
+        """Prepare the checker, before any host starts."""
         self.world = world
 
     def looked_at(self) -> dict[str, int]:
-        """How much this checker has found to check, by what it is: its public counters.
+        """Return how much this checker has checked, by kind: its public counters.
 
         All zero: it was idle.
         """
@@ -196,7 +196,7 @@ class Checker:
         """Somebody has set the wall clock of a controller's host."""
 
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
-        """After each QuorumCore.step of each controller, before its effects are carried out.
+        """Check each QuorumCore.step of a controller, before its effects are carried out.
 
         Do not change ``effects``.
         """
@@ -225,8 +225,8 @@ class Checker:
         """The process is gone."""
 
     def broker_moved(self, host: BrokerView) -> None:
-        """After the broker's view has applied records, heard a LAO or a controller epoch, or was
-        emptied.
+        """Check a broker after its view has applied records, received a LAO or a controller epoch,
+        or was emptied.
         """
 
     def connects_refused(self, hosts: Sequence[str]) -> None:
@@ -247,7 +247,7 @@ class Checker:
     def data_step(
         self, host: BrokerView, event: DataEvent, effects: Sequence[DataEffect], now: float
     ) -> None:
-        """After each step of a broker's partition replicas, before its effects are carried out.
+        """Check each step of a broker's partition replicas, before its effects are carried out.
 
         ``now``: by the host's clock.
         """

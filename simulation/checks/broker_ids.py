@@ -45,7 +45,7 @@ from simulation.checks.pending_requests import Asked
 BROKER_IDS = 200
 """Node ids are unique in a cluster: on host bN runs the broker with this id plus N."""
 CLOCK_SLACK = 1.25
-"""How far a controller's clock may be from a true one, and from a broker's."""
+"""Largest ratio between a controller's clock and a true one, or a broker's."""
 PROMPT = frozenset(("newcomer", "broker_away", "kill_broker", "stop_broker", "resign"))
 """Faults that make no message late: where there are no others, what a dead process has said has
 arrived by ON_ITS_WAY_S.
@@ -54,7 +54,7 @@ ON_ITS_WAY_S = 0.5
 
 
 class BrokerIds(Checker):
-    """Reads the committed records, not the fold that is under test."""
+    """Checker of broker ids. It reads the committed records, not the fold under test."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._mapped: dict[str, int] = {}
@@ -89,7 +89,7 @@ class BrokerIds(Checker):
         since.
         """
         self._asked = Asked[float]("broker_heartbeat", "register_broker")
-        """When it came."""
+        """Pending requests with the time of their arrival."""
         self._reached: dict[int, float] = {}
         """Broker id -> when a controller that decides was last sent a heartbeat under it."""
         self._registers: dict[str, float] = {}
@@ -144,7 +144,7 @@ class BrokerIds(Checker):
             self._registers[peer] = now
 
     def _came_at(self, host: str) -> float:
-        """When the registration that is committed now had come."""
+        """Return the arrival time of the registration that is being committed."""
         return self._registers.get(host, self._ledger.world.now())
 
     def _hear(self, broker_id: int, host: str, at: float) -> None:

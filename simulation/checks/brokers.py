@@ -41,13 +41,13 @@ class _Seen:
 
 
 class Brokers(Checker):
-    """I15 and I16."""
+    """Checker of I15 and I16."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden
         self._seen: dict[str, _Seen] = {}
         self.repeatable = 0
-        """How often a broker could answer repeatable reads when it was looked at."""
+        """Number of looks at which a broker could answer repeatable reads."""
         ledger.golden.listeners.append(self._committed)
 
     @override

@@ -23,12 +23,12 @@ from simulation.twins.disk import SimDisk
 
 
 class Commitment(Checker):
-    """I5 and I8."""
+    """Checker of I5 and I8."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.advances = 0
-        """How often a leader's high watermark advanced: none means that nothing was checked."""
+        """Number of advances of leaders' high watermarks: 0 means that nothing was checked."""
         self._disks: dict[tuple[int, str], SimDisk] = {}
         """Disks by node id and directory id.
 

@@ -62,13 +62,13 @@ class Committed:
     gone: bool = False
     """The topic was deleted."""
     dropped: int = 0
-    """Up to where a leader has dropped what the topic does not keep."""
+    """Offset below which a leader has dropped records that the topic does not retain."""
     excused: list[tuple[int, int]] = field(default_factory=list)
-    """From and up to which offset a leader whose word counts no more has acknowledged."""
+    """Ranges of offsets acknowledged by a leader whose acknowledgements count no more."""
 
 
 class CommittedData(Checker):
-    """I24."""
+    """Checker of I24."""
 
     def __init__(self, ledger: Ledger, logs: ReplicaLogs) -> None:
         self._golden = ledger.golden
@@ -86,7 +86,7 @@ class CommittedData(Checker):
         ledger.golden.listeners.append(self._committed)
 
     def name(self, key: PartitionKey) -> str:
-        """For messages."""
+        """Return the name of a partition for messages."""
         return name_of(key)
 
     def soundness(self, broker_id: int) -> SimPartitionDisk | None:
@@ -142,7 +142,7 @@ class CommittedData(Checker):
             self._check_isr(key, committed)
 
     def _check_isr(self, key: PartitionKey, committed: Committed) -> None:
-        """After the ISR or the disks have changed."""
+        """Check the ISR after it or the disks have changed."""
         members = [(member, self.soundness(member)) for member in committed.isr]
         if not any(disk is not None for _, disk in members):
             self._void(key, committed)
@@ -493,7 +493,7 @@ def leader_epoch(host: BrokerView, key: PartitionKey) -> int:
 
 
 def start_on(disk: SimPartitionDisk, key: PartitionKey) -> int:
-    """Where a replica that has no record durably on a disk begins; -1: it has some."""
+    """Return the start of a replica without a durable record on a disk; -1: it has one."""
     chunks = disk.durable.get(key)
     if chunks is None:
         return 0

@@ -28,7 +28,7 @@ _NOTHING = -1
 
 
 class _History:
-    """What one key was, from each offset on: of a key of the store its offset (-1: not there), of a
+    """Values of one key from each offset on: of a key of the store its offset (-1: deleted), of a
     config its value.
     """
 
@@ -48,7 +48,7 @@ class _History:
 
 
 class Compared(Checker):
-    """I30."""
+    """Checker of I30."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden

@@ -17,7 +17,7 @@ from simulation.checks.api import Checker, CheckFailedError, ControllerView
 
 
 class Contradictions(Checker):
-    """No controller hears a contradiction."""
+    """Checker: no controller receives a contradiction."""
 
     def __init__(self) -> None:
         self.effects = 0

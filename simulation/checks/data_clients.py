@@ -29,7 +29,7 @@ from simulation.checks.replica_logs import name_of
 
 @dataclass(slots=True)
 class _Sent:
-    """One value. ``again``: its producer repeats what may have been done."""
+    """A sent value. ``again``: its producer retries a write that may have been executed."""
 
     operation: Operation
     eras: dict[PartitionKey, int]
@@ -38,7 +38,7 @@ class _Sent:
 
 
 class DataClients(Checker):
-    """I26."""
+    """Checker of I26."""
 
     def __init__(self, committed: CommittedData) -> None:
         self._committed = committed

@@ -36,7 +36,7 @@ Process = tuple[str, int]
 
 
 class DataServing(Checker):
-    """I25."""
+    """Checker of I25."""
 
     def __init__(self, ledger: Ledger, logs: ReplicaLogs) -> None:
         self._golden, self._logs = ledger.golden, logs
@@ -44,7 +44,7 @@ class DataServing(Checker):
         self._beats = Asked[tuple[Process, float]]("broker_heartbeat", "register_broker")
         """Process that sent the request, and the time by its clock."""
         self._heard: dict[Process, float] = {}
-        """When the last heartbeat was sent, of those that were answered well."""
+        """Sending time of the last heartbeat that was answered without an error."""
         self._fetched: dict[Process, dict[int, int]] = {}
         """The highest broker epoch that each replica has fetched with."""
         self._vouched: dict[Process, dict[tuple[PartitionKey, int, int], set[int]]] = {}

@@ -27,7 +27,7 @@ from simulation.checks.ledger import Ledger, Node
 
 
 class Durability(Checker):
-    """Flush before acknowledge, and I18."""
+    """Checker of I18, and of the flush before each acknowledgement."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -31,7 +31,7 @@ Directory = tuple[int, str]
 
 
 class Elections(Checker):
-    """I1, I2, I3 and I7."""
+    """Checker of I1, I2, I3 and I7."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

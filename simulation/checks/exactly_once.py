@@ -30,14 +30,14 @@ from simulation.checks.node_log import Logged
 
 @dataclass(slots=True)
 class _Count:
-    """Calls of one kind on one topic, and how often it is in the log."""
+    """Calls of one kind on one topic, and the number of their records in the log."""
 
     calls: list[Operation] = field(default_factory=list)
     committed: int = 0
 
 
 class ExactlyOnce(Checker):
-    """I14."""
+    """Checker of I14."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -49,7 +49,7 @@ class ExactlyOnce(Checker):
         self._topic_names: dict[bytes, str] = {}
         self._sequences: dict[tuple[int, int], int] = {}
         self._returned: tuple[list[float], list[int]] = [], []
-        """When the highest offset that had been answered rose, and to what."""
+        """Times at which the highest answered offset rose, and its values."""
         ledger.golden.listeners.append(self._batch_committed)
 
     # --- clients ---------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def said(operation: Operation) -> bool | None:
 
 
 class Existence(Checker):
-    """I13, of answers without records."""
+    """Checker of I13, for answers without records."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden

@@ -24,7 +24,7 @@ from simulation.checks.node_log import Logged
 
 
 class ExportCursors(Checker):
-    """Reads the committed records."""
+    """Checker of export cursors, by the committed records."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._offsets = [-1]
@@ -33,7 +33,7 @@ class ExportCursors(Checker):
         self._starts: dict[str, int] = {}
         """Host -> where its log began when it was last looked at."""
         self.advances = 0
-        """How often a log start moved while there were cursors."""
+        """Number of times that a log start moved while cursors were set."""
         ledger.golden.listeners.append(self._committed)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:

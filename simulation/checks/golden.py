@@ -28,7 +28,7 @@ BatchListener = Callable[[Logged, list[Record]], None]
 
 
 class Standing(NamedTuple):
-    """A broker's registration from ``offset`` on. ``broker_epoch`` -1: it has none."""
+    """Registration of a broker from ``offset`` on. ``broker_epoch`` -1: not registered."""
 
     offset: int
     broker_epoch: int
@@ -42,7 +42,7 @@ NOT_REGISTERED = Standing(-1, -1, True, 0, 0.0)
 
 
 class GoldenLog:
-    """The committed prefix. Offsets of ends are exclusive, those of images inclusive."""
+    """The committed log. End offsets are exclusive, those of images inclusive."""
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self.now = now
@@ -60,7 +60,7 @@ class GoldenLog:
         self.generation = NO_GENERATION
         """The generation at the end; NO_GENERATION: its next leader chooses one."""
         self.generations: list[int] = []
-        """All that the log has had, oldest first."""
+        """All generations of the log, oldest first."""
         self.listeners: list[BatchListener] = []
         """Called for each batch that becomes committed."""
         self._configs: dict[tuple[int, str, str], tuple[list[int], list[str | None]]] = {}
@@ -201,7 +201,7 @@ class GoldenLog:
         return history[-1] if history else NOT_REGISTERED
 
     def standings(self, broker_id: int) -> list[Standing]:
-        """All of them, ascending by offset."""
+        """Return all registrations of a broker, ascending by offset."""
         return self._standings.get(broker_id, [])
 
     # --- what records say ------------------------------------------------------------------------

@@ -41,7 +41,7 @@ _ROUNDING_S = 0.002
 
 
 class Held(Checker):
-    """I31."""
+    """Checker of I31."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden

@@ -73,7 +73,7 @@ def by_key(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
 
 
 class Linearizability(Checker):
-    """I13: every key's history, the state at rest included, is linearizable."""
+    """Checker of I13: every key's history, the state at rest included, is linearizable."""
 
     def __init__(self, ledger: Ledger, max_states: int = MAX_STATES) -> None:
         self._golden = ledger.golden

@@ -33,7 +33,7 @@ HEARD_WITHIN = 0.75
 
 @dataclass(slots=True)
 class _Leading:
-    """One node that leads."""
+    """A node that leads."""
 
     epoch: int
     start_offset: int
@@ -48,7 +48,7 @@ class _Leading:
 
 @dataclass(slots=True)
 class _Hearing:
-    """One node that follows a leader whose answers come. By the world's clock."""
+    """A node that follows a leader and receives its answers. Times are of the world's clock."""
 
     epoch: int
     since: float
@@ -56,7 +56,7 @@ class _Hearing:
 
 
 class Leadership(Checker):
-    """Beginnings and ends."""
+    """Checker of the begin and end of leaderships."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

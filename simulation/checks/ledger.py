@@ -33,7 +33,7 @@ Subscriber = Callable[["Node", Any], None]
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One controller process and its log, as the books have it."""
+    """A controller process and its log, as the ledger has it."""
 
     host: ControllerView
     log: NodeLog
@@ -72,7 +72,7 @@ class Node:
 
 
 class Ledger(Checker):
-    """Give it to the checkers, and let it be the first in the list."""
+    """The ledger. It must be the first in the list of checkers."""
 
     def __init__(self) -> None:
         self.matching = LogMatching()
@@ -103,7 +103,7 @@ class Ledger(Checker):
         self.subscribers.setdefault(effect, []).append(subscriber)
 
     def credit(self, epoch: int) -> None:
-        """All that is committed by now is of the leader of this epoch."""
+        """Credit all records committed so far to the leader of this epoch."""
         if self._commits and self._commits[-1][0] == epoch:
             self._commits.pop()
         self._commits.append((epoch, self.golden.end))

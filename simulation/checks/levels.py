@@ -22,14 +22,14 @@ from simulation.checks.node_log import Logged
 
 
 class Levels(Checker):
-    """Reads the committed records, not the fold."""
+    """Checker of levels. It reads the committed records, not the fold."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._level = 1
         self.lowered = 0
         self.raised = 0
-        """After registrations of builds that do not know the latest level."""
+        """Number of raises after registrations of builds that do not know the latest level."""
         self.older = 0
         """Registrations of builds that do not know the latest level."""
         self.offers = 0

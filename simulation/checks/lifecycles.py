@@ -44,9 +44,11 @@ from simulation.checks.pending_requests import Asked
 from simulation.twins.loop import host_context
 
 CLOCK_SLACK = 1.15
-"""How much longer its timeout may be by a true clock."""
+"""Largest ratio between a session timeout by a true clock and the configured one."""
 DECIDES_WITHIN_S = 1.0
-"""How long the controller may take to fence a broker whose session has ended."""
+"""Longest time in which the controller may fence a broker after the end of its session, in
+seconds.
+"""
 
 
 HELD_UP_S = 0.1
@@ -69,7 +71,7 @@ def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
 
 
 class Lifecycles(Checker):
-    """Registrations, heartbeats, and what follows from them."""
+    """Checker of registrations, heartbeats, and their consequences."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -91,8 +93,8 @@ class Lifecycles(Checker):
         anew.
         """
         self.self_fenced = self.after_leave = self.alone = 0
-        """How often a broker was asked while it had to fence itself, an id was registered after a
-        leave, and a broker was found that had fenced itself while it counted as unfenced.
+        """Numbers of queries to a broker that had to fence itself, of ids registered after a leave,
+        and of brokers that had fenced themselves while they counted as unfenced.
         """
         self._steady: tuple[str, int, float] = ("", 0, 0.0)
         """The active controller, its epoch, and since when it decides and commits without a
@@ -101,7 +103,7 @@ class Lifecycles(Checker):
         self._uncommitted = -1
         self._refused: set[str] = set()
         self.gone = 0
-        """How many were fenced as gone."""
+        """Number of brokers fenced as gone."""
         self._alone_since: dict[str, float] = {}
         """Broker's host -> since when it has fenced itself, and counts as unfenced."""
         self._reached: dict[str, float] = {}

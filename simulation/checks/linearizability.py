@@ -36,7 +36,7 @@ class SearchBoundError(CheckFailedError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call. ``returned_at`` infinity: outcome unknown, then ``result`` is UNKNOWN."""
+    """A call. ``returned_at`` infinity: outcome unknown, then ``result`` is UNKNOWN."""
 
     invoked_at: float
     returned_at: float
@@ -59,7 +59,7 @@ class Model(Protocol):
 
 
 class Register:
-    """One config key.
+    """A config key.
 
     Calls: ("write", value) -> None; ("read",) -> the value, None if not set.
     """
@@ -74,9 +74,9 @@ class Register:
 
 
 class Existence:
-    """One topic.
+    """A topic.
 
-    Calls: ("create",) and ("delete",) -> whether it did; ("exists",) -> whether it is there.
+    Calls: ("create",) and ("delete",) -> whether it changed; ("exists",) -> whether it exists.
     """
 
     initial: Hashable = False

@@ -29,7 +29,7 @@ SLACK_MS = 1_500
 
 
 class _Clocks(NamedTuple):
-    """How far the wall clocks are off from some moment on, in ms."""
+    """Errors of the wall clocks from some moment on, in ms."""
 
     since: float
     off_ms: dict[int, int]
@@ -37,7 +37,7 @@ class _Clocks(NamedTuple):
 
 
 class LogTime(Checker):
-    """The timestamps of committed batches."""
+    """Checker of the timestamps of committed batches."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden

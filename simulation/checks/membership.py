@@ -28,7 +28,7 @@ from simulation.checks.ledger import Ledger, Node
 
 
 class _State(NamedTuple):
-    """What a node that knows of another's removal lets that one change no more."""
+    """State of another node that a node with knowledge of its removal lets it change no more."""
 
     role: str
     epoch: int
@@ -37,7 +37,7 @@ class _State(NamedTuple):
 
 
 class VoterSets(Checker):
-    """I19."""
+    """Checker of I19."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

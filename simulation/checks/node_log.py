@@ -25,7 +25,7 @@ PARSED_MAX = 512
 
 
 class Logged(NamedTuple):
-    """One batch in some log. ``chain``: of all bytes from offset 0 to its end."""
+    """A batch in some log. ``chain``: of all bytes from offset 0 to its end."""
 
     header: BatchHeader
     """``position`` is 0."""
@@ -76,9 +76,9 @@ class LogMatching:
 
 
 class NodeLog:
-    """The log of one node, what it has not flushed included.
+    """The log of one node, unflushed batches included.
 
-    Begins at ``start``, with the chain of what lies below.
+    Begins at ``start``, with the chain of the batches below.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ NOBODY = _Registration(-1, True, False)
 
 
 class Partitions(Checker):
-    """I21."""
+    """Checker of I21."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden

@@ -17,8 +17,8 @@ What = TypeVar("What")
 
 
 class Asked(Generic[What]):
-    """Requests of the ``kinds`` named (fields of ControllerRequest's body), and what the checker
-    notes of each.
+    """Pending requests of the given ``kinds`` (fields of ControllerRequest's body), with the
+    checker's note on each.
     """
 
     def __init__(self, *kinds: str) -> None:
@@ -43,8 +43,8 @@ class Asked(Generic[What]):
             del self._open[next(iter(self._open))]
 
     def answered(self, controller: str, asker: str, message: Any) -> What | None:
-        """What ``message`` answers, or may answer if it is an error; None: nothing that was
-        noted.
+        """Return the note on the request that ``message`` answers, or may answer if it is an error;
+        None: no note.
         """
         if type(message) is not pb.ControllerResponse:
             return None

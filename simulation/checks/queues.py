@@ -19,7 +19,7 @@ MAX_HELD = 10_000
 
 
 class Queues(Checker):
-    """I20."""
+    """Checker of I20."""
 
     def __init__(self) -> None:
         self.longest: dict[str, int] = {}

@@ -23,15 +23,15 @@ from simulation.checks.api import BrokerView, Checker, CheckFailedError
 
 
 def name_of(key: PartitionKey) -> str:
-    """For messages."""
+    """Return the name of a partition for messages."""
     return f"partition {key[1]} of {key[0].hex()}"
 
 
 class ReplicaLog:
     """Batches in order. Ends are exclusive; a chain stands for a batch and for all below it.
 
-    What the replica has dropped at its beginning stays here, but for what is not known: that of
-    before ``begin``, and ``before`` stands for it.
+    Batches that the replica has dropped at its beginning stay here; ``before`` stands for unknown
+    ones below ``begin``.
     """
 
     __slots__ = ("bases", "batches", "before", "begin", "chains", "ends", "epochs")
@@ -96,7 +96,7 @@ def _digest(data: bytes) -> int:
 
 
 class ReplicaLogs(Checker):
-    """I23, and the books for the checkers behind it."""
+    """Checker of I23, and the logs for later checkers."""
 
     def __init__(self) -> None:
         self.logs: dict[str, dict[PartitionKey, ReplicaLog]] = {}

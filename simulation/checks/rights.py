@@ -49,7 +49,7 @@ CONFIGS_OF_GROUPS = 32
 ALTER_CLUSTER: Right = (ALTER, CLUSTER, OF_CLUSTER)
 NODE = "User:node-"
 CONTROLLER = "controller-"
-"""How a controller names itself that states no other principal."""
+"""Prefix of the principal of a controller that states no other."""
 OF_NODES = frozenset(
     {
         RecordType.REGISTER_BROKER,
@@ -72,7 +72,7 @@ def right_of_config(message: Any, alone: int) -> Right:
 
 
 class Rights(Checker):
-    """I27, of what is written."""
+    """Checker of I27, for writes."""
 
     def __init__(self, ledger: Ledger, history: AclHistory) -> None:
         self._golden, self._history = ledger.golden, history

@@ -41,7 +41,7 @@ class _State(NamedTuple):
 
 
 class ServedPartitions(Checker):
-    """KIP-24, from the answers of brokers."""
+    """Checker of brokers' answers about partitions (KIP-24)."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden

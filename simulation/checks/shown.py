@@ -59,14 +59,14 @@ OF_CLUSTER_LISTS = frozenset({"describe_brokers", "list_partition_reassignments"
 
 
 class _Sent(NamedTuple):
-    """An answer as it left its broker, which a client gets as this very object."""
+    """An answer as it left its broker; the client receives this very object."""
 
     response: Any
     unfenced: bool
 
 
 class Shown(Checker):
-    """I28."""
+    """Checker of I28."""
 
     def __init__(self, ledger: Ledger, history: AclHistory) -> None:
         self._golden, self._history = ledger.golden, history

@@ -22,7 +22,7 @@ from simulation.twins.disk import SimDisk
 
 
 class SnapshotParts(Checker):
-    """KIP-630."""
+    """Checker of sent parts of snapshots (KIP-630)."""
 
     def __init__(self) -> None:
         self.parts = 0

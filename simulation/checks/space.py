@@ -25,13 +25,13 @@ WRITES = ("write_config", "create_topic", "delete_topic")
 
 
 class Space(Checker):
-    """All disks are asked, and the newest leader's clock."""
+    """Checker of the reserve, by all disks and the newest leader's clock."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._leader: tuple[str, int] | None = None
         self._since = 0.0
-        """Since when it leads, is not held up, and every disk is low."""
+        """Time since which the leader has led without delay while every disk was low."""
         self.refused = 0
         """Writes that were refused, and had to be."""
 

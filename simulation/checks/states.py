@@ -41,7 +41,7 @@ LOADED = 4
 
 
 class States(Checker):
-    """I9, I10 and I11."""
+    """Checker of I9, I10 and I11."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -35,7 +35,7 @@ READ_KINDS = ("read_config", "read_topics")
 
 
 class StrictReads(Checker):
-    """I22."""
+    """Checker of I22."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._golden = ledger.golden

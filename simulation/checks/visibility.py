@@ -43,7 +43,7 @@ DEADLINE_SHARE = 0.75
 class _Sent(NamedTuple):
     """An answer as it left its broker.
 
-    The network parses what is sent once, so a client gets this very object.
+    The network parses sent bytes once, so a client receives this very object.
     """
 
     response: Any
@@ -53,7 +53,7 @@ class _Sent(NamedTuple):
 
 
 class Visibility(Checker):
-    """Reads at brokers."""
+    """Checker of reads at brokers."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -59,7 +59,7 @@ Said = tuple[str, object, object]
 
 
 class _True(NamedTuple):
-    """A change as the committed log has it."""
+    """A change in the committed log."""
 
     position: Position
     said: Said
@@ -72,14 +72,16 @@ class _Stream:
         self.generation = generation
         """Generation of the log; None: the watcher has received nothing yet."""
         self.position: Position | None = None
-        """Up to here nothing is missing; None: it is still to be told where it begins."""
+        """Position up to which the watcher has received all changes; None: it has not received its
+        start yet.
+        """
         self.next = 0
         """Index of the first true change that may come next."""
         self.listed: dict[str, object] = {}
 
 
 class Watches(Checker):
-    """I29."""
+    """Checker of I29."""
 
     def __init__(self, ledger: Ledger, rights: AclHistory) -> None:
         self._golden, self._rights = ledger.golden, rights

@@ -200,7 +200,7 @@ LIVES = replace(
     BROKERS,
     faults={**BROKERS.faults, "stop_broker": 2.0, "roll_heartbeats": 2.5, "long_pause": 6.0},
 )
-"""As ``BROKERS``; they also stop in order, sleep long, and heartbeats are in force only some of the
+"""The config ``BROKERS``, with orderly stops, long pauses, and heartbeats in force only some of the
 time.
 """
 
@@ -272,9 +272,7 @@ DATA_LATE = replace(
         "broker_pause": 3.0,
     },
 )
-"""What leaders tell the controller of ISRs comes late, and is of brokers that have restarted
-meanwhile.
-"""
+"""Late ISR proposals, of brokers that have restarted meanwhile."""
 
 DATA_TWINS = replace(
     DATA,

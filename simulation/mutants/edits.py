@@ -58,7 +58,9 @@ def find_function(target: str) -> FunctionType:
 
 
 def _moved_to(path: str) -> str:
-    """Where a function of this name is now, as far as its module was imported."""
+    """Return a hint at the imported modules that now define a function of this name; empty:
+    none.
+    """
     modules = [name for name in sys.modules if name.partition(".")[0] in _PACKAGES]
     places = [name for name in modules if _defines(sys.modules[name], path)]
     return f"; {path} is in {' and '.join(sorted(places))}" if places else ""

@@ -47,7 +47,7 @@ Fate = Killed | Survived | Hung
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One mutant's fate, from every starting point."""
+    """Result of one mutant, from every starting point."""
 
     name: str
     rule: str
@@ -201,7 +201,7 @@ def _in_short(row: Row) -> str:
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """For people at a terminal."""
+    """Return the table for a terminal."""
     width = max(len(row.name) for row in rows)
     return "\n".join(
         f"{row.name:{width}}  {_in_short(row)}  {row.median_seeds:g} seeds of {row.bound} "

@@ -19,7 +19,7 @@ _CLOSERS = frozenset(")]}")
 
 
 class Span(NamedTuple):
-    """Where a fragment begins and ends in the source, in characters."""
+    """Begin and end of a fragment in the source, in characters."""
 
     begin: int
     end: int

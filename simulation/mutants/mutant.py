@@ -14,7 +14,7 @@ from simulation.swarm.config import SwarmConfig
 from simulation.world import run_swarm
 
 CRASHES = "a defect: "
-"""How the shells report an exception that is none of ours."""
+"""Prefix by which the shells report an unexpected exception."""
 
 
 class BrokenMutantError(Exception):
@@ -23,14 +23,14 @@ class BrokenMutantError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One breakage."""
+    """A breakage of one rule."""
 
     name: str
     rule: str
     """The broken rule, as a sentence about the mutant."""
     edits: tuple[Edit, ...]
     config: SwarmConfig
-    """Where it shows soonest."""
+    """Config whose runs reveal the mutant soonest."""
     faults: str = ""
     """Which faults bring it to light; the numbers are in ``config``."""
     seeds: int = 50
@@ -41,7 +41,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """Noticed."""
+    """A mutant that a check noticed."""
 
     seed: int
     runs: int

@@ -40,8 +40,8 @@ BESIDE_SHARE = 0.5
 BUILDS_SHARE, RECOVERY_SHARE = 0.4, 0.9
 """The latter: of the runs that may have one."""
 LOWERED_SHARE = 0.2
-"""Where metadata.version is lowered: of either, as a lowered level leaves it little to do, or is
-left out for it.
+"""Share of the runs with lowered levels that also change builds, and of those that recover a lost
+quorum: a lowered level leaves either little to do, or is left out for it.
 """
 NOT_RECOVERED = ("bit_flip", "lower_features", "removed_campaigns")
 """Faults that do not go with a recovery."""
@@ -52,7 +52,7 @@ NOT_WITH_AUTHORIZER = ("newcomer", "lose_broker_disk")
 DRAWN_WITH_THEIR_SETTING = ("snapshot_cut", "change_build")
 """Faults without effect unless the setting that goes with them is drawn."""
 DRAWN_BESIDE = {"removed_campaigns": ("change_voters", "lose_disk")}
-"""Where one of these faults is on, in half of the runs: voters come and go there anyway."""
+"""Faults beside which others are drawn, in half of the runs: voters change there anyway."""
 DRAWN_BY_PROFILES = (
     "slow_fetch",
     "whole_roll",
@@ -80,22 +80,24 @@ class SwarmConfig:
     topics_share: float = 0.1
     """Share of the writes that create and delete topics."""
     asks_share: float = 0.0
-    """With brokers, of the calls of direct clients: questions whether a topic is there, which
-    change nothing. If there are any, each of these clients' calls goes to one controller, and to no
-    other, whoever leads.
+    """Share of the calls of direct clients, with brokers, that ask whether a topic exists and
+    change nothing. If positive, each of these clients' calls goes to one controller alone,
+    whichever leads.
     """
     isr_changes_per_s: float = 0.0
     """AlterPartition of all leaders of partitions together."""
     admin_per_s: float = 0.0
-    """With brokers: reassignments, cancellations, added partitions and elections of leaders."""
+    """Rate of reassignments, cancellations, added partitions and leader elections, with brokers."""
     unclean: bool = False
     """Among these, unclean leaders are asked for, and allowed to topics."""
     unclean_topics: bool = False
     """The topics with records that stay allow unclean leaders from the beginning."""
     balance_interval_s: int = 0
-    """How often the controller looks for leaders to elect by itself; 0: as by default."""
+    """Interval at which the controller looks for leaders to elect by itself, in seconds; 0: the
+    default.
+    """
     value_bytes: int = 10
-    """Up to this long, drawn for each write."""
+    """Longest value, in bytes; drawn for each write."""
     shared_keys: int = 3
     """Keys that all clients write; each has seven of its own besides."""
     numbered_share: float = 0.5
@@ -103,7 +105,7 @@ class SwarmConfig:
     timeout_s: float = 3.0
     """Timeout of the clients' calls, in seconds."""
     safety_s: float = 15.0
-    """How long there are faults."""
+    """Duration of the safety phase, in seconds."""
     liveness_s: float = 60.0
     """Within this everything must have recovered when a majority is healed."""
     delay_min_ms: float = 0.05
@@ -123,14 +125,16 @@ class SwarmConfig:
     snapshot_bytes: int = 0
     """Size of the records after which a snapshot is taken, in bytes; 0: the default."""
     retention_bytes: int = 20000
-    """With ``snapshot_bytes``: the log is cut when it and the snapshots take more."""
+    """With ``snapshot_bytes``: size of the log and snapshots above which the log is cut, in
+    bytes.
+    """
     held_bytes: int = 0
     """Size of the log and snapshots kept for exports and for fetchers of a snapshot, in bytes; 0:
     the default.
     """
     snapshot_part_bytes: int = 0
-    """What a part of a snapshot has at the most that a controller or a broker fetches; 0: as by
-    default, and all of it fits in one.
+    """Largest part of a snapshot that a controller or broker fetches, in bytes; 0: the default, and
+    one part has all of it.
     """
     recovery: bool = False
     """At the end of the time of faults the disks of a majority of the voters are lost permanently,
@@ -145,13 +149,13 @@ class SwarmConfig:
     auto_join: bool = False
     """Observers that are caught up ask to become voters."""
     data_per_s: float = 0.0
-    """With brokers: records produced a second, by all producers; then brokers keep partitions, and
-    lead them. 0: they keep none.
+    """Records produced a second by all producers, with brokers, which then keep and lead
+    partitions. 0: they keep none.
     """
     replica_lag_ms: int = 3000
     """A follower that was not caught up for so long leaves the ISR."""
     data_kept_bytes: int = 0
-    """What topics with records that stay keep of each partition; 0: everything."""
+    """Retained size of each partition of permanent topics, in bytes; 0: everything."""
     all_features: bool = False
     """Brokers say that they know every feature that they are shipped with."""
     max_clients: int = 0
@@ -179,14 +183,14 @@ class SwarmConfig:
     authorizer: bool = False
     """Nodes and clients have certificates, and nodes ask an authorizer about each request."""
     allow_everyone: bool = False
-    """With an authorizer: what no entry is about, everybody may do."""
+    """With an authorizer: a resource without an entry is open to all."""
     entries_per_s: float = 3.0
-    """With an authorizer: access control entries added or removed."""
+    """With an authorizer: access control entries added or removed a second."""
     callers_per_s: float = 20.0
-    """With an authorizer: calls of all clients together whose rights these are."""
+    """With an authorizer: calls a second of all callers together."""
     work_us: float = 0.0
-    """What each callback of a controller or broker takes, and each request that is decided, on
-    average; exponentially distributed. 0: nothing takes time.
+    """Mean time of each callback of a controller or broker, and of each decided request, in µs;
+    exponentially distributed. 0: nothing takes time.
     """
     faults: dict[str, float] = field(default_factory=dict)
     """Rates of the faults by name, see ``FAULTS``: mean seconds between two, or a probability."""
@@ -221,8 +225,8 @@ def draw(seed: int) -> SwarmConfig:
 
 
 def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """What is drawn for the run as it is then: snapshots in parts, removed voters that campaign on,
-    nodes of two builds, a quorum that is lost.
+    """Draw the further elements of a run: snapshots in parts, removed voters that campaign on,
+    nodes of two builds, a lost quorum.
     """
     if config.snapshot_bytes and not config.snapshot_part_bytes:
         parts = random.Random(f"{seed} swarm, parts")
@@ -265,7 +269,7 @@ def draw_elements(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with partitions."""
+    """Draw the retention of records, for clusters with partitions."""
     kept = random.Random(f"{seed} swarm, kept data").choice((0, 100, 100, 100, 400, 400, 100, 100))
     if not (config.brokers and config.data_per_s):
         return config
@@ -273,16 +277,16 @@ def _draw_kept(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_watchers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with brokers; with rights in all runs that have any. Where the log is recovered
-    by hand, in all of the runs that would have them: few others have both.
+    """Draw the watchers, for clusters with brokers; with rights in all runs that have any. Runs
+    with a recovered log keep all of them: few others have both.
     """
     count = random.Random(f"{seed} swarm, watchers").choice((0, 0, 2, 4))
     return replace(config, watchers=4 if config.authorizer else count)
 
 
 def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with brokers. Some are recovered by hand: only there it shows what a lock is
-    worth after that.
+    """Draw the keepers and lockers, for clusters with brokers. Some logs are recovered by hand:
+    only such a run shows the value of a lock after a recovery.
     """
     rng = random.Random(f"{seed} swarm, keepers")
     keepers, lockers = rng.choice((0, 2, 2, 3, 3)), rng.choice((2, 3))
@@ -292,8 +296,8 @@ def _draw_keepers(seed: int, config: SwarmConfig) -> SwarmConfig:
 
 
 def _draw_authorizer(seed: int, config: SwarmConfig) -> SwarmConfig:
-    """For clusters with brokers. Less often where it keeps away what others look at: no broker
-    without an id comes then.
+    """Draw an authorizer, for clusters with brokers. It is rarer where it excludes other checks:
+    with it no broker comes without an id.
     """
     rng = random.Random(f"{seed} swarm, authorizer")
     share = AUTHORIZER_SHARES["newcomer" in config.faults]

@@ -24,7 +24,7 @@ PLAIN_SHARE = 0.08
 KEPT_SHARE = 0.5
 """Of the faults that such a seed drew freely: among all of them no scene comes to its end."""
 SHORTER = 0.2
-"""What is left of the time beyond ``SHORTEST_S``: scenes need less of it than chance does."""
+"""Share of the time beyond ``SHORTEST_S`` that is kept: scenes need less of it than chance does."""
 SHORTEST_S = 5.0
 VOTERS_MAX, BROKERS_MAX, CALLS_MAX = 5, 4, 5.0
 """Limits of a seed with profiles; calls: writes a second, and reads. More only make a run
@@ -36,13 +36,13 @@ STAY_WITHOUT_BROKERS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One scene."""
+    """A profile: one scene."""
 
     change: Callable[[SwarmConfig, random.Random], SwarmConfig]
     share: float
     """Share of the seeds with profiles that may draw this one."""
     brokers: int = 0
-    """How many it takes at least."""
+    """Least number of brokers."""
 
 
 def _with(
@@ -152,8 +152,8 @@ def _mapped(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _outages(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """All controllers are away until the brokers have fenced themselves; then all their disks are
-    below their reserve.
+    """Keep all controllers down until the brokers have fenced themselves; then bring all their
+    disks below their reserve.
     """
     return replace(
         config,

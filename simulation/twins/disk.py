@@ -310,8 +310,8 @@ class SimLogStore(SimStore):
         return is_part(snapshot_id, disk.state, epoch_at(disk.live.scan(last), last))
 
     def _empty_at(self, snapshot_id: SnapshotId) -> None:
-        """As the real one: the log is emptied, durably, then its start moves, then older snapshots
-        go.
+        """Empty the log as the real store does: the log is emptied, durably, then its start moves,
+        then older snapshots are deleted.
         """
         disk = self._disk
         disk.write(Write(0, None))

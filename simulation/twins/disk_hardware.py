@@ -150,7 +150,7 @@ class DiskHardware:
         self._injected.clear()
 
     def forget_failures(self) -> None:
-        """Nothing is ordered to fail any more."""
+        """Cancel all ordered failures."""
         self._failures.clear()
 
     def happened(self, fault: str) -> None:
@@ -158,7 +158,7 @@ class DiskHardware:
         self.faults[fault] = self.faults.get(fault, 0) + 1
 
     def hang(self) -> None:
-        """Nothing completes until ``resume``."""
+        """Hang: nothing completes until ``resume``."""
         self.hung = True
         self.happened("disk_hang")
 
@@ -181,7 +181,7 @@ class DiskHardware:
         self._held = []
 
     def latency_s(self) -> float:
-        """How long the next sync takes."""
+        """Return the duration of the next sync, in seconds."""
         return self._rng.uniform(*self._latency_s) * self.latency_factor
 
     def used_bytes(self) -> int:
@@ -231,7 +231,7 @@ class SimStore:
 
     @property
     def busy_s(self) -> float:
-        """How long the sync under way has taken by now; 0: none is."""
+        """Return the duration so far of the sync under way, in seconds; 0: none."""
         return (
             0.0
             if self._sync_began is None
@@ -312,7 +312,7 @@ def still_there(chunks: Chunks, base: int, damaged: bytes) -> bool:
 
 
 def flipped(content: bytes, rng: Random) -> bytes:
-    """With one bit changed."""
+    """Return the content with one bit changed."""
     changed = bytearray(content)
     changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
     return bytes(changed)

@@ -55,8 +55,8 @@ class _Timer(asyncio.TimerHandle):
 
 
 class DeadlockError(RuntimeError):
-    """Nothing is ready, nothing is scheduled, and the main coroutine has not ended: it waits for
-    what can never come.
+    """Nothing is ready, nothing is scheduled, and the main coroutine has not ended: it would wait
+    forever.
     """
 
 
@@ -173,7 +173,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As asyncio's; timers due at the same moment run in the order they were made."""
+        """Schedule a callback as asyncio does; timers due at the same moment run in the order they
+        were made.
+        """
         if self._rates:
             rate, wanted = self._rates.get(_HOST.get(), 1.0), when
             when /= rate
@@ -218,7 +220,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         raise RuntimeError("a simulated program must not use threads")
 
     def _asyncgen_finalizer_hook(self, generator: Any) -> None:
-        """As asyncio's, without threads: close a generator that nobody has any more."""
+        """Close an asynchronous generator without references, as asyncio does, without threads."""
         self._asyncgens.discard(generator)
         if not self.is_closed():
             self.call_soon(self.create_task, generator.aclose())
@@ -228,7 +230,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._asyncgens.clear()
 
     def create_task(self, coro: Any, *, name: object = None, **kwargs: Any) -> asyncio.Task[Any]:
-        """As asyncio's; names count from 1 in each loop, so that they are the same in each run."""
+        """Create a task as asyncio does; names count from 1 in each loop, so that they are the same
+        in each run.
+        """
         self._tasks_made += 1
         return super().create_task(coro, name=name or f"task-{self._tasks_made:08d}", **kwargs)
 
@@ -336,7 +340,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._work_on(host)
 
     def end_work(self) -> None:
-        """Nothing takes time any more: what waits runs next."""
+        """Let nothing take time any more: waiting callbacks run next."""
         self._costs.clear()
         for queue in self._queues.values():
             self._ready.extend(queue)

@@ -37,8 +37,8 @@ class NetworkParams:
 class SimNetwork:
     """All hosts and links. Must be made on a running :class:`simulation.twins.loop.VirtualLoop`.
 
-    ``handler_failures``: what link handlers have raised. Each such link was closed, as in a real
-    node; a test asserts that there are none.
+    ``handler_failures``: the errors that link handlers have raised. Each such link was closed, as
+    in a real node; a test asserts that there are none.
     """
 
     def __init__(self, rng: random.Random, params: NetworkParams | None = None) -> None:
@@ -62,11 +62,9 @@ class SimNetwork:
         self.faults: LinkFaults | None = None
         """Faults of open links; None: none."""
         self.held: dict[tuple[str, str], int] = {}
-        """How often something could not get from one host to another because the way was
-        blocked.
-        """
+        """Number of messages and connects between two hosts held up by a block."""
         self.far_s: dict[tuple[str, str], float] = {}
-        """What a message takes from one host to another on top of what is drawn."""
+        """Additional delay of a message from one host to another, in seconds."""
         self.identities: dict[str, PeerIdentity] = {}
         """Identity in the certificate of each host."""
         self.other_identity = ANONYMOUS
@@ -107,7 +105,7 @@ class SimNetwork:
         self._recheck()
 
     def reject(self, source: str, target: str) -> None:
-        """As by a firewall that answers: connections of the two are broken off at once, and
+        """Block two hosts as a firewall that answers does: their connections are reset at once, and
         connects from one to the other refused.
         """
         self._blocked[source, target] = True
@@ -216,8 +214,8 @@ class SimNetwork:
         return count
 
     def hush(self, source: str, target: str, conversation: Conversation) -> int:
-        """As ``mute``, and no connect for this conversation between the two is answered until
-        ``unhush``.
+        """Mute the conversation as ``mute`` does, and answer no connect for it between the two
+        until ``unhush``.
         """
         self._hushed[source, target, conversation] = None
         return self.mute(source, target, conversation)
@@ -283,8 +281,8 @@ class SimNetwork:
         return self.delay_s(rng) + self.far_s.get((source, target), 0.0)
 
     def keepalive_s(self, host: str) -> float:
-        """How long until an end notices that its peer is silent: the next ping may be due now or in
-        a whole interval.
+        """Return the time until an end notices that its peer is silent, in seconds: the next ping
+        may be due now or in a whole interval.
         """
         limits = self.params.limits
         due_ms = self.rng_for(f"keepalive {host}").uniform(0, limits.keepalive_time_ms)

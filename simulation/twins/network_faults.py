@@ -78,14 +78,14 @@ class LinkFaults:
         return False
 
     def stall_s(self, rng: random.Random, one: str, other: str) -> float:
-        """How much longer an envelope takes."""
+        """Return the additional delay of an envelope, in seconds."""
         if self.stall_p and rng.random() < self.stall_p and not self.spares(one, other):
             self.happened("message_late")
             return rng.expovariate(1 / self.stall_mean_s)
         return 0.0
 
     def late_change_s(self, rng: random.Random, one: str, other: str, messages: list[Any]) -> float:
-        """How much longer an ISR change takes."""
+        """Return the additional delay of an ISR change, in seconds."""
         if not self.late_change_p or not any(_is_isr_change(message) for message in messages):
             return 0.0
         if rng.random() >= self.late_change_p or self.spares(one, other):
@@ -122,7 +122,7 @@ class LinkFaults:
         return messages
 
     def connect(self, rng: random.Random, one: str, other: str) -> str:
-        """What becomes of a connect: "" (it goes on), "refused" or "silent"."""
+        """Return the fate of a connect: "" (it goes on), "refused" or "silent"."""
         if not self.refuse_p or rng.random() >= self.refuse_p or self.spares(one, other):
             return ""
         self.happened("connect_refused")

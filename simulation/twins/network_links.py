@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where an end of a connection is: its host, the context its callbacks run in, and the address
-    its peer sees.
+    """Site of an end of a connection: its host, the context of its callbacks, and the address its
+    peer sees.
     """
 
     host: str
@@ -35,7 +35,7 @@ class Site:
 
 
 class SimLink(BaseLink):
-    """One end of a connection.
+    """An end of a connection.
 
     A message becomes bytes when it is sent, and what arrives is parsed from them, as on the real
     link.
@@ -196,7 +196,7 @@ class Flow:
         self._last_arrival = max(self._last_arrival, self._network.loop.true_time() + seconds)
 
     def lose(self) -> None:
-        """Nothing that is on its way arrives, and nothing sent from now on."""
+        """Lose all messages under way, and all that are sent from now on."""
         self._lost = True
         self._held.clear()
 

@@ -154,7 +154,7 @@ class SimPartitionDisk(DiskHardware):
         )
 
     def used_bytes(self) -> int:
-        """All replicas."""
+        """Size of all replicas in bytes."""
         return sum(chunks.size() for chunks in self.live.values())
 
     def write(self, key: PartitionKey, write: Write | Begin) -> None:
