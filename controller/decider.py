@@ -1,6 +1,6 @@
 """The decider of the active controller in one epoch: requests and reports in, decisions out.
 
-No I/O, no clock, no randomness. ``due_work`` decides what is due without a request.
+No I/O, no clock, no randomness. ``due_work`` decides work that is due without a request.
 
 The shell adds each decision to the epoch's log at once, so the next decision sees it, and requests
 pipeline. Nothing here outlives the epoch: when the leadership is lost, everything here is dropped.
@@ -212,8 +212,8 @@ class Decider:
                 handler = partial(self._continue_wait, request.written)
             if request.HasField("client"):
                 client = request.client
-                # It stands in the batch's header, whatever the request is. Most requests come from
-                # the one before's.
+                # It is written to the batch's header, whatever the request is. Most requests have
+                # the same principal as the one before.
                 if client.principal != self._checked_principal:
                     check_limits(client, "client")
                     self._checked_principal = client.principal
@@ -325,7 +325,7 @@ class Decider:
 
     def _close_client(self, request: rpc.CloseClientRequest, now: float) -> Decision:
         authorization, view = self.state.authorization, self.state.log.pending
-        # Somebody must be able to clear up, as before a downgrade.
+        # A client with ALTER on the cluster must be able to clear up, as before a downgrade.
         if authorization is not None and not authorization.allows(
             self._asker, AclOperation.ALTER, CLUSTER, view
         ):
@@ -345,7 +345,7 @@ class Decider:
 
     def _revoke_lease(self, request: rpc.RevokeLeaseRequest, now: float) -> Decision:
         authorization, owner = self.state.authorization, self._owner()
-        # Somebody must be able to clear up, as before a downgrade.
+        # A client with ALTER on the cluster must be able to clear up, as before a downgrade.
         if authorization is not None and authorization.allows(
             self._asker, AclOperation.ALTER, CLUSTER, self.state.log.pending
         ):

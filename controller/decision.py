@@ -1,11 +1,12 @@
 """The six possible outcomes of a decision and their effects on soft state, each a plain value.
 
-Deciding writes nothing; what a request reports may change soft state, which is not in the log.
+Deciding writes nothing; the facts that a request reports may change soft state, which is not in the
+log.
 
 An effect is applied once the records of its decision are in the pending image, or at once if the
 decision has no records. If a decision cannot be proposed, its effects are dropped with it, so that
-soft state never runs ahead of the log. ``apply`` of ``controller/state/state.py`` says what each
-effect does.
+soft state never runs ahead of the log. ``apply`` of ``controller/state/state.py`` defines each
+effect.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from raftlog.wire.records.v1 import records_pb2 as pb
 
 
 class Registered(NamedTuple):
-    """A process has registered this broker id, under a new broker epoch: what was known under an
-    earlier epoch is void.
+    """Registration of a broker id by a process, under a new broker epoch: soft state of an earlier
+    epoch is void.
     """
 
     broker_id: int
@@ -179,7 +180,7 @@ class Write(NamedTuple):
     records: list[Record]
     """One atomic batch, in order; never empty, unless there is a ``group``."""
     body: Any = None
-    """The response message for this kind of request; None if no request asked for the records."""
+    """The response message for this kind of request; None if no request caused the records."""
     effects: tuple[Effect, ...] = ()
     answer_when_appended: bool = False
     """Answer as soon as the records are in the leader's log.
@@ -194,7 +195,7 @@ class Write(NamedTuple):
 class Reply(NamedTuple):
     """An answer without records.
 
-    It goes out once a confirmed read-index round proves that this node still leads.
+    It is sent once a confirmed read-index round proves that this node still leads.
     """
 
     body: Any
@@ -227,7 +228,7 @@ class Defer(NamedTuple):
 
 @final
 class TransferLeadership(NamedTuple):
-    """Transfer the leadership to voter ``target_id``; the answer goes out when the transfer is
+    """Transfer the leadership to voter ``target_id``; the answer is sent when the transfer is
     complete.
     """
 

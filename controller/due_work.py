@@ -114,8 +114,8 @@ class DueWork:
     def _find(self, now: float, *, fencing_only: bool = False) -> Write | None:
         state, pending = self._state, self._state.log.pending
         if now >= state.absent_ids.next_check:
-            # What is committed: until then an operator's request may come to nothing, and the
-            # broker that it ends is at work [the commit takes a second, and its id is given away].
+            # The committed image: until then an operator's request may be lost, and the broker that
+            # it removes is at work [the commit takes a second, and its id is assigned to another].
             state.absent_ids.look(state.log.committed, state.sessions.is_alive, now)
         if fencing_only:
             return (
@@ -226,8 +226,8 @@ class DueWork:
 
     def _write_progress(self, now: float) -> Write | None:
         log = self._state.log
-        # Images are made chunk by chunk: brokers may have applied, and LAO may be at, what is
-        # committed of the next one.
+        # Images are made chunk by chunk: brokers, and LAO, may be at a committed record of the next
+        # one.
         high_watermark = max(log.committed.offset + 1, log.lao.high_watermark)
         message = self._state.progress.decide(
             log.lao.lao, high_watermark, log.lao.applied_offsets(), now

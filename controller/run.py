@@ -110,8 +110,8 @@ async def run_controller(config: NodeConfig) -> int:
     )
     try:
         service = _service_of(config, bootstrap, store, transport, own, failed)
-        # The log, then the ports, then the quorum: nobody may reach a node whose log is damaged,
-        # and one that can't be reached, or is about to give up, must not begin to ask for votes.
+        # The log, then the ports, then the quorum: no peer may reach a node whose log is damaged,
+        # and a node that can't be reached, or is about to give up, must not begin to ask for votes.
         service.recover()
         authorization = authorization_of(config.settings)
         readers = None if authorization is None else LogReaders(authorization, service.known_image)
@@ -139,9 +139,9 @@ async def run_controller(config: NodeConfig) -> int:
         own.stopped(str(error), clean=False)
         raise
     finally:
-        # The gRPC ports first: a closed service answers nothing, so what still comes in must find
-        # nobody, and not wait for what takes longer [a write that was sent meanwhile is cut off,
-        # and its outcome is unknown].
+        # The gRPC ports first: a closed service sends no answers, so later requests must find no
+        # listener, and not wait for slower work [a write that was sent meanwhile is cut off, and
+        # its outcome is unknown].
         await transport.close()
         if http is not None:
             await http.stop()

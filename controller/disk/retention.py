@@ -75,8 +75,8 @@ def next_start(
         return next(
             one.snapshot_id for one in held if one.snapshot_id.end_offset >= log_start_offset
         )
-    # What lies before a batch is not younger than that, whatever its own timestamp says [log time
-    # was years ahead and went back: what was written meanwhile would stay for years].
+    # Records before a batch are not younger than the batch, whatever their own timestamps [log time
+    # was years ahead and was set back: the records in between would stay for years].
     youngest_ms = min(one.last_timestamp_ms for one in held)
     too_old = now_ms - youngest_ms > settings.metadata_max_retention_ms
     if too_old or used_bytes() > settings.metadata_max_retention_bytes:
@@ -150,7 +150,7 @@ class Retention:
         start = next_start(held, log_start_offset, used_bytes, now_ms, self._settings)
         used = used_bytes() if start is not None else 0
         if start is None or used > self._settings.metadata_export_cursor_max_bytes:
-            # Nothing is kept for who fetches it any more.
+            # Snapshots are no longer kept for fetches.
             self._enough = 0
         else:
             kept = used > self._settings.metadata_max_retention_bytes

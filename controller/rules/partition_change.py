@@ -4,11 +4,11 @@ Every change is made here.
 The rules (kept together because each bends the others):
 
 * A leader is active and in the ISR. The present one stays if it can; else the first in replica
-  order that can; else nobody.
+  order that can; else none.
 * Without eligible leader replicas (KIP-966) the ISR never becomes empty: its last member stays
-  though it is gone, for nobody else is known to hold every committed record.
+  though it is absent, for no other replica is known to hold every committed record.
 * An unclean leader comes from outside the ISR: the ISR is then the leader alone, which is
-  RECOVERING until it says otherwise.
+  RECOVERING until it reports otherwise.
 * A reassignment (KIP-455) has replicas = target + removing. It is complete when all that are added
   are in the ISR, and, where the replicas become fewer, when all that stay are in it. Completing it
   is part of the change that makes it so.
@@ -116,7 +116,7 @@ def next_state(
 ) -> pb.PartitionChangeRecord | None:
     """Return the record of a change; None if nothing changes.
 
-    ``isr`` empty: its last member is fenced, and stays in it.
+    ``isr`` empty: its last member is absent, and stays in it.
 
     ``isr`` must be part of the replicas of ``assignment``.
     """
@@ -126,7 +126,7 @@ def next_state(
         wanted, members = _completed(present, members)
     leader = choose_leader(brokers, partition.leader, wanted.replicas, members, election)
     if leader == NO_LEADER and election is Election.UNCLEAN:
-        # Who is only being added may have nothing yet: last.
+        # A replica that is only being added may have no records yet: last.
         candidates = (*present.original, *present.adding)
         leader = next(filter(brokers.active, candidates), NO_LEADER)
         if leader != NO_LEADER:

@@ -122,8 +122,8 @@ def place(
     number = len(brokers)
     start = rng.randrange(number)
     shift = rng.randrange(number)
-    # The pattern repeats after so many turns as there are brokers, less one: lay out what is needed
-    # of one period.
+    # The pattern repeats after a number of turns that is one less than the brokers: lay out the
+    # needed part of one period.
     period = number * max(number - 1, 1)
     pattern = [
         _replicas(

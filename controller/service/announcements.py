@@ -101,11 +101,11 @@ class Announcements:
             self._soon(0, self._after_commit)
 
     def _after_commit(self) -> None:
-        """Tell observers, replace the committed image, move LAO, and decide what has waited for
-        this commit.
+        """Answer observers, replace the committed image, move LAO, and decide requests that have
+        waited for this commit.
 
-        Observers come first: they wait, and nothing of the rest concerns what they are told, but
-        for a LAO that a commit itself moves. That one is told behind it.
+        Observers come first: they wait, and the other work does not affect their answers, except
+        for a LAO that the commit itself moves. That LAO is sent afterwards.
         """
         self._commit_due = False
         leadership = self._node.leadership
@@ -125,7 +125,7 @@ class Announcements:
             self._wake()
 
     def report(self, fetch: pb.MetadataFetchRequest) -> None:
-        """Process a broker's report, in a fetch, of what it has applied."""
+        """Process a broker's report, in a fetch, of its applied offset."""
         leadership = self._node.leadership
         if leadership is None or leadership.decider is None:
             return
@@ -138,7 +138,7 @@ class Announcements:
             self._node.now(),
         )
         if not self._reports_due:
-            # After the other reports of this turn of the event loop: what they mean is looked at
+            # After the other reports of this turn of the event loop: their effects are found at
             # once, and each observer gets one answer for all of them.
             self._reports_due = True
             self._soon(0, self._after_reports)

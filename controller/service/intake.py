@@ -423,7 +423,7 @@ class Reception:
         self._probes.closed(link)
 
     def forget_gone(self) -> None:
-        """Drop what waits for links that have closed since the last call."""
+        """Drop the requests of links that have closed since the last call."""
         gone, self._gone = self._gone, set()
         leadership = self._node.leadership
         if gone and leadership is not None:

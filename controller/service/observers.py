@@ -3,15 +3,15 @@ they have applied.
 
 An observer keeps one fetch outstanding. The fetch is answered at once if there is something that
 the observer does not know (records, a higher high watermark, another LAO); otherwise it is parked
-until the next commit, a move of LAO, or its deadline. What is due at one moment goes into one
-reply, and observers at the same offset get the same bytes.
+until the next commit, a move of LAO, or its deadline. News due at one moment is in one reply, and
+observers at the same offset get the same bytes.
 
-A fetch that allows it is not answered when LAO alone has moved: the observer is told LAO, its fetch
-stays parked, and its next fetch reports that LAO. That saves one message in four of a lone write.
-If a writer waits for that report, the fetch is answered.
+A fetch that allows it is not answered when LAO alone has moved: LAO is sent, the fetch stays
+parked, and the next fetch reports that LAO. That saves one message in four of a lone write. If a
+writer waits for that report, the fetch is answered.
 
 Answers to registered brokers leave in bursts (``Bursts``): the more brokers there are, and the more
-is written, the more goes into one answer.
+is written, the more records each answer has.
 
 One turn of the event loop has a bound for all observers together, in answers, bytes and time; the
 others wait for the next turn. Registered brokers are served before strangers, and strangers'
@@ -112,8 +112,8 @@ class Bursts:
         took_s = 0.0 if begun is None else self._cpu_clock() - begun
         owed_s = took_s - self._rested_s
         if self._more() and owed_s <= LONG_S:
-            # Whoever is left is looked at in another turn of the loop, which may be a while away:
-            # not to be waited for by looking.
+            # The remaining brokers are answered in another turn of the loop, which may be a while
+            # away: another look would not help.
             return
         if again and owed_s <= SHORT_S:
             self.go_on()
@@ -370,7 +370,8 @@ class Observers:
             or source.lowest_acknowledged_offset != stream.sent_lao
         ):
             self._line_up(stream)
-            # Others were served in this turn of the loop: with who else comes in it, in the next.
+            # Others were served in this turn of the loop: this one is served in the next, with
+            # later arrivals.
             if stream.stranger or not self._turn_begun:
                 self._serve()
 
@@ -556,9 +557,9 @@ class Observers:
             bursts.go_on()
         if (looked or self._more) and not self._turn_begun:
             self._turn_begun = True
-            # A full turn is followed by as long a pause: gRPC hands over one new call in a turn of
-            # the loop, and those who call now would be met behind as many full turns as there are
-            # calls before theirs.
+            # A full turn is followed by a pause of the same length: gRPC accepts one new call in a
+            # turn of the loop, and a new call would otherwise wait for as many full turns as there
+            # are calls before it.
             full = spent_s >= TURN_MAX_S or left_bytes <= 0
             self._soon(spent_s if full and self._more else 0.0, self._begin_turn)
 
@@ -584,7 +585,7 @@ class Observers:
             self._send_to_snapshot(stream)
             return ANSWER_BYTES
         has_data, other_epoch = end > offset, epoch != stream.sent_epoch
-        # A high watermark or a LAO that is unknown is no news to wake anybody for.
+        # An unknown high watermark or LAO is no news that an answer should be sent for.
         answers = has_data or due or other_epoch or end > max(stream.high_watermark, -1)
         news = lao != stream.sent_lao and not self.lao_is_held and end >= 0
         if not (answers or news):
@@ -644,7 +645,7 @@ class Observers:
                 )
                 return None
             except FatalError:
-                # The replica has failed and said so: this node answers nobody any more.
+                # The replica has failed and reported it: this node sends no more answers.
                 self._give_up()
                 return None
         response = self._about_the_log()

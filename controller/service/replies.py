@@ -166,7 +166,7 @@ class Parking:
         )
 
     def depths(self) -> dict[str, int]:
-        """Return the number of parked replies by what they wait for; a group counts as one."""
+        """Return the number of parked replies by the reason of the wait; a group counts as one."""
         return {
             "commit": len(self._writes),
             "read_index": len(self._reads),

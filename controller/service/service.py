@@ -391,7 +391,7 @@ class ControllerService:
         try:
             if leadership is None or leadership.decider is None or self.node.load is not None:
                 self._catch_up.step()
-                # What waits for the claim waits no longer.
+                # Requests that wait for the claim wait no longer.
                 leadership = self.node.leadership
             decider = leadership.decider if leadership is not None else None
             if leadership is None or decider is None or self.node.load is not None:

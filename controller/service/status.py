@@ -121,7 +121,7 @@ def _lost(peer: PeerReach) -> str:
 def log_stall(decider: Decider, now: float, journal: Journal) -> None:
     """Log the brokers that hold LAO back, and the time when it moves again."""
     lao = decider.state.log.lao
-    # Without members nobody waits.
+    # Without members no write waits.
     reason = lao.unknown_reason if lao.lao < 0 and lao.members else ""
     news = decider.state.lao_stall.look(
         now, lao.lao, decider.state.log.committed.offset, lao.held_back_by(), reason
@@ -438,9 +438,10 @@ def ready(service: ControllerService) -> tuple[bool, str]:
         )
     role = service.replica.core.role
     if leader < 0 or role != "follower":
-        # A node that asks for votes still remembers who led.
+        # A candidate still remembers the former leader.
         if role == "observer" and leader >= 0:
-            # Not ready: who may stop another node because this one is there would stop the quorum.
+            # Not ready: if another node were stopped because this one is there, the quorum would
+            # stop.
             return False, (
                 f"following node {leader} in epoch {epoch} as an observer, which is no voter:"
                 " raftlog quorum add-voter"

@@ -388,8 +388,8 @@ class Housekeeping:
         gap_s = now - self.next_tick_at
         self._arm(now)
         if gap_s > GAP_S:
-            # Whoever leads now: if this node led before a long pause, the line says why it leads no
-            # more.
+            # Whatever node leads now: if this node led before a long pause, the line says why it no
+            # longer leads.
             log.warning("the loop was away", gap_ms=round(gap_s * 1000))
         try:
             self._do_chores(now)

@@ -6,12 +6,12 @@ Leases of the key-value store: the remaining time of each, unless it is kept ali
 
 Leases for strict reads: the time until which a broker may answer them, and so must not be fenced.
 
-A broker counts its lease from when it *sent* the heartbeat that asked for it; the reply left only
-after a confirmed read-index round begun after the heartbeat arrived. So no other controller was
-elected before the heartbeat was sent, and one elected later waits a whole session timeout before it
-fences any broker [a deposed controller that answers heartbeats extends leases that the new one
-knows nothing of]. A lease is shorter than the session timeout by a margin for clocks that run at
-different speeds: it has ended everywhere when a session timeout has passed here since it was
+A broker counts its lease from when it *sent* the heartbeat that requested it; the reply was sent
+only after a confirmed read-index round begun after the heartbeat arrived. So no other controller
+was elected before the heartbeat was sent, and one elected later waits a whole session timeout
+before it fences any broker [a deposed controller that answers heartbeats extends leases that are
+unknown to the new one]. A lease is shorter than the session timeout by a margin for clocks that run
+at different speeds: it has ended everywhere when a session timeout has passed here since it was
 decided.
 
 No broker is fenced, replaced or unregistered while a lease may be in force: a lost session implies

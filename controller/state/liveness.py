@@ -23,7 +23,7 @@ row of (time, committed offset) marks.
 
 The absences of broker ids are timed: an id that is absent for long enough is *missing* (KIP-426).
 
-Brokers without an id that have to wait: the answer that each got, for operators.
+Of brokers without an id that have to wait, the last answer is kept, for operators.
 
 Why: docs/decisions/012-sessions-and-fencing.md, docs/decisions/009-lao-membership.md,
 docs/decisions/019-broker-ids.md

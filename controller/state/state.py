@@ -7,8 +7,8 @@ too. None is fenced for silence, and brokers that know heartbeats neither send t
 themselves: all builds behave alike, so that brokers can be replaced, and rolled back, one by one. A
 broker that fetches the log or registers counts as heard, so that a second process under the id of a
 live broker is still refused. Level 1: heartbeats are in force. It is raised when every registered
-broker knows them, and can be lowered again. As LAO is made of what brokers report, ``lao.version``
-1 needs level 1; at level 0 LAO is unknown.
+broker knows them, and can be lowered again. As LAO is computed from brokers' reports,
+``lao.version`` 1 needs level 1; at level 0 LAO is unknown.
 
 Why: docs/decisions/018-feature-levels.md
 """
@@ -133,7 +133,7 @@ class ControllerState:
             settings.broker_id_adopt_after_ms / 1000, session_timeout_s, now
         )
         self.gone = Gone(session_timeout_s)
-        # The first record of the epoch stands for the inherited tail below it: LAO passes both or
+        # The first record of the epoch represents the inherited tail below it: LAO passes both or
         # neither.
         self.progress = ProgressPolicy(
             settings.progress_interval_ms / 1000, self.log.epoch_start_offset
@@ -205,7 +205,7 @@ class ControllerState:
         self.changed_at[broker_id] = now
 
     def forget(self, broker_id: int) -> None:
-        """End a broker's session, and drop what was remembered about it."""
+        """End a broker's session, and drop its soft state."""
         self.sessions.end(broker_id)
         self.read_leases.forget(broker_id)
         self.drop_wishes(broker_id)

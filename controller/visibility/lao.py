@@ -1,13 +1,13 @@
 """LowestAcknowledgedOffset: the highest offset that every unfenced broker has applied and made
 readable.
 
-Theory of operation. LAO is the minimum of what the *members* have applied. A member is a
-registration (broker id, broker epoch) that is unfenced in **any** image from the high watermark to
-the log end: it counts from the moment its unfencing is proposed and stops counting when its fencing
-is committed. Each of those images may be the one that a broker, or the next controller, acts on.
-The images between the batches of an inherited tail count too: [tail: unfence B, fence B. Neither
-the committed nor the pending image shows B; the tail is cut between the two by a failover, and LAO
-was too high].
+Theory of operation. LAO is the lowest offset applied by a *member*. A member is a registration
+(broker id, broker epoch) that is unfenced in **any** image from the high watermark to the log end:
+it counts from the moment its unfencing is proposed and stops counting when its fencing is
+committed. Each of those images may be the one that a broker, or the next controller, acts on. The
+images between the batches of an inherited tail count too: [tail: unfence B, fence B. Neither the
+committed nor the pending image shows B; the tail is cut between the two by a failover, and LAO was
+too high].
 
 Three rules keep LAO from ever going back, through failover too:
 
@@ -341,8 +341,8 @@ class LaoView:
 
     @property
     def min_known_lao(self) -> int:
-        """The lowest LAO told to a member; -1 if a member was told none, if there is no member, or
-        if heartbeats are not in force.
+        """The lowest LAO sent to a member; -1 if a member got none, if there is no member, or if
+        heartbeats are not in force.
         """
         by_known_lao = self._registrations.by_known_lao
         return by_known_lao.lowest if by_known_lao.count and not self._heartbeats_off else -1
@@ -539,8 +539,8 @@ class LaoTracker(LaoView):
                 self._membership_changed(record.type, record.message, self._log_end)
                 changed = True
         if changed:
-            # The first member raises both minima at once: they are what the next broker to join is
-            # checked against.
+            # The first member raises both minima at once: the next broker to join is checked
+            # against them.
             self._advance()
 
     def inherited(self, bodies: Sequence[Body], base_offset: int) -> None:

@@ -1,16 +1,17 @@
-"""Which id a broker gets that has none (KIP-426): its own, its host's, the one that is missing, or
-a new one; and why.
+"""The choice of an id for a broker that has none (KIP-426): its own, its host's, the missing one,
+or a new one; with the reason.
 
-The order is the proposal's. What is added is what keeps an id from being stolen: a host and a port
-together say which of several brokers on one host this is; a session that has not ended may be this
-broker's own past, and is waited for; an id is missing only after ``broker.id.adopt.after.ms``. The
-registration that follows in the same decision is the claim: of two brokers that race for an id one
-is decided first, and the other goes on in the order.
+The order is the proposal's. Additions keep an id from being stolen: host and port together
+distinguish several brokers on one host; a session that has not ended may be this broker's own past,
+and its end is awaited; an id is missing only after ``broker.id.adopt.after.ms``. The registration
+that follows in the same decision is the claim: of two brokers that race for an id one is decided
+first, and the other continues in the order.
 
-No new id as long as one that holds replicas may need a broker: a new one holds none, and theirs
-stay one short. So a newcomer waits while one is absent and not yet missing, and until all others
-were heard from since it asks [the owner of 1002 dies, a newcomer comes within its session and gets
-1004]; where several are absent somebody has to decide. ``broker.id.generation.force`` decides.
+There is no new id as long as one that holds replicas may need a broker: a new id holds none, and
+those replicas stay without a broker. So a newcomer waits while one broker is absent and not yet
+missing, and until all others were heard from since it asked [the owner of 1002 dies, a newcomer
+arrives within its session and gets 1004]; if several are absent, an operator has to decide.
+``broker.id.generation.force`` decides.
 
 Why: docs/decisions/019-broker-ids.md
 """

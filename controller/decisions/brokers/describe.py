@@ -72,7 +72,7 @@ def _count(image: Image) -> tuple[Counter[int], rpc.PartitionCounts]:
         away += leader != partition.replicas[0]
         reassigning += bool(partition.adding_replicas or partition.removing_replicas)
         recovering += partition.leader_recovery_state == RECOVERING
-        # Who is being added is not missed yet.
+        # A replica that is being added is not missing yet.
         there = len(partition.replicas) - len(partition.adding_replicas)
         if leader != NO_LEADER and len(partition.isr) < there:
             behind += 1

@@ -166,7 +166,7 @@ def _while_fenced(
     if want_fence:
         state.no_unfence(broker.id)
     else:
-        # What a broker says it wants is a fact like its offset, not an effect of this decision.
+        # A broker's request for a state is a fact like its offset, not an effect of this decision.
         state.ask_unfence(broker.id)
         if (
             may_unfence(state, broker)
@@ -205,8 +205,8 @@ def _stop(
 def _while_stopping(
     state: ControllerState, broker: Broker, request: rpc.BrokerHeartbeatRequest, now: float
 ) -> Decision:
-    # It leads nothing any more, and nobody gives it anything while it stops. After a failover the
-    # offset is not known: begin anew, at the end of the log.
+    # It leads nothing any more, and gets no leadership while it stops. After a failover the offset
+    # is not known: begin anew, at the end of the log.
     if broker.id not in state.shutdown_offsets:
         return _stop(state, broker, request, now)
     lowest = lowest_active_offset(state)

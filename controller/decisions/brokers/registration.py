@@ -63,7 +63,7 @@ def register_broker(
         )
     _check_fields(request)
     if state.epoch_floor.is_due(state.log.pending):
-        # Whoever is registered may take roles from an image like this one.
+        # A registered broker may take roles from an image like this one.
         return Defer(now + RETRY_S)
     choice: Choice | None = None
     if request.HasField("id_wanted"):
@@ -111,7 +111,7 @@ def unregister_broker(
     if not broker.fenced and leases.ends_at(broker.id) > now:
         # It may be answering strict reads until then.
         return Defer(leases.ends_at(broker.id), (LeaseStopped(broker.id),))
-    # Out of the ISRs first, so that no record leaves an ISR with somebody who is not registered.
+    # Out of the ISRs first, so that no record leaves an ISR with an unregistered member.
     records = removals(state.log.pending, broker.id)
     records.append(
         record(pb.UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch))
@@ -246,7 +246,7 @@ def _check_features(state: ControllerState, request: rpc.RegisterBrokerRequest) 
     supported = {feature.name: feature for feature in request.features}
     for name, level in sorted(state.log.pending.snapshot().features.items()):
         if name == LAO_VERSION and request.registration_version == LEGACY_REGISTRATION:
-            # A legacy broker may join: LAO is unknown meanwhile, and says because of whom.
+            # A legacy broker may join: LAO is unknown meanwhile, and the reason names the broker.
             continue
         if name == BROKER_HEARTBEAT_VERSION:
             _check_heartbeats(request, level)
@@ -305,7 +305,7 @@ def _register_again(
     if records:
         records.extend(mapping_of(state.log.pending, request.listeners[0].host, request.broker_id))
     if records and old.cause in UNVOUCHED:
-        # What the amendment would make forgotten: LAO has not vouched for it.
+        # The fact that the amendment would erase: LAO has not vouched for it.
         records.append(registration_change(old, old.cause))
     effects = () if old.has_left else (RegisteredAgain(old.id, old.epoch, old.fenced),)
     return write_or_reply(records, _response(state, request, old.epoch, choice), *effects)

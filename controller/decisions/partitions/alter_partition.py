@@ -206,8 +206,8 @@ def _accept(
             return _result(partition)
         change = pb.PartitionChangeRecord(partition_id=partition.index, topic_id=partition.topic_id)
     changed.add((partition.topic_id, partition.index))
-    # The record says who proposed what under which epochs, so that an audit needs nothing but the
-    # log.
+    # The record has the proposer and the epochs of the proposal, so that an audit needs nothing but
+    # the log.
     change.proposer_id, change.proposer_epoch = request.broker_id, request.broker_epoch
     change.isr_with_epochs.extend(data.new_isr_with_epochs)
     if not change.HasField("isr"):

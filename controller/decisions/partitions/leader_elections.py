@@ -2,14 +2,7 @@
 replica is left.
 
 The controller also elects without a request: preferred leaders, and unclean ones in topics that
-allow them. Both ways use the same two conditions.
-
-What the controller does by itself (``balance``) goes through the same two questions.
-
-What the controller does about leaders by itself: preferred ones back to work, and unclean ones in
-topics that allow them.
-
-Overdue reassignments are completed as well.
+allow them. Both ways use the same two conditions. Overdue reassignments are completed as well.
 
 At intervals it scans all partitions, in slices with a pause between two, and then elects leaders
 for at most 1,000 partitions a batch. So no request waits longer than for one slice, whatever the
@@ -249,8 +242,8 @@ class _Run:
         if not seen and not self._slices:
             return True
         brokers = Brokers(self._image)
-        # Iteration has no order that means anything: what is found is sorted, so that every
-        # controller would do the same.
+        # Iteration order means nothing: the partitions found are sorted, so that every controller
+        # would do the same.
         here = sorted(
             key
             for key, partition in seen

@@ -185,7 +185,7 @@ def _change(
         change = next_state(
             brokers, partition, isr=(), assignment=assignment, election=Election.UNCLEAN
         )
-        # A field that is not set reads as broker 0: nobody led, and nobody is found who could.
+        # A field that is not set reads as broker 0: there was no leader, and no candidate is found.
         if change is not None and change.HasField("leader") and change.leader != NO_LEADER:
             return change
     raise refuse(

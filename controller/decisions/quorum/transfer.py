@@ -100,7 +100,7 @@ def decide_transfer(
             "target_id",
         )
     if target.low_on_space:
-        # It would stand back for those with space, and nobody would lead meanwhile.
+        # It would back off for voters with space, and there would be no leader meanwhile.
         raise refuse(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"the disk of node {target_id} is below its free-space reserve",
