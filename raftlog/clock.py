@@ -59,12 +59,12 @@ longer lead it is set back.
 HEARD_FOR_S = 10.0
 """How long a voter's clock counts after the voter was heard; voters fetch much more often."""
 TOLD_FOR_S = 600.0
-"""How long a node uses the time that it was told last; then it uses its own clock."""
+"""How long in seconds a node uses the last time that it received; then it uses its own clock."""
 AGAIN_S = 0.1
 """Interval at which a replica reports its clock, and the clocks of the voters are compared."""
 AWAY_S = 1.0
-"""How long a time that is earlier than expected must be told before it is used: one message may
-have waited in a socket while this process did not run.
+"""How long in seconds a time that is earlier than expected must be received before it is used: one
+message may have waited in a socket while this process did not run.
 """
 _TELLER = -2
 MAX_MS = 253_402_300_799_999
@@ -90,13 +90,13 @@ class Majority(NamedTuple):
 class QuorumTime:
     """The time that the wall clocks of a majority of the voters show, as one node knows it.
 
-    A leader stamps batches with it, not with its own clock; every other node keeps to what the
-    leader tells it. Safety does not depend on it. Each clock is kept as its difference to the
+    A leader stamps batches with it, not with its own clock; every other node uses the time that the
+    leader sends. Safety does not depend on it. Each clock is kept as its difference to the
     monotonic clock of this process: a wall clock that is set changes its own part of the answer
     alone. Why: docs/decisions/032-the-majority-says-what-time-it-is.md
 
     ``now``: seconds of the monotonic clock. ``node_id``: the node whose clock ``clock_ms`` reads.
-    ``voters``: the voters of a leader; empty on other nodes, which use the time they are told.
+    ``voters``: the voters of a leader; empty on other nodes, which use the time that they receive.
     """
 
     def __init__(
@@ -109,7 +109,9 @@ class QuorumTime:
         self._compared: tuple[float, float] | None = None
         self._compared_at = 0.0
         self._doubted: dict[int, float] = {}
-        """Node -> since when its clock is earlier than expected; _TELLER: the time that is told."""
+        """Node -> the time since when its clock is earlier than expected; _TELLER: of the received
+        time.
+        """
 
     def heard(self, node_id: int, clock_ms: int) -> None:
         """Record the clock of a node. It counts while the node is a voter."""
@@ -151,7 +153,7 @@ class QuorumTime:
         return None if time_ms is None else self._clock_ms() - time_ms
 
     def quorum_ms(self, voters: Collection[int] = ()) -> int | None:
-        """Return the quorum's time, which is told to others; None: unknown here."""
+        """Return the quorum's time, which is sent to other nodes; None: unknown here."""
         majority = self.majority(voters) if voters else None
         if majority is not None:
             return majority.reached_ms

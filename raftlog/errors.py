@@ -412,7 +412,7 @@ class BrokerNotAvailableError(ApiError, code=ErrorCode.BROKER_NOT_AVAILABLE):
 
 
 class MessageTooLargeError(ApiError, code=ErrorCode.MESSAGE_TOO_LARGE):
-    """The request, or what it would write, is too large."""
+    """The request, or the data that it would write, is too large."""
 
 
 class NetworkError(ApiError, code=ErrorCode.NETWORK_EXCEPTION):
@@ -420,7 +420,7 @@ class NetworkError(ApiError, code=ErrorCode.NETWORK_EXCEPTION):
 
 
 class TlsError(NetworkError):
-    """A TLS connection does not come about. Nothing was sent.
+    """A TLS connection failed. Nothing was sent.
 
     ``trouble`` says why, for programs: "plaintext", "not h2", "expired", "not yet valid", "other
     authority", "other name" (of the server's certificate), "own expired", "own refused" (of the
@@ -658,7 +658,7 @@ class StorageError(FatalError):
 
 
 class CorruptLogError(FatalError):
-    """Stored bytes are not what was written.
+    """Stored bytes differ from the bytes written.
 
     ``offset`` is the first log offset that can't be trusted (-1: not in the log).
     """

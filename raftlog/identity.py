@@ -1,5 +1,5 @@
-"""The identity of a peer: what its certificate and token prove, the node or principal it is, and
-whether a listener admits it.
+"""The identity of a peer, proved by its certificate and token: the node or principal that it is,
+and its admission by a listener.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 
 def os_user() -> str:
-    """Return the user who runs this process, which commands and clients state as their principal.
+    """Return the user name of this process, which commands and clients state as their principal.
 
     It proves nothing. Empty if the user has no name.
     """
@@ -229,7 +229,7 @@ class Admitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a listener requires of a caller: a certificate, a bearer token, or either.
+    """The requirements of a listener: a certificate, a bearer token, or either.
 
     ``certificates``: TLS fails without a certificate of the authority. ``tokens``: None, tokens are
     ignored. ``clock``: the wall clock, in seconds.

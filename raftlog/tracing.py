@@ -266,7 +266,7 @@ def enable_from_environment(
 
     def stop() -> None:
         disable()
-        # Its own timeouts are those of each attempt: a collector that hangs would hold the node.
+        # Its own timeouts apply to each attempt: a collector that hangs would hold the node.
         ending = threading.Thread(target=processor.shutdown, daemon=True, name="last spans")
         ending.start()
         ending.join(STOP_MS / 1000)

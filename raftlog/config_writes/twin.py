@@ -74,7 +74,7 @@ def printable(changes: Sequence[Change]) -> bool:
     """Return whether all texts consist of printable ASCII characters."""
     text = "".join([change[1] + (change[3] or "") for change in changes])
     text += "".join({change[2] for change in changes})
-    # What JSON has nothing to escape in is printable but for one character, and JSON is faster.
+    # A text in which JSON escapes nothing is printable but for one character, and JSON is faster.
     return text.isascii() and (
         (len(_json(text)) == len(text) + 2 and "\x7f" not in text) or text.isprintable()
     )

@@ -26,7 +26,9 @@ _LIMITED = frozenset({FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES})
 
 
 class _WrongError(Exception):
-    """``path``: the field's name and, on the way out, those around it, the innermost first."""
+    """The error of a field. ``path``: the field's name and, on the way out, those of the enclosing
+    ones, the innermost first.
+    """
 
     def __init__(self, message: str, *path: str) -> None:
         super().__init__(message)

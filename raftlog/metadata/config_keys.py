@@ -105,8 +105,8 @@ def find(resource_type: int, name: str) -> ConfigKey | None:
 
 def _number(low: int, high: int) -> Check:
     def check(value: str) -> str | None:
-        # str.isdigit takes digits of every script and int() takes underscores and blanks: neither
-        # is what Kafka reads.
+        # str.isdigit accepts digits of every script and int() accepts underscores and blanks: Kafka
+        # reads neither.
         digits = value[1:] if value[:1] in ("-", "+") else value
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
             return "is not a whole number"

@@ -62,7 +62,7 @@ class _Table(Generic[K, V]):
         if newer is not None:
             newer.older = older
             if older is not None:
-                # What the older one had before this one changed it counts.
+                # The older version keeps the values that it had before this one changed them.
                 older.newer = newer
                 for key, value in state.undo.items():
                     older.undo.setdefault(key, value)
@@ -154,7 +154,7 @@ class FlatMap(Generic[K, V]):
         table, state = self._table, self._state
         table.settle()
         if state.newer is not None:
-            # Somebody holds a newer version: this one goes on by itself.
+            # A newer version is referenced: this one gets a table of its own.
             table, state = _Table(dict(self.items())), _State(None)
             return table, state, {}
         newer: _State[K, V] = _State(state)

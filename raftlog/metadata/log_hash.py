@@ -1,6 +1,6 @@
 """The log hash: a chain of SHA-256 over the log's bytes, batch by batch.
 
-The state hash says what the log comes to, this says which bytes it is: who did what, and when.
+The state hash identifies the state, the log hash the bytes: authors, changes, and times.
 With the digest of any one offset the whole log below it can be checked, wherever it was copied to.
 
     digest(begin)     = SHA-256 of "raftlog log hash 1", a zero byte, and begin (i64,
@@ -11,8 +11,8 @@ Batches are the unit, not chunks: chunks are cut anew wherever the log is read. 
 where the log itself says so, that all nodes have the same one, whatever they began with:
 
 * at offset 0;
-* with the RecoveryRecord of a restored log: what the backup says of a log that is not here is
-  nobody's word. Behind an unsafe recovery the chain goes on: the bytes below are still the log.
+* with the RecoveryRecord of a restored log: a backup's statement on a log that is not here proves
+  nothing. After an unsafe recovery the chain continues: the bytes below are still the log.
 """
 
 from __future__ import annotations

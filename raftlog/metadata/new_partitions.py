@@ -39,7 +39,7 @@ def put_new(image: ImageDraft, partitions: Iterable[Partition]) -> None:
         index = partition.index
         if topic is None or partition.topic_id != topic_id or index >> BLOCK_BITS != block:
             if topic is not None:
-                # Behind what was counted so far: the next block of the topic looks it up.
+                # With the count so far: the next block of the topic looks it up.
                 _end_block(image, topic, following, block, bits_of)
             topic = image.topics[partition.topic_id]
             # The topic's own bytes: one object for all keys.

@@ -48,7 +48,7 @@ def ordered_changes(draft: ChangeRecorder, chunk: bytes) -> list[Change]:
     for header in batch.headers(chunk, verify=False):
         if header.last_offset <= draft.offset:
             continue
-        # What a numbered write leaves behind comes by itself, at the offset of its last record.
+        # The result of a numbered write is a change of its own, at the offset of its last record.
         of_record: dict[int, list[tuple[str, str, Any, Any]]] = {}
         for offset, _, changes in draft.record_batch(chunk, header):
             of_record.setdefault(offset, []).extend(changes)
