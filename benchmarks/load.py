@@ -49,7 +49,7 @@ class Requests(Protocol):
     """Requests of one load, in the order in which they are sent."""
 
     def next(self) -> pb.ControllerRequest | ConfigWrite:
-        """A request that nobody has sent yet."""
+        """Return a request that was not sent before."""
 
 
 Check = Callable[[pb.ControllerResponse], pb.ControllerResponse]

@@ -192,7 +192,7 @@ def _raise(failure: BaseException) -> None:
 
 
 def _ignore(host: str, happened: str) -> None:
-    """Do nothing: nobody reads the transcript."""
+    """Ignore an event: the transcript is not read."""
 
 
 def main() -> None:

@@ -83,8 +83,8 @@ class Streams(asyncio.Protocol):
         return self._ended
 
     def say(self, stream: int, message: bytes) -> None:
-        """Send another message on a stream, from 0. Nobody counts the window here: a message at a
-        time, once the one before it is answered, never fills it.
+        """Send another message on a stream, from 0. The window is not counted: a message at a time,
+        once the one before it is answered, never fills it.
         """
         self._write(frame(DATA, 0, 2 * stream + 1, _PREFIX.pack(0, len(message)) + message))
 
