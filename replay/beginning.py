@@ -127,5 +127,5 @@ def topic_there(export: Export, name: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _loaded(target: str, owner: tuple[str, int], one: Checkpoint) -> Image:
-    """Images are immutable: whoever folds on makes another."""
+    """Load the image of a checkpoint. Images are immutable: a fold that goes on makes another."""
     return load_checkpoint(open_place(target), owner, one)

@@ -105,8 +105,8 @@ def partitions(records: DataFrame, facts: Facts | None = None) -> DataFrame:
 def controllers(records: DataFrame) -> DataFrame:
     """Controllers: CONTROLLER_COLUMNS; the reign of one ends where the next one's begins.
 
-    ``last_ms`` is the timestamp of the last record of the epoch: up to ``ends_ms`` nobody wrote.
-    ``last_heard_…``: of the leaders before, as its first record says.
+    ``last_ms`` is the timestamp of the last record of the epoch: up to ``ends_ms`` no record
+    follows. ``last_heard_…``: of the leaders before, as its first record says.
     """
     said = records.where(_is(RecordType.LEADER_CHANGE)).select(*kernels.CONTROLLER_COLUMNS)
     # One row an election: few enough for one task.

@@ -26,7 +26,7 @@ _CHOSEN_BY = (
     "PYSPARK_DRIVER_PYTHON",
     "MASTER",
 )
-"""Environment variables of whoever has a Spark, a cluster or a Python of its own."""
+"""Environment variables of users with a Spark, a cluster or a Python of their own."""
 _CONFIGURED_BY = ("spark.master=", "spark.pyspark.", "spark.submit.deployMode=")
 _LAUNCHER = """\
 #!/bin/sh

@@ -58,8 +58,9 @@ class Moves:
 
 @dataclass
 class MoveWatcher:
-    """Watches partitions; ``found`` gives Moves. Of moves before ``since_ms`` only how long brokers
-    are out counts. Of partitions whose topic is gone only the ``limit`` worst are remembered.
+    """Watches partitions; ``found`` gives Moves. Moves before ``since_ms`` count only for the time
+    that brokers were out. Of partitions whose topic is deleted only the ``limit`` worst are
+    remembered.
     """
 
     since_ms: int

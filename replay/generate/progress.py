@@ -79,7 +79,7 @@ class Observation:
         ]
 
     def _lowest_of(self, applied: list[Applied]) -> int:
-        """LAO: never back, and where it was while nobody counts."""
+        """Return LAO: never lower than before, and unchanged without members."""
         return max(self._lowest, min((offset for _, _, offset in applied), default=-1))
 
     def _straggling(self, applied: list[Applied]) -> list[Applied]:

@@ -106,7 +106,7 @@ class Workload:
     # --- configs ---------------------------------------------------------------------------------
 
     def _alter(self, at_ms: int) -> None:
-        """Somebody changes one thing."""
+        """Alter one config of a broker or a topic."""
         rng = self._rng
         if rng.random() < 0.1:
             name, resource_type, keys = (

@@ -145,8 +145,8 @@ def told(
 
 
 def judge(history: History, rules: Collection[Rule], limit: int) -> AuditResult:
-    """Audit a history that is kept meanwhile by these rules; of what is found the first ``limit``
-    are told.
+    """Audit a history, which is cached meanwhile, by these rules; the result lists the first
+    ``limit`` findings.
     """
     from replay.audit.check import audit, beginnings
 

@@ -1,9 +1,9 @@
 """Availability: outages of partitions, topics, brokers and controllers with their duration and
 cause, and an SLO table.
 
-A partition is *leaderless* while nobody leads it (offline, as Kafka counts), *under min ISR* while
-fewer are in sync than ``min.insync.replicas`` as it was in force then, *unwritable* (for acks=all)
-while either is so. Times are differences of log timestamps.
+A partition is *leaderless* while it has no leader (offline, as Kafka counts), *under min ISR* while
+fewer replicas are in sync than the ``min.insync.replicas`` then in force, *unwritable* (for
+acks=all) while it is either. Times are differences of log timestamps.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class KafkaBatch(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A batch whose records nobody has looked at. ``bytes``: the whole of it."""
+    """A batch whose records are not decoded. ``bytes``: the whole of it."""
 
     base_offset: int
     last_offset: int

@@ -25,7 +25,7 @@ from replay.kafka.copies import Checkpoint, Copy, Place, PlaceReader
 from replay.kafka.errors import KafkaLogError, NoKafkaLogError
 
 UNKNOWN = "unknown"
-"""A cluster whose id nobody says."""
+"""Id of a cluster whose files do not name it."""
 
 
 class Compared(msgspec.Struct, frozen=True):

@@ -76,8 +76,8 @@ def _asked(family: ModuleType, rules: Collection[Rule]) -> bool:
 
 
 class PartitionRules:
-    """The rules about partitions, of those in one bucket. ``known``: what is known of them, where
-    somebody else goes through their steps, too.
+    """The rules about partitions, for those in one bucket. ``known``: their known states, where
+    another reader goes through their steps, too.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ def offence(
 
 
 def order(finding: Finding) -> tuple[object, ...]:
-    """The order that findings are told in: null before everything."""
+    """Return the sort key of a finding: null before everything."""
     of = (finding.offset, finding.rule, finding.partition_id, finding.broker_id)
     return tuple((value is not None, value) for value in of)
 

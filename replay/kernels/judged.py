@@ -105,8 +105,8 @@ def partition_place(
     record: tuple[int | None, int | None, str | None],
     name_at: int | None = None,
 ) -> Place:
-    """An offence about a partition. ``record``: epoch, time and principal of the one that broke
-    the rule; ``name_at``: where the topic had the name that is told.
+    """Return the place of an offence about a partition. ``record``: epoch, time and principal of
+    the one that broke the rule; ``name_at``: the offset of the topic's name in the finding.
     """
     topic_id, number = partitions.topic_of(key), key & 0xFFFFFFFF
     name = partitions.name_of(key, offset if name_at is None else name_at)

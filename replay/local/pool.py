@@ -67,9 +67,9 @@ class Pool:
 
 
 def _context() -> BaseContext:
-    """A process that has but one thread of Python's is copied as it is, with all that it has
-    imported: to import that again takes each worker most of a second. With more threads a copy may
-    hold a lock that nobody will ever let go.
+    """Fork a process with a single Python thread, with all its imported modules: to import them
+    again takes each worker most of a second. With more threads a copy may hold a lock that is never
+    released.
     """
     alone = threading.active_count() == 1 and sys.platform == "linux"
     return get_context("fork" if alone else "spawn")

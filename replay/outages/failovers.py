@@ -22,11 +22,11 @@ _COLUMNS = (
 
 
 class Controller(NamedTuple):
-    """The reign of one, which ends where the next one's begins (None: it lasts).
+    """The reign of a controller, which ends where the next one's begins (None: it lasts).
 
-    ``last_ms``: of the last record of the epoch: from then on nobody wrote. ``due_ms``: until when
-    it would have written had it been active, as an active controller of Kafka does (None: the log
-    does not say). ``last_heard_…``: of the leaders before, as its first record says.
+    ``last_ms``: of the last record of the epoch: no record follows it. ``due_ms``: until when it
+    would have written had it been active, as an active controller of Kafka does (None: the log does
+    not say). ``last_heard_…``: of the leaders before, as its first record says.
     """
 
     epoch: int
@@ -78,8 +78,8 @@ def controllers(log: Rows, counted: Census, origin: str = "") -> list[Controller
 
 
 def absence(old: Controller, new: Controller) -> Absence:
-    """Between two reigns: as those say that elected the new one, else as the old one would have
-    written. That nobody wrote proves nothing by itself.
+    """Return the absence between two reigns: by the voters that elected the new controller, else by
+    the time when the old one would have written. Silence alone proves nothing.
     """
     silent_ms = max(0, new.begins_ms - old.last_ms)
     if old.due_ms is not None:
@@ -91,13 +91,13 @@ def absence(old: Controller, new: Controller) -> Absence:
 
 
 def failovers(reigns: list[Controller], counted: Census) -> list[Failover]:
-    """One for each reign but the first.
+    """Return one failover for each reign but the first.
 
     ``silent_since_ms`` (the old controller's last record) and ``silent_ms`` from it to the new
-    one's first: nobody wrote for so long, though on a quiet cluster the old one may have lived for
-    most of it. ``absent_least_ms`` and ``absent_most_ms``: see :func:`absence`;
-    ``epochs_without_leader``: elections that nobody won; ``lao_known_ms``: from the beginning until
-    LAO was recorded again (None: never).
+    one's first: a period without records, though on a quiet cluster the old controller may have
+    lived for most of it. ``absent_least_ms`` and ``absent_most_ms``: see :func:`absence`;
+    ``epochs_without_leader``: elections without a winner; ``lao_known_ms``: from the beginning
+    until LAO was recorded again (None: never).
     """
     found = []
     for old, new in pairwise(reigns):

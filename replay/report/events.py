@@ -62,8 +62,8 @@ Row = dict[str, Any]
 
 
 def of_controllers(reigns: list[Controller]) -> Iterator[Event]:
-    """A change of the controller, for as long as there was none; where the log does not say, only
-    when the new one began: that nobody wrote proves nothing.
+    """Yield an event for each change of the controller, for as long as there was none; where the
+    log does not say, only when the new one began: silence alone proves nothing.
     """
     for old, new in pairwise(reigns):
         since_ms = new.begins_ms - (absence(old, new).most_ms or 0)
@@ -201,9 +201,9 @@ class _Within:
 def changes_on_purpose(
     log: Rows, facts: Facts, since_ms: list[int], until_ms: list[int], origin: str = ""
 ) -> list[Event]:
-    """Configs, topics, feature levels and access control entries that somebody changed within some
-    times, both ends inclusive: one event for each kind, principal and moment. ``origin``: whose log
-    it is; another system's names nobody.
+    """Return the planned changes of configs, topics, feature levels and access control entries
+    within some times, both ends inclusive: one event for each kind, principal and moment.
+    ``origin``: the kind of cluster that wrote the log; another system's log names no principals.
     """
     if not since_ms:
         return []

@@ -58,7 +58,7 @@ class Session:
 def find_sessions(troubles: Iterable[Event], axis: Axis, rises: Rises) -> tuple[list[Session], int]:
     """Return the gravest, by time, and how many there are.
 
-    A lesser event (severity below WARNING) makes no incident, but is told with one.
+    A lesser event (severity below WARNING) makes no incident, but is listed with one.
     """
     found: list[Session] = []
     grave = (event for event in troubles if event.severity >= WARNING)

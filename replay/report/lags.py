@@ -41,7 +41,7 @@ def waits_by_step(waited: Waited, axis: Axis) -> list[Wait]:
 
 
 def of_hold_ups(hold_ups: Iterable[LaoStall]) -> Iterator[Event]:
-    """Yield them as events. Nobody waits before the first broker of a cluster."""
+    """Yield the hold-ups as events. No write waits before the first broker of a cluster."""
     for up in hold_ups:
         if up.is_before_first_broker:
             continue

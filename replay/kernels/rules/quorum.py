@@ -122,10 +122,11 @@ def _ranges(epochs: list[Epoch], begun: set[int]) -> Iterator[Finding]:
 
 
 def _voter_sets(facts: Facts) -> Iterator[Finding]:
-    """Two sets that differ by more than one voter may have majorities without a common one.
+    """Yield pairs of successive voter sets that differ by more than one voter: they may have
+    majorities without a common one.
 
     The first of the log follows a configured one, and that behind a recovery by hand is the
-    operator's: nobody voted for either.
+    operator's: neither was elected.
     """
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "voters")
     before: Row | None = None
