@@ -1,9 +1,9 @@
 """Recovery of partitions after the faults: ISRs full again, everything committed, records accepted.
 
-Whoever is asked to read gets what is committed, the last records with it: a partition that takes
-records may give none. Asked for where the leader is a healed broker that reaches the controllers;
-of its followers those are meant that are healed, too, and that it reaches. A partition may be
-without a leader as long as nobody of its ISR is among the healed.
+A reader receives all committed records, the last ones included: a partition that accepts records
+may return none. This holds where the leader is a healed broker that reaches the controllers, for
+the followers that are healed, too, and that it reaches. A partition may be without a leader as long
+as no member of its ISR is healed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Faults of brokers that keep partitions: their disks, the links between them, and pauses beyond
 their timeouts.
 
-A disk that is replaced or damaged counts no more: the checkers are told (see
-``checks/committed_data.py`` for what that voids).
+A disk that is replaced or damaged counts no more: the checkers receive the event (see
+``checks/committed_data.py`` for the records that become void).
 """
 
 from __future__ import annotations

@@ -78,9 +78,7 @@ async def partition(world: World, rng: random.Random) -> None:
 
 
 async def one_way(world: World, rng: random.Random) -> None:
-    """One host no longer reaches another, which still reaches it; or reaches nobody, or hears
-    nobody.
-    """
+    """Cut one host off from another, which still reaches it; or in one direction from all."""
     if (two := _two(world, rng)) is None:
         return
     one, other = two
@@ -282,8 +280,8 @@ def _ways(rng: random.Random, one: str, other: str) -> Pairs:
 
 
 async def connection_dead(world: World, rng: random.Random) -> None:
-    """The connection of one conversation of two hosts carries nothing any more, one way or both,
-    and nobody is told.
+    """Silence the connection of one conversation of two hosts, one way or both; neither end is
+    told.
     """
     for one, other, kind in _conversations(world, rng):
         ways = _ways(rng, one, other)

@@ -133,7 +133,7 @@ async def pause(world: World, rng: random.Random) -> None:
 
 
 async def long_pause(world: World, rng: random.Random) -> None:
-    """Long enough that everybody has gone on without it."""
+    """Pause a node long enough that the others have gone on without it."""
     await _paused(world, rng, rng.uniform(*LONG_PAUSE_S), "long_pause")
 
 

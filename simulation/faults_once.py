@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 Fault = Callable[["World", float], Awaitable[None]]
-"""It is told how long it lasts, in seconds."""
+"""A fault. Its second argument is its duration in seconds."""
 
 BACK_WITHIN_S = 5.0
 

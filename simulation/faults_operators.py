@@ -130,8 +130,8 @@ def upgrade_if_behind(world: World, host: BrokerHost) -> None:
 
 
 async def alter_hostnames(world: World, rng: random.Random) -> None:
-    """The host of the next newcomer is mapped by hand to a member's id or to one that nobody has;
-    or a mapping made by hand is deleted.
+    """Map the host of the next newcomer by hand to a member's id or to a free one; or delete a
+    mapping made by hand.
     """
     service = world.active()
     if service is None:
@@ -150,7 +150,7 @@ async def alter_hostnames(world: World, rng: random.Random) -> None:
 
 
 async def move_voter(world: World, rng: random.Random) -> None:
-    """A voter gets another endpoint, is restarted there, and the log is told.
+    """Give a voter another endpoint, restart it there, and tell the log.
 
     The next time it is moved back.
 

@@ -22,13 +22,15 @@ Fault = Callable[["World", random.Random], Awaitable[None]]
 
 CAMPAIGNS_S = (0.5, 2.0)
 LEFT_AHEAD_S = 10.0
-"""Longer than an election takes: whoever is ahead for a moment comes back by itself."""
+"""Time after which a removed voter counts as left ahead, in seconds. Longer than an election takes:
+a node that is ahead for a moment comes back by itself.
+"""
 _LOOK_S = 0.5
 
 
 async def removed_campaigns(world: World, rng: random.Random) -> None:
-    """A voter is removed while it hears nobody, and then campaigns on for a while, without
-    pre-votes: all hear of its epochs, and it knows of nothing.
+    """Remove a voter that hears no node; it then campaigns on for a while, without pre-votes: all
+    receive its epochs, and it knows nothing.
 
     It stays ahead of the others' epochs. So an operator gives it an empty disk, and adds it again.
     """
@@ -87,8 +89,8 @@ def _ask_no_pre_votes(core: Any) -> None:
 
 
 def is_left_ahead(world: World, host: ControllerHost) -> bool:
-    """Whether it was removed for certain, and is in a higher epoch than whoever leads: each leader
-    refuses it, as the protocol says, and it gives up no epoch in which it may have voted.
+    """Return whether a host was removed for certain, and is in a higher epoch than the leader: each
+    leader refuses it, as the protocol says, and it gives up no epoch in which it may have voted.
     """
     service, voters = world.active(), committed_voters(world)
     return (

@@ -26,15 +26,15 @@ PARTS_MAX = 12
 """Most parts that pass before the fault strikes."""
 SLOW_WITHIN_S = 2.0
 WAIT_S = 5.0
-"""It gives up if nobody fetches for so long."""
+"""Seconds after which the fault gives up if no node fetches."""
 
 
 async def snapshot_cut(world: World, rng: random.Random) -> None:
-    """Between two parts either side dies, they are cut off from each other, the leader resigns, or
-    the rest is late.
+    """Interrupt a snapshot between two parts: either side dies, they are cut off from each other,
+    the leader resigns, or the rest is late.
 
-    Or whoever fetches sleeps for so long that the other may have taken a newer snapshot meanwhile,
-    and dropped this one.
+    Or the fetching side sleeps until the other may have taken a newer snapshot, and dropped this
+    one.
     """
     faults = world.network.faults
     if faults is None or faults.part_sent is not None:

@@ -1,11 +1,11 @@
 """Flapping links and short pauses: no election is needed while the leader and a majority hold
 working streams, so there must be none.
 
-Time goes by in spells. For each one a majority with the leader in it is *held*, and everybody else
-is *cast out*: killed, paused, cut off from some or all, for as long as it likes. Whoever is held
-suffers only what is shorter than the timeouts, in waves with a calm behind each: links cut in one
-direction or both and processes paused for less than a third of the fetch timeout, or connections
-reset. Between two spells all is healed, and everyone has heard the leader again.
+Time goes by in spells. For each one a majority with the leader in it is *held*, and all other nodes
+are *cast out*: killed, paused, cut off from some or all, for any time. Held nodes suffer only
+faults shorter than the timeouts, in waves with a calm behind each: links cut in one direction or
+both and processes paused for less than a third of the fetch timeout, or connections reset. Between
+two spells all is healed, and every node has heard the leader again.
 
 Each election from then on is *needless*. (While the cluster comes up, two may race, and the second
 unseat the first.)
@@ -31,8 +31,8 @@ from simulation.twins.loop import run
 from simulation.world import World
 
 SETTLE_S = 20.0
-"""Within this everyone hears the leader again after a spell: a connect that nobody answers is given
-up after 2 s.
+"""Time within which every node hears the leader again after a spell, in seconds: an unanswered
+connect is given up after 2 s.
 """
 WAVE_SHARE = 0.3
 """Of the fetch timeout: how long a wave lasts at most, and the least of the calm behind it."""

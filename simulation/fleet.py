@@ -51,7 +51,7 @@ class Fleet:
             self.make_broker(BROKER_IDS + i, f"b{i}") for i in range(1, self._config.brokers + 1)
         ]
         self.brokers: list[BrokerHost] = list(self.members)
-        """The members, and whoever else poses as one."""
+        """The members, and processes that pose as one."""
         self._give_certificates()
         for controller in self.controllers:
             self._let_work_take_time(controller.name)
@@ -143,7 +143,7 @@ class Fleet:
         return f"n{self._newcomers + 1}"
 
     def make_newcomer(self) -> BrokerHost:
-        """A broker without an id, on a host that nobody knows."""
+        """Make a broker without an id, on an unknown host."""
         name = self.next_newcomer
         self._newcomers += 1
         host = self.make_broker(NEWCOMER_IDS + self._newcomers, name)

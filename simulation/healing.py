@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class HealedPart:
-    """A majority of the voters, some brokers and the clients; before it is healed, nobody."""
+    """The healed part: a majority of the voters, some brokers and the clients; empty before the
+    healing.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -112,10 +114,10 @@ class HealedPart:
 def lost_its_id(
     host: BrokerHost, members: Sequence[BrokerHost], controllers: Sequence[ControllerHost]
 ) -> bool:
-    """Whether another member has got its id, as this one was absent for long and the other had lost
-    its disk.
+    """Return whether another member has got the host's id, as this one was absent for long and the
+    other had lost its disk.
 
-    It is refused as long as the other runs: healing is not enough, somebody has to give it an
+    It is refused as long as the other runs: healing is not enough, an operator has to give it an
     empty disk.
     """
     rivals = [

@@ -61,7 +61,9 @@ def settings_of_controllers(config: SwarmConfig) -> ControllerSettings:
 
 
 def quorum_of(config: SwarmConfig, node_id: int, voters: tuple[Voter, ...]) -> QuorumConfig:
-    """The quorum as one controller is told of it; ``voters``: with which it is formatted."""
+    """Return the quorum's configuration for one controller; ``voters``: those with which it is
+    formatted.
+    """
     return QuorumConfig(
         CLUSTER_ID,
         node_id,

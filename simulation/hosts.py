@@ -280,9 +280,9 @@ class ControllerHost:
 def broker_settings(
     broker_id: int, controllers: tuple[str, ...], *, name: str = "", session_timeout_ms: int = 9000
 ) -> BrokerSettings:
-    """A broker's settings in the simulated world.
+    """Return a broker's settings in the simulated world.
 
-    ``session_timeout_ms``: what the controllers are told too, or longer.
+    ``session_timeout_ms``: the controllers' value, or a longer one.
     """
     host = name or f"b{broker_id}"
     return BrokerSettings(

@@ -145,7 +145,7 @@ class Keeper:
     # --- compare and set -------------------------------------------------------------------------
 
     async def compare(self) -> None:
-        """Read, and write on the condition that nobody has written since; for ever."""
+        """Read, and write on the condition that the key has not changed since; repeat."""
         rng = self._world.rng(f"compare {self.host}")
         client = self._client("compare", exactly_once=rng.choice((True, False)))
         while True:
@@ -342,7 +342,7 @@ class Keeper:
 
 
 async def _begin_anew(client: raftlog.AsyncClient, error: ApiError) -> None:
-    """Begin anew as a client does that is told of another generation of the log."""
+    """Begin anew as a client does after INCONSISTENT_GENERATION."""
     if error.code is ErrorCode.INCONSISTENT_GENERATION:
         await client.forget()
 

@@ -1,16 +1,15 @@
 """Unsafe recovery: what it may lose, and what not.
 
-The history that was committed ends where the directory that is recovered ends; what only the lost
-directories had is gone. From there on another history is committed, of the next generation, and
-fresh checkers look on. What they take over is said in ``checkers_after``. It must hold that
+The committed history ends where the recovered directory ends; records that only the lost
+directories had are gone. From there on another history is committed, of the next generation, under
+fresh checkers. ``checkers_after`` tells what they take over. It must hold that
 
-* the log that was recovered from is a beginning of what is committed from now on: all of it, byte
-  for byte;
-* all nodes that are healed come to the new generation, those too that join with disks that were
-  formatted without it;
-* nobody leads a partition in a leader epoch below the generation's range, and no two histories meet
-  in one leader epoch (I23);
-* what was committed of a partition is there in the end, if every member of the ISR that the
+* the recovered log is a prefix of the committed log from now on: all of it, byte for byte;
+* all healed nodes reach the new generation, those too that join with disks that were formatted
+  without it;
+* no broker leads a partition in a leader epoch below the generation's range, and no two histories
+  meet in one leader epoch (I23);
+* a partition's committed records are there in the end, if every member of the ISR that the
   recovered metadata knows has it on its disk, and no later loss of disks and no unclean leader has
   made it void.
 
@@ -185,12 +184,12 @@ class Recovered(Checker):
 def checkers_after(
     world: World, before: Sequence[Checker], log: Sequence[Logged], generation: int, epoch: int
 ) -> list[Checker]:
-    """Those of the life after a recovery from ``log``, the last batches of which the recovery has
-    written, in ``epoch``. ``generation``: the one that is over.
+    """Return the checkers of the life after a recovery from ``log``, whose last batches the
+    recovery has written, in ``epoch``. ``generation``: the former one.
 
     The books of replicas' logs go on: two histories must not meet in one leader epoch. So do the
-    disks that are lost and what producers have sent. What brokers and clients were told by the
-    history before is nobody's promise any more.
+    lost disks and the sent records. Answers of the former history to brokers and clients promise
+    nothing any more.
     """
     found = {type(checker): checker for checker in before}
     old_ledger, logs, old_data = found[Ledger], found[ReplicaLogs], found[CommittedData]

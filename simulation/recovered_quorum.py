@@ -1,10 +1,10 @@
 """Recovery after the disks of a majority of the voters are lost: operators go on from the remaining
 directories.
 
-As docs/operations.md says it ("A quorum lost for good"): all controllers are stopped; of the
-directories that are left the one that has the most is recovered, by the shipped code; it leads
-alone, all others join anew with empty disks, and brokers find out by themselves. A power cut may
-interrupt an operator, who then repeats the recovery.
+As docs/operations.md says it ("A quorum lost for good"): all controllers are stopped; the remaining
+directory with the longest log is recovered, by the shipped code; it leads alone, all others join
+anew with empty disks, and brokers find out by themselves. A power cut may interrupt an operator,
+who then repeats the recovery.
 """
 
 from __future__ import annotations
@@ -263,8 +263,8 @@ async def go_on(world: World, lost: Lost, within_s: float) -> None:
 async def another_leads(world: World, service: ControllerService, within_s: float) -> None:
     """Let this controller, the active one, resign until another one leads.
 
-    It may be elected again. A resignation waits for nobody, so the others may lack the last of its
-    log; then none of them can lead. Only a transfer promises a successor.
+    It may be elected again. A resignation does not wait for followers, so the others may lack the
+    end of its log; then none of them can lead. Only a transfer promises a successor.
 
     Raises CheckFailedError.
     """

@@ -42,7 +42,7 @@ class Restarts:
         self._died(host)
 
     def _died(self, host: ControllerHost) -> None:
-        """Somebody starts it again, unless it is to stay dead."""
+        """Restart a host that has died, unless it is to stay dead."""
         if self._world.may_mend(host.name):
             self._world.loop.call_later(RESTART_S, self._restart, host, host.incarnation)
 

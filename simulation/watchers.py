@@ -1,8 +1,8 @@
 """Clients that watch the metadata, each with a selection and a level of its own; on some hosts two
 that share streams.
 
-Now and then one ends, as a program does, and goes on behind its last token. What they are told
-``checks/watches.py`` judges.
+Now and then one ends, as a program does, and goes on behind its last token. ``checks/watches.py``
+judges the changes they receive.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ _OF_IMAGES = ("broker_moved", "broker_asked", "message_sent", "message_arrived")
 
 
 class Watch:
-    """Hands each happening to the checkers that want it.
+    """Passes each event to the checkers that want it.
 
-    The first failure is kept, wherever it is raised and whoever swallows it.
+    The first failure is kept, wherever it is raised, even if code swallows it.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ControllerTap:
         self._watch.tell("after_step", self._host, event, effects)
 
     def step_failed(self, error: Exception) -> None:
-        """A node that contradicts itself is a failure of the run, whoever it tells."""
+        """Fail the run: a node has contradicted itself."""
         self._watch.fail(error)
 
 

@@ -158,7 +158,9 @@ class Workload:
         self._world.watch.tell("client_returned", operation)
 
     def answered(self, operation: Operation) -> None:
-        """It has an outcome. Raises CheckFailedError if that is a defect of whoever answered."""
+        """Note an operation's outcome. Raises CheckFailedError if that is a defect of the answering
+        node.
+        """
         if operation.error == ErrorCode.UNKNOWN_SERVER_ERROR.name:
             raise CheckFailedError(
                 f"{operation.client} was answered {operation.error} to {operation.kind}"

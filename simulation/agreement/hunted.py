@@ -35,10 +35,10 @@ def _live(mutant: Mutant, seed: int, directory: Path, report: Connection) -> Non
 
 
 def live_mutated(mutant: Mutant, seed: int, directory: Path) -> ExportedRun | None:
-    """A run with the mutant's edits, exported; None if it does not end.
+    """Run with the mutant's edits, and export the log; None if the run does not end.
 
-    No checker looks on, so that what the mutant breaks has time to reach the log; but the ledger,
-    without which nobody knows what is committed. Raises RuntimeError for an edit that fits no more.
+    No checker takes part, so that the breakage has time to reach the log, except the ledger,
+    without which the committed log is not known. Raises RuntimeError for an edit that fits no more.
     """
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_live, args=(mutant, seed, directory, sender), daemon=True)

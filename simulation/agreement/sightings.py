@@ -1,9 +1,8 @@
-"""Notes what state the nodes of a simulated cluster really had, and at which offsets, while they
-had it. A quorum that was lost and recovered goes on with another log, of a later generation: the
-first one is exported, so only its states count.
+"""Sightings: the states of the nodes in a simulated cluster, with their offsets, noted while the
+nodes had them. After the recovery of a lost quorum the log is another one, of a later generation:
+the first one is exported, so only its states count.
 
-It judges nothing: what it has noted is compared with the replay of the exported log later, by
-somebody else.
+It judges nothing: another module compares the sightings with the replay of the exported log later.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Witness(Checker):
 
     def __init__(self) -> None:
         self.sightings: dict[Sighting, Who] = {}
-        """Whoever had it first."""
+        """First node that had each state."""
         self.snapshots: list[Snapshot] = []
         """Some, by the time when they came to be."""
         self._keep_each = 1

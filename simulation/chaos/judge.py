@@ -1,8 +1,8 @@
 """The verdict: whether the clients' history and the final contents of the nodes keep the promises.
 
-The checkers are those of the simulation. Nobody looked on inside the nodes, so the committed log as
-it is in the end is given to them first, whole, and then what the clients did, in its order. What
-they need an inside view for, such as who was unfenced when it answered, is left out.
+The checkers are those of the simulation. No checker saw the inside of the nodes, so they receive
+the final committed log first, whole, and then the clients' operations in order. Checks that need an
+inside view, such as whether a broker was unfenced when it answered, are left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _AtRest:
 
 @dataclass(slots=True)
 class Verdict:
-    """Verdict: violations, and the amount of evidence, without which a judge convicts nobody."""
+    """Verdict: violations, and the amount of evidence, without which a verdict proves nothing."""
 
     violations: list[str] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
@@ -161,8 +161,8 @@ def _logs_match(
 
 
 def _records(produced: Iterable[Operation], consumed: Iterable[Record], verdict: Verdict) -> None:
-    """Acknowledged records are where they were said to be, once; refused ones, and such as nobody
-    has sent, nowhere (I26).
+    """Check the records: an acknowledged one is at its offset, once; refused and unsent ones are
+    absent (I26).
     """
     sent = {operation.value: operation for operation in produced}
     places: dict[str, tuple[int, int]] = {}

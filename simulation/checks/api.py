@@ -1,8 +1,8 @@
 """The interface by which checkers are told of the events in a simulated cluster.
 
-A checker derives from :class:`Checker` and overrides the hooks it needs; a hook that nobody
-overrides costs nothing. It raises :class:`CheckFailedError` (any AssertionError will do) as soon as
-a promise is broken: that ends the run wherever it comes from. A checker only looks: it changes
+A checker derives from :class:`Checker` and overrides the hooks it needs; a hook that is not
+overridden costs nothing. It raises :class:`CheckFailedError` (any AssertionError will do) as soon
+as a promise is broken: that ends the run wherever it comes from. A checker only looks: it changes
 nothing, draws no random numbers, and schedules nothing. Incremental: no full scan in a hook.
 """
 
@@ -158,7 +158,7 @@ class Operation:
     response: Any = None
 
     def refused(self, error: ApiError) -> None:
-        """It ended with an error: definitely nothing, or nobody knows."""
+        """Note an error as the outcome: definitely failed, or unknown."""
         self.outcome, self.error = "unknown" if error.outcome_unknown else "failed", error.code.name
 
 
@@ -193,7 +193,7 @@ class Checker:
         """
 
     def clock_set(self, host: ControllerView) -> None:
-        """Somebody has set the wall clock of a controller's host."""
+        """Handle a new setting of the wall clock of a controller's host."""
 
     def after_step(self, host: ControllerView, event: Event, effects: Sequence[Effect]) -> None:
         """Check each QuorumCore.step of a controller, before its effects are carried out.

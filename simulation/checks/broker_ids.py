@@ -14,9 +14,8 @@ the id is free]. They get a new one only if none that holds replicas
 was away when they first asked, and for as long before as messages may be late: a session, where
 faults make them so.
 
-What somebody has mapped by hand is meant: that host gets this id, unless a process under it was
-heard from lately, and no other host does. If an operator has unregistered the broker there is
-nobody to wait for.
+A mapping made by hand counts: that host gets this id, unless a process under it was heard from
+lately, and no other host does. If an operator has unregistered the broker no session is waited for.
 
 Would catch: a registration without its mapping, a mapping that is ignored or taken for another
 host's, an id that is given to a neighbour or generated while its own broker's session runs out, a
@@ -79,13 +78,13 @@ class BrokerIds(Checker):
         Another one may have been started since, and still ask for the id.
         """
         self._left: dict[int, float] = {}
-        """Ids whose brokers have left, and nobody has registered since, and when."""
+        """Ids whose brokers have left and that are not registered since, with the time."""
         self._unregistered: dict[int, float] = {}
-        """Ids that an operator has unregistered, and nobody has registered since, and when: no
-        session is left to wait for.
+        """Ids that an operator has unregistered and that are not registered since, with the time:
+        no session is left to wait for.
         """
         self._by_hand: dict[str, tuple[int, int]] = {}
-        """Host -> (id, offset of the mapping): what somebody has mapped it to, and no registration
+        """Host -> (id, offset of the mapping): mappings made by hand without a registration
         since.
         """
         self._asked = Asked[float]("broker_heartbeat", "register_broker")
@@ -267,8 +266,8 @@ class BrokerIds(Checker):
             self._away_since[broker_id] = now
 
     def _gone_s(self, broker_id: int, now: float) -> float:
-        """For how long the controllers may know that nobody is there: whom they heard has died
-        since, or a session has ended.
+        """Return for how long the controllers may know that a broker is gone, in seconds: the
+        process they heard has died since, or a session has ended.
 
         An operator who unregisters a broker ends its session, though its process may not have heard
         so yet.

@@ -1,9 +1,9 @@
 """Commitment: which records a leader may call committed (I5, I8).
 
 I5: at the moment the high watermark advances on a leader, everything below it is durable on a
-majority of the voter set in force in its log; the disks themselves are asked, not what anybody says
-of them. I8: a leader does not commit by counting before a record of its own epoch is counted (Raft
-§5.4.2, figure 8).
+majority of the voter set in force in its log; the disks themselves are asked, not the nodes. I8: a
+leader does not commit by counting before a record of its own epoch is counted (Raft §5.4.2, figure
+8).
 
 Would catch: counting the leader before its flush, followers that acknowledge before theirs, a
 majority of the wrong set, an observer counted, the commit of an older epoch's records by their

@@ -1,24 +1,24 @@
 """The committed records of partitions (I24): nothing that was acknowledged is lost while one member
 of the ISR keeps its disk.
 
-A record is *committed* when its leader says so to anybody: by an answer to a producer who waits for
-all replicas, or as the high watermark that a consumer or a follower is told. From then on
+A record is *committed* when its leader says so: by an answer to a producer that waits for all
+replicas, or as the high watermark in a response to a consumer or a follower. From then on
 
 * it is on the disk of every member of the ISR, as the controllers have committed it, at that moment
-  and whenever a member comes in;
-* what is committed never changes: all leaders say the same of the same offset, whoever leads next
-  has all of it, nobody cuts it off;
+  and whenever a member joins;
+* a committed record never changes: all leaders have the same one at its offset, the next leader has
+  all of them, no replica truncates them;
 * with acks=all it is on as many disks as ``min.insync.replicas`` says; with acks=1 on the leader's.
 
 The premise: a member is *sound* while the disk that it was registered with is there and undamaged.
 As long as there is always a sound member in the committed ISR, all of this holds. When the last one
 goes (with KIP-903's exception the last member stays in the ISR, and may come back with an empty
-disk), or a leader is elected uncleanly, what was committed by then is *void*: it may be lost, and
-the partition begins anew with the next leader epoch. How often is counted.
+disk), or a leader is elected uncleanly, all records committed by then are *void*: they may be lost,
+and the partition begins anew with the next leader epoch. How often is counted.
 
 Would catch: a stale broker epoch in an ISR, an ISR that a leader believes in before it is
-committed, a high watermark beyond what is durable, a follower that is taken in too early,
-truncation of what was acknowledged, two leaders that both acknowledge.
+committed, a high watermark beyond what is durable, a follower that joins the ISR too early,
+truncation of acknowledged records, two leaders that both acknowledge.
 """
 
 from __future__ import annotations

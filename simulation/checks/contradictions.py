@@ -1,8 +1,8 @@
 """Contradictions: no node that keeps the rules sends a message that its receiver refuses as one.
 
-In a simulation nobody forges messages.
+No message of a simulation is forged.
 
-Would catch: two leaders of one epoch, an election won by a log that lacks what is committed, a
+Would catch: two leaders of one epoch, an election won by a log that lacks committed records, a
 leader that answers by a log that it does not have, an epoch that grows without elections.
 """
 

@@ -1,16 +1,16 @@
 """Observations of the producers and consumers of partitions, from end to end (I26).
 
 * A record that was acknowledged to all is committed where the answer says, with that content, once.
-* A record that was definitely refused is never committed; one that nobody has sent is not either.
-* A consumer is given each offset once, in order, without a gap, and what it is given is what is
-  committed there: one offset never answers two different records, and no record that was shown goes
-  away.
-* The position of a consumer that reads on is never out of range, unless what is there was dropped
-  because the topic does not keep it.
+* A record that was definitely refused is never committed; nor is one that was never sent.
+* A consumer receives each offset once, in order, without a gap, with the record that is committed
+  there: one offset never answers two different records, and no record that was shown goes away.
+* The position of a consumer that reads on is never out of range, unless retention dropped the
+  records there.
 
-After a partition was void (see I24) what was answered and shown before counts no more.
+After a partition was void (see I24) earlier answers and shown records count no more.
 
-Would catch: whatever loses, doubles or exchanges records between the clients' calls and the logs.
+Would catch: any defect that loses, doubles or exchanges records between the clients' calls and the
+logs.
 """
 
 from __future__ import annotations

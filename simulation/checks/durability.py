@@ -3,8 +3,8 @@ of its disk sends nothing more (I18).
 
 A Fetch is an acknowledgement of everything below its offset (KIP-595): at the moment it leaves, the
 disk of its sender holds a batch of that epoch that ends there, durably. After a restart all that
-was acknowledged is still in the log. A node whose store has failed gives no message to anybody: its
-memory and its disk may differ.
+was acknowledged is still in the log. A node whose store has failed sends no message: its memory and
+its disk may differ.
 
 Would catch: a fetch sent before its flush, a flush reported by one that came before the append, an
 fsync error that is retried or ignored, a recovery that cuts off more than what was torn.

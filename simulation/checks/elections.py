@@ -1,12 +1,12 @@
 """Elections (I1, I2, I3, I7).
 
 I1: one leader in an epoch. I2: epochs never go back. I3: one vote in an epoch, durable before it is
-told or counted. I7: a new leader has every record that was committed in a lower epoch.
+sent or counted. I7: a new leader has every record that was committed in a lower epoch.
 
 A candidate's request says nothing that must be kept: after a crash it may be in the epoch before.
 
-Votes are read from the disks at the moment a message leaves: what a node says must rest on what a
-crash would leave.
+Votes are read from the disks at the moment a message leaves: a node's statements must rest on data
+that a crash would leave.
 
 Would catch: a vote answered before its fsync, a vote forgotten by a crash, voting twice, leading
 again in an epoch after a restart, counting a pre-vote as a vote, a minority's election, an election
@@ -38,7 +38,7 @@ class Elections(Checker):
         self.leaders: dict[int, tuple[str, int]] = {}
         """Epoch -> host name and incarnation of its leader."""
         self._votes: dict[tuple[Directory, int], int] = {}
-        """(voter, epoch) -> who got it, of the votes that anybody was told."""
+        """(voter, epoch) -> candidate that got it, of the votes that were sent."""
         self._epochs: dict[str, int] = {}
         """Epochs of the running processes."""
         self._told: dict[Directory, int] = {}

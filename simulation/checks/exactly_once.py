@@ -2,15 +2,15 @@
 
 Each config write of a run writes a value that no other writes to that key, so the committed log
 says how often it was executed. Answered *ok*: once. Definitely failed: never. Unknown: at most
-once, whatever was retried by whom. A record that nobody has asked for is a phantom. For topics the
-creations and deletions of each name are counted. A (client id, sequence) names one write: two
-batches with the same one are one write executed twice.
+once, regardless of retries. A record without a request is a phantom. For topics the creations and
+deletions of each name are counted. A (client id, sequence) names one write: two batches with the
+same one are one write executed twice.
 
 The log orders writes as they happened: one that returned before another was invoked stands before
 it.
 
 Would catch: a retry executed twice across a failover, a forward that a broker repeats by itself, an
-error told for a write that was proposed, a window that forgets too early, a client id that comes
+error sent for a write that was proposed, a window that forgets too early, a client id that comes
 back.
 """
 

@@ -6,7 +6,7 @@ answered by the controller of that registration's epoch or of a later one, must 
 good one: that controller had the registration in its log when the heartbeat arrived.
 
 Would catch: a heartbeat whose broker epoch is not compared, which keeps the session of a dead
-successor alive, unfences or stops him.
+successor alive, unfences or stops it.
 """
 
 from __future__ import annotations

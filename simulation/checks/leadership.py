@@ -3,10 +3,10 @@
 * The first batch of an epoch is its leader's own LeaderChange record.
 * A leader that no majority has fetched from for one and a half fetch timeouts leads no more
   (check-quorum).
-* No needless election: nobody opens an epoch while a leader and a majority have held working
+* No needless election: no node opens an epoch while a leader and a majority have held working
   streams throughout, for as long as an election takes.
 
-Would catch: pre-votes that are granted by who hears a leader, or not asked for; a check-quorum that
+Would catch: pre-votes granted by a node that hears a leader, or not asked for; a check-quorum that
 is off; an epoch that begins with whatever comes first.
 """
 

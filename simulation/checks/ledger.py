@@ -255,9 +255,9 @@ class Ledger(Checker):
 
 
 def _begins_at(node: Node, offset: int) -> None:
-    """The disk, and whoever gives the log away, know where it begins now.
+    """Check that the disk, and the server of the log, know the new log start.
 
-    Else followers are sent what is not there.
+    Else followers are sent batches that are not there.
     """
     service, core = node.host.service, node.host.core
     assert service is not None

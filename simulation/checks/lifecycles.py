@@ -7,16 +7,16 @@
 * *The controller decides first*: a broker that has fenced itself is not unfenced in the committed
   image for longer than a session, as long as one controller leads, is not held up and commits. A
   heartbeat that comes to that controller begins the session anew, whether its answer arrives or
-  not: the broker goes by the same heartbeat, and is heard by who cannot know that it was not
-  answered [a broker is silent while there is no controller and fences itself; its first heartbeat
-  comes to a new controller when most of the session that this one gave it is over, and then it
-  pauses]. Nothing else begins it anew.
+  not: the broker goes by the same heartbeat, and is heard by a controller that cannot know that it
+  was not answered [a broker is silent while there is no controller and fences itself; its first
+  heartbeat comes to a new controller when most of the session that this one gave it is over, and
+  then it pauses]. Nothing else begins it anew.
 * *Inactive at first*: a new registration is fenced.
 * *A leave is final*: once it is committed, no successor is told that its predecessor's session has
   not ended.
 * *Evidence of death*: a broker that is fenced because its process seems to be gone runs no more,
   unless a firewall has refused in its name.
-* *Without heartbeats* (``broker.heartbeat.version`` 0) nobody is fenced but by his own leave.
+* *Without heartbeats* (``broker.heartbeat.version`` 0) no broker is fenced but by its own leave.
 
 Would catch: a session that is renewed by what the broker itself does not go by, a broker that
 serves clients for ever behind a partition, one that counts before it has applied anything, a
@@ -256,7 +256,8 @@ class Lifecycles(Checker):
             )
 
     def _off(self, peer: str, shown_from: int) -> None:
-        """A broker is told that heartbeats are not in force: until its image says something else.
+        """Note that a broker was told that heartbeats are not in force: until its image says
+        something else.
 
         If it never hears that it is not registered, and takes nothing anyway.
         """

@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody knows what became of it."""
+        """True if the outcome of the call is unknown."""
         return self.returned_at == math.inf
 
 

@@ -3,8 +3,8 @@ majority of the old one.
 
 Also that each node goes by the set its own log names: the last one appended, else the snapshot's,
 else the configured one. And that a node that was removed for certain, and campaigns on, changes
-nothing at whoever knows that: no epoch, no vote, no leader. An exception is a node that knows no
-leader and has the shorter log: to it the other may be a voter again (KIP-853).
+nothing at a node that knows that: no epoch, no vote, no leader. An exception is a node that knows
+no leader and has the shorter log: to it the other may be a voter again (KIP-853).
 
 Would catch: a second change proposed before the first is committed, a change proposed before the
 leader has committed in its epoch (the defect of the first single-server algorithm), two members

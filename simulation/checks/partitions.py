@@ -1,4 +1,4 @@
-"""Partitions and who may be in their ISRs (I21), read from the committed records a second time,
+"""Partitions and the members of their ISRs (I21), read from the committed records a second time,
 without the fold under test.
 
 * What a leader proposed (AlterPartition) is in the log only if at that offset its proposer led the
@@ -6,7 +6,7 @@ without the fold under test.
   for it, unfenced and not shutting down (KIP-903). Epoch -1 names none.
 * A record that no leader proposed takes members out of an ISR, and puts none in; but for an unclean
   leader, which is alone in it, RECOVERING, where none of the ISR is live, and the topic allows it
-  or somebody has asked for it.
+  or an administrator has requested it.
 * A replica that a partition did not have before a reassignment stays only if it is in the ISR when
   that ends.
 * After each batch: an ISR is not empty, a part of the replicas, and has the leader; a broker that
@@ -18,7 +18,7 @@ without the fold under test.
   it.
 
 Would catch: reassignments that end too early, cancellations that leave something behind, unclean
-leaders that nobody asked for or that do not say so; epochs of members or of the proposer not
+leaders without a request or a mark in the record; epochs of members or of the proposer not
 compared, a registration that inherits its predecessor's place, a leader elected outside the ISR, a
 proposal decided against the committed image instead of the pending one, an answer from a state that
 never was.

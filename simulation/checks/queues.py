@@ -1,7 +1,7 @@
 """Bounded queues (I20): no queue of a node passes the bound that its code names.
 
-Sampled. Would catch: a queue that nobody bounds any more, reports or effects that pile up behind a
-vote, images kept without end, a parked read that nobody expires.
+Sampled. Would catch: a queue without its bound, reports or effects that pile up behind a vote,
+images kept without end, a parked read that never expires.
 """
 
 from __future__ import annotations

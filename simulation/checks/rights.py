@@ -4,12 +4,12 @@ to it (I27).
 With an authorizer each batch with a client's principal is judged by the entries just before it in
 the log, with a naive authorizer (``acl_history``):
 
-* the principal had the right to what each of its records does, from one of its addresses; if its
-  call is known, from the one that it came from;
+* the principal had the right to each of its records, from one of its addresses; if its call is
+  known, from the one that it came from;
 * the principal is the one that the client's certificate proves, whatever the client has stated, and
   whichever nodes have forwarded it;
-* a numbered write, and the end of a client, are of the principal that has opened the client; nobody
-  is told anything of the writes of another's.
+* a numbered write, and the end of a client, are of the principal that has opened the client; no
+  principal learns of another's writes.
 
 Would catch: a request that is decided by the committed entries, and not by those before it in the
 log; an item executed that was refused; a claim that is believed.
@@ -198,7 +198,7 @@ class Rights(Checker):
         return [(CREATE, TOPIC, message.name), (CREATE, CLUSTER, OF_CLUSTER)]
 
     def _may_clear_up(self, principal: str, offset: int) -> bool:
-        """Whether it may close anybody's client: whoever may alter the cluster."""
+        """Return whether a principal may close any client: it may if it may alter the cluster."""
         hosts = self._addresses.get(principal, ["?"])
         return self._history.allows(principal, hosts, ALTER_CLUSTER, offset - 1)
 

@@ -1,4 +1,4 @@
-"""What brokers tell clients of partitions is what the committed records say, read a second time,
+"""Answers of brokers about partitions: they match the committed records, read a second time,
 without the fold under test (KIP-24).
 
 * Topic Metadata at an offset: replicas, leader and leader epoch of that offset; offline are the
@@ -7,9 +7,9 @@ without the fold under test (KIP-24).
 * BrokerMetadata: the broker that answers led the partition in that leader epoch, and the ISR is the
   one of that partition epoch.
 
-Would catch: the ISR given for the replicas or for who is online, an ISR of another epoch than the
-answer names, a proposed ISR told as the committed one, a broker that answers for partitions that it
-has never led.
+Would catch: the ISR given for the replicas or for the online ones, an ISR of another epoch than the
+answer names, a proposed ISR given as the committed one, a broker that answers for partitions that
+it has never led.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Parts of snapshots: a sent part is on the sender's disk under that very name, at the requested
 place (KIP-630).
 
-That what somebody has put together of such parts is sound and is the state at its offset says I11
-(``states``), and of brokers I15.
+That a snapshot assembled from such parts is sound and is the state at its offset is I11
+(``states``), and for brokers I15.
 
 Would catch: parts of two snapshots under one name, a size that changes from part to part, a part of
 another place than it says.

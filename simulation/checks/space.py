@@ -1,11 +1,11 @@
 """The free-space reserve: a controller that leads while no disk has its reserve accepts no client's
 write.
 
-What it goes by are measurements that are made once a second, and what followers said in their last
-Fetch: it is given a few seconds.
+It decides by measurements made once a second, and by the followers' last Fetch: so it has a few
+seconds.
 
-Would catch: a reserve that nobody looks at, flags of followers that do not come through, a
-hand-over that is tried for ever instead.
+Would catch: a reserve that is not checked, flags of followers that do not arrive, a leadership
+transfer that is retried forever instead.
 """
 
 from __future__ import annotations

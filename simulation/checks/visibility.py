@@ -7,14 +7,14 @@
   last never sees less.
 * After a write was answered ``acknowledged``, every *latest* read that begins later shows it, on
   every unfenced broker; after ``visible`` every *repeatable* read does too.
-* A write is not answered below the level that it asked for before its deadline, whoever leads
-  meanwhile.
+* A write is not answered below the level that it asked for before its deadline, whichever
+  controller leads meanwhile.
 * An acknowledged write is in the committed log where its token says (I12; that it stays there is
   I6, that all show it is I10).
 
-A broker that the log has fenced and that has not heard of it may lag: that is what fencing is for.
-What it answers between the commit of its fencing and that of its next unfencing is held to the
-first two rules only.
+A broker that the log has fenced may lag until it learns of it: that is the purpose of fencing. Its
+answers between the commit of its fencing and that of its next unfencing must keep the first two
+rules only.
 
 Would catch: replies from a pending or half-applied image, tokens that are not waited for, LAO that
 runs ahead of readers, a wait that ends with the leadership of the controller it began at.

@@ -1,20 +1,20 @@
 """Watches: every change of the committed log that was selected, in order, once, and with the values
 that the fold of the log gives it; none before it may be shown (I29).
 
-* What a watcher is told next is the next change that it has selected: behind its token, or behind
-  the image of its initial list, or behind where it was told that it begins.
-* A token that it was given says that nothing is missing up to there.
-* An initial list is what the committed image at its offset holds.
+* The next change that a watcher receives is the next one that it has selected: behind its token, or
+  behind the image of its initial list, or behind the start that it received.
+* A token that it received means that nothing is missing up to there.
+* An initial list has the contents of the committed image at its offset.
 * What is shown at LAO is not above any LAO that was ever announced; at the tip it is committed.
 * Where there are rights, what the watcher may not see by the newest image that its broker has
   applied is left out, and nothing else.
-* A watch is of one log. When that is recovered by hand the watch is told so, and with no token; it
-  is never told a change of the log that goes on, nor does a token of the log before begin one.
+* A watch is of one log. When that is recovered by hand the watch is told so, without a token; it
+  never receives a change of the log that goes on, nor does a token of the log before begin one.
 
-Would catch: a watcher that joins those who are told at the head and not where it stands, a change
-that is told twice when a watch goes on, one that is lost as a slow reader falls behind, a token
-that runs ahead of what was told, a watch at LAO that shows the tip, one that goes on in a log that
-has taken the place of its own, a place in the one that is named as a place in the other.
+Would catch: a watcher that joins the others at the head and not at its position, a change that is
+sent twice when a watch goes on, one that is lost as a slow reader falls behind, a token that runs
+ahead of the sent changes, a watch at LAO that shows the tip, one that goes on in a log that has
+taken the place of its own, a place in the one that is named as a place in the other.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ class Watches(Checker):
             found = self._next(host, stream)
 
     def _is_of(self, host: str, stream: _Stream, token: Token) -> bool:
-        """Whether what a watch is told is of this log; if it is of the one before, nobody can say
-        any more what that had.
+        """Return whether a watch's token is of this log; if it is of the one before, its contents
+        are not known any more.
         """
         if stream.generation is None:
             stream.generation = token.generation

@@ -22,7 +22,7 @@ LATE = SwarmConfig(
     fetch_timeout_ms=200, timeout_s=0.5,
     faults={"message_late": 0.03, "request_repeated": 0.3, "isolate": 1.5, "clog": 1.0, "resign": 1.0, "pause": 2.0},
 )  # fmt: skip
-"""Messages that come long after whoever sent them has moved on."""
+"""Messages that arrive long after their sender has moved on."""
 
 QUIET = SwarmConfig(brokers=2, safety_s=5.0, reads_per_s=5.0, writes_per_s=10.0)
 """No faults: what shows without any."""

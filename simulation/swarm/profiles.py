@@ -85,8 +85,8 @@ def _incarnations(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _unclean(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Whole ISRs die, and somebody outside of them leads: what their last leader had alone is cut
-    off.
+    """Kill whole ISRs, and elect leaders outside of them: records that only the last leader had are
+    truncated.
     """
     return replace(
         config,
@@ -146,7 +146,7 @@ def _ids(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
 
 
 def _mapped(config: SwarmConfig, rng: random.Random) -> SwarmConfig:
-    """Brokers without ids, on hosts that somebody has mapped to one."""
+    """Start brokers without ids, on hosts that an operator has mapped to one."""
     faults = {"newcomer": 0.5, "broker_away": 2.0, "alter_hostnames": 1.0}
     return replace(_newcomers(config), faults=_with(config, faults, without=("roll_heartbeats",)))
 

@@ -2,10 +2,10 @@
 not return.
 
 Counter-example: two hosts answer each other without a delay. Virtual time stands still, no deadline
-of the run ever comes, and a soak waits for this one seed until somebody looks.
+of the run ever comes, and a soak waits for this one seed forever.
 
 The bound on steps is exact: the same seed reaches it at the same step on any machine. The bound on
-real time is not; it is there for what never comes back to the loop.
+real time is not; it is for code that never returns to the loop.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class SimDisk(DiskHardware):
 class SimLogStore(SimStore):
     """See ``raftlog.node.storage.api.LogStore``.
 
-    A closed or crashed store calls nobody back, and raises StorageError.
+    A closed or crashed store calls no callback, and raises StorageError.
     """
 
     def __init__(self, disk: SimDisk) -> None:
@@ -507,9 +507,10 @@ class SimLogStore(SimStore):
         return self._disk.used_bytes()
 
     def close(self) -> None:
-        """Give the disk back.
+        """Close the disk.
 
-        Writes under way are carried to their end, as the operating system would; nobody is told.
+        Writes under way are carried to their end, as the operating system would; no callback is
+        called.
         """
         if self._gone is not None:
             return

@@ -215,9 +215,9 @@ class DiskHardware:
 
 
 class SimStore:
-    """An open disk: what completes later completes from the loop.
+    """An open disk: later completions come from the loop.
 
-    Once closed or crashed it calls nobody back, and raises StorageError.
+    Once closed or crashed it calls no callback, and raises StorageError.
     """
 
     def __init__(self, hardware: DiskHardware) -> None:

@@ -61,9 +61,9 @@ class DeadlockError(RuntimeError):
 
 
 class HostDiedError(BaseException):
-    """The process that runs has just been killed from within: unwinds it, and nothing else.
+    """The running process has just been killed from within: the error unwinds it, and nothing else.
 
-    Nobody may catch it but the loop.
+    The loop alone may catch it.
     """
 
 
@@ -115,8 +115,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.longest_s: dict[str, float] = {}
         """Duration of the longest callback, by host, in seconds."""
         self.ending = False
-        """The run is over: tasks are being cancelled, and must be allowed to come to their end,
-        whoever dies meanwhile.
+        """True once the run is over: tasks are being cancelled, and must be allowed to end, even if
+        hosts die meanwhile.
         """
 
     def time(self) -> float:

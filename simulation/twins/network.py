@@ -363,8 +363,8 @@ class SimNetwork:
         )
 
     async def probe(self, source: str, address: str, timeout_s: float) -> Probe:
-        """A paused process still has a kernel that accepts; a host that is cut off, or that nobody
-        knows, is silent.
+        """Return the state of an address as a connect sees it. A paused process still has a kernel
+        that accepts; a host that is cut off or unknown is silent.
         """
         host = address.rpartition(":")[0]
         rng = self.rng_for(f"probe {source}>{host}")

@@ -1,8 +1,8 @@
 """Permanent faults of messages on open links: drawn for each envelope and each connect.
 
 The real links are gRPC streams over TCP, so within one stream nothing is lost, doubled or
-overtaken. What loss, duplication and reordering can still do to the code above, and what stands for
-them here:
+overtaken. Loss, duplication and reordering can still affect the code above; they are represented
+here as follows:
 
 * a lost packet that is never repaired is a *broken link*: what was on its way, both ways, is lost,
   and both ends learn of it;
@@ -12,8 +12,7 @@ them here:
 * a *duplicate* is a request that its handler gets twice. No stream does that. It stands for a
   sender that asks again, so only those requests are doubled that a correct sender might repeat:
   votes, fetches, heartbeats, registrations, a client's write if it is numbered.
-* a connect that is *refused* or answered by nobody, although the process lives: a full backlog, a
-  firewall.
+* a connect that is *refused* or unanswered, although the process lives: a full backlog, a firewall.
 """
 
 from __future__ import annotations

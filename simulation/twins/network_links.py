@@ -111,7 +111,7 @@ class SimLink(BaseLink):
             self.deliver(self._incoming.grouped(messages))
 
     def die(self) -> None:
-        """The process is gone: nobody is told on this side."""
+        """Mark the process as dead: no handler is called on this side."""
         if self._reason is None:
             self._reason = "the process died"
             self._shut()
@@ -159,7 +159,7 @@ class Flow:
         self._last_arrival = 0.0
         self._held: deque[tuple[Callable[..., None], Any]] = deque()
         self.backlog = self.backlog_bytes = 0
-        """Messages on their way or held; bytes of those that somebody counts."""
+        """Messages under way or held; size in bytes of those that the sender counts."""
         self._counts_bytes = connection.conversation in WATCHES
 
     def push(self, messages: list[Any]) -> None:
@@ -201,7 +201,7 @@ class Flow:
         self._held.clear()
 
     def mute(self) -> None:
-        """No message comes through any more, and nobody is told: as a middlebox does that has
+        """Drop all further messages without telling either end, as a middlebox does that has
         forgotten a connection.
         """
         self._muted = True

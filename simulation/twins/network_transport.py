@@ -66,7 +66,7 @@ class SimDialer(BaseDialer):
         return self._timeout is not None
 
     def die(self) -> None:
-        """The process is gone: nobody is told."""
+        """Mark the process as dead: no handler is called."""
         self._link = None
         self.close()
 

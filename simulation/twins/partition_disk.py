@@ -195,7 +195,7 @@ def _carry_out(
 class SimPartitionStore(SimStore):
     """See ``raftlog.node.storage.partition_api.PartitionStore``.
 
-    A closed or crashed store calls nobody back, and raises StorageError.
+    A closed or crashed store calls no callback, and raises StorageError.
     """
 
     def __init__(self, disk: SimPartitionDisk) -> None:
@@ -295,9 +295,9 @@ class SimPartitionStore(SimStore):
         return self._disk.free_bytes()
 
     def close(self) -> None:
-        """Give the disk back.
+        """Close the disk.
 
-        What was written stays, as the operating system would see to; nobody is told.
+        Written data stays, as the operating system would ensure; no callback is called.
         """
         if self._gone is None:
             self.drop("the store is closed")
