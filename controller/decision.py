@@ -35,7 +35,7 @@ class Registered(NamedTuple):
 
 
 class RegisteredAgain(NamedTuple):
-    """The registered process has repeated its registration request."""
+    """A repeated registration request of the registered process."""
 
     broker_id: int
     broker_epoch: int
@@ -43,13 +43,13 @@ class RegisteredAgain(NamedTuple):
 
 
 class Unregistered(NamedTuple):
-    """A broker was unregistered."""
+    """Removal of a registration."""
 
     broker_id: int
 
 
 class Fenced(NamedTuple):
-    """A broker was fenced for this cause.
+    """Fencing of a broker, for this cause.
 
     ``record_count``: how many records the batch that fences it has.
     """
@@ -60,13 +60,13 @@ class Fenced(NamedTuple):
 
 
 class Unfenced(NamedTuple):
-    """A broker was unfenced."""
+    """Unfencing of a broker."""
 
     broker_id: int
 
 
 class ShutdownBegun(NamedTuple):
-    """A broker in controlled shutdown has lost leaderships.
+    """Loss of leaderships by a broker in controlled shutdown.
 
     ``last_offset``: the offset of the record that moved the last of them; None: it still has some.
     """
@@ -76,7 +76,7 @@ class ShutdownBegun(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A broker has completed its controlled shutdown.
+    """Completion of a controlled shutdown.
 
     Its session is over, so a successor can register at once.
     """
@@ -85,26 +85,26 @@ class Left(NamedTuple):
 
 
 class LeaseGranted(NamedTuple):
-    """A broker has a read lease that begins now."""
+    """A read lease of a broker, which begins now."""
 
     broker_id: int
 
 
 class LeaseStopped(NamedTuple):
-    """The read lease of a broker is no longer renewed."""
+    """The end of renewals of a broker's read lease."""
 
     broker_id: int
 
 
 class FeatureLevelsUpdated(NamedTuple):
-    """Feature levels were changed while heartbeats were not in force.
+    """A change of feature levels while heartbeats were not in force.
 
     Heartbeats may be in force now.
     """
 
 
 class IsrsLeft(NamedTuple):
-    """A fenced broker was removed from the ISRs of the first ``done`` partitions of ``keys``, the
+    """Removal of a fenced broker from the ISRs of the first ``done`` partitions of ``keys``, the
     partitions that it held.
     """
 
@@ -114,35 +114,35 @@ class IsrsLeft(NamedTuple):
 
 
 class LeaderEpochsRaised(NamedTuple):
-    """The leader epochs of ``partition_count`` more partitions were raised into the range of this
-    log generation.
+    """Raising of ``partition_count`` more partitions' leader epochs into the range of this log
+    generation.
     """
 
     partition_count: int
 
 
 class ProgressRecorded(NamedTuple):
-    """The progress of LAO was written to the log, as a PROGRESS record."""
+    """A record of the progress of LAO in the log (PROGRESS)."""
 
     message: pb.ProgressRecord
 
 
 class LeaseBegun(NamedTuple):
-    """A lease of the key-value store was granted, and lives its time from now on."""
+    """Grant of a lease of the key-value store, whose TTL begins now."""
 
     lease_id: int
     ttl_ms: int
 
 
 class LeaseKeptAlive(NamedTuple):
-    """A lease lives its whole time again, from now on."""
+    """Keep-alive of a lease, whose TTL begins anew now."""
 
     lease_id: int
     ttl_ms: int
 
 
 class LeaseEnded(NamedTuple):
-    """A lease was revoked, or has expired."""
+    """Revocation or expiry of a lease."""
 
     lease_id: int
 
@@ -244,12 +244,12 @@ A decision that a deadline triggers, as a session timeout, is always a Write.
 
 
 def write_or_reply(records: list[Record], body: Any, *effects: Effect) -> Write | Reply:
-    """A Write if there are records to propose, else a Reply."""
+    """Return a Write if there are records to propose, else a Reply."""
     return Write(records, body, effects) if records else Reply(body, effects)
 
 
 def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:
-    """The error of a request that changed nothing.
+    """Return the error of a request that changed nothing.
 
     ``field`` is the field at fault, if there is one.
     """
@@ -257,7 +257,7 @@ def refuse(code: ErrorCode, message: str, field: str = "") -> ApiError:
 
 
 def wire_error(error: ApiError) -> common_pb2.Error:
-    """The error as a message, for one of the results in a response."""
+    """Return the error as a message, for one of the results in a response."""
     return common_pb2.Error(
         error_code=error.code,
         error_message=error.message,

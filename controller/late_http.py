@@ -34,7 +34,7 @@ POLL_S = 0.02
 
 
 class LateHttp:
-    """Metrics and health of one node, if its configuration wants them."""
+    """Metrics and health of one node over HTTP, if it is configured."""
 
     def __init__(self, config: NodeConfig) -> None:
         """Listen. Raises ConfigError if the address cannot be bound, or for unreadable TLS

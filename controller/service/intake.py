@@ -413,7 +413,7 @@ class Reception:
         self._wake()
 
     def closed(self, link: Link, reason: str) -> None:
-        """A link has closed.
+        """Process the end of a link.
 
         ``forget_gone`` drops its parked replies and deferred requests; its queued requests are
         still decided.

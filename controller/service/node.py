@@ -150,7 +150,7 @@ class CommittedImage:
         return self._newest.state_hash & HASH_MASK
 
     def recent_state_hash(self, offset: int) -> int | None:
-        """The state hash at an offset that was committed lately; None: it is not known."""
+        """Return the state hash at an offset that was committed lately; None: it is unknown."""
         return next((found for at, found in reversed(self._recent) if at == offset), None)
 
     @property
@@ -328,7 +328,7 @@ class ControllerNode:
         return self.directory.leader_epoch
 
     def leader_endpoint(self, leader_id: int, listener: str) -> str:
-        """host:port of a voter on a listener; empty if it is unknown."""
+        """Return host:port of a voter on a listener; empty if it is unknown."""
         return self.directory.endpoint_of(leader_id, listener)
 
     # --- its leadership --------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class ControllerNode:
         return self.leadership.log.lao.min_known_lao if self.leadership is not None else -1
 
     def not_controller(self) -> ApiError | None:
-        """Why requests are refused here, None if they are not."""
+        """Return why requests are refused here; None if they are not."""
         if self.leadership is not None and not self._drain.begun:
             return None
         return self.directory.not_controller()

@@ -376,7 +376,7 @@ def fill_error(response: pb.ControllerResponse, error: ApiError) -> None:
 def failure(
     correlation_id: int, error: ApiError, *, controller_epoch: int, leader_endpoint: str
 ) -> pb.ControllerResponse:
-    """The response that is an error."""
+    """Return a response with an error."""
     response = pb.ControllerResponse(
         correlation_id=correlation_id,
         leader_id=error.leader_id,

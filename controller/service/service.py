@@ -267,7 +267,7 @@ class ControllerService:
         )
 
     def known_image(self) -> Image | None:
-        """The committed image; None: it is not known here yet."""
+        """Return the committed image; None: it is not known here yet."""
         return None if self.node.committed_end < 0 else self.node.image
 
     @property

@@ -150,7 +150,7 @@ class LeadershipTransfer:
         return core.role in _WITHOUT_LEADER or core.is_successor
 
     def campaigning(self) -> None:
-        """This node campaigns: hold requests until the outcome."""
+        """Hold requests until the outcome: this node campaigns."""
         self._hold()
 
     def _hold(self) -> None:
@@ -265,13 +265,13 @@ class LeadershipTransfer:
             )
 
     def successor_known(self) -> None:
-        """Another node leads: redirect the held requests to it."""
+        """Redirect the held requests to the new leader, another node."""
         self._has_held = False
         if self._held_until >= 0:
             self._give_up_holding()
 
     def leads(self) -> None:
-        """This node leads: the held requests are decided here."""
+        """Stop holding requests: this node leads, and decides them."""
         self._has_held = False
         self.stop_holding()
 

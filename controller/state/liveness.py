@@ -324,7 +324,7 @@ class Absent(NamedTuple):
 
     @property
     def missing(self) -> bool:
-        """Whether the id has been absent for so long that it may be assigned to another broker."""
+        """True if the id has been absent long enough to be assigned to another broker."""
         return self.missing_in_s <= 0
 
 

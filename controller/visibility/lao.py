@@ -78,7 +78,7 @@ class Positions:
         return self.count
 
     def __iter__(self) -> Iterator[Position]:
-        """Ascending."""
+        """Iterate in ascending order."""
         return self.until(self._offsets[-1]) if self._offsets else iter(())
 
     def until(self, offset: int) -> Iterator[Position]:
@@ -323,8 +323,8 @@ class LaoView:
         """
         self._registrations = Registrations()
         self.unparked = 0
-        """How many parked reports have counted since the claim: they may make a broker that waits
-        to be unfenced ready.
+        """Number of parked reports that have counted since the claim: they may make a broker ready
+        to be unfenced.
         """
 
     @property

@@ -212,8 +212,8 @@ class HeldBack:
 
 
 class LaoStall:
-    """Watches LAO: one line when it has been stuck for a second, one each half minute after that,
-    one when it moves again.
+    """The watch on LAO: one line when it has been stuck for a second, one each half minute after
+    that, one when it moves again.
     """
 
     def __init__(self) -> None:

@@ -202,7 +202,7 @@ class Membership:
 
     @property
     def is_static(self) -> bool:
-        """Return whether the log does not name the voters yet."""
+        """True while the log does not name the voters."""
         return self._look is not None and self._state.log.pending.voters is None
 
     def next_deadline(self) -> float:
