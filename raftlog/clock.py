@@ -57,14 +57,17 @@ STAND_STILL_MAX_MS = 10_000
 longer lead it is set back.
 """
 HEARD_FOR_S = 10.0
-"""How long a voter's clock counts after the voter was heard; voters fetch much more often."""
+"""Time in seconds for which a voter's clock counts after the voter was heard; voters fetch much
+more often.
+"""
 TOLD_FOR_S = 600.0
-"""How long in seconds a node uses the last time that it received; then it uses its own clock."""
+"""Time in seconds for which a node uses the last time that it received; then it uses its own clock.
+"""
 AGAIN_S = 0.1
 """Interval at which a replica reports its clock, and the clocks of the voters are compared."""
 AWAY_S = 1.0
-"""How long in seconds a time that is earlier than expected must be received before it is used: one
-message may have waited in a socket while this process did not run.
+"""Time in seconds for which a time that is earlier than expected must be received before it is
+used: one message may have waited in a socket while this process did not run.
 """
 _TELLER = -2
 MAX_MS = 253_402_300_799_999

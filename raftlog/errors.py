@@ -68,7 +68,9 @@ class ErrorCode(IntEnum):
     Nothing was done.
     """
     GROUP_AUTHORIZATION_FAILED = 30
-    """As for a topic, of the configs of a group."""
+    """No access control entry allows this on the configs of the group, or one denies it. Nothing
+    was done.
+    """
     CLUSTER_AUTHORIZATION_FAILED = 31
     """The certificate of the sender is not that of the node it claims to be; or no access control
     entry allows the request, or one denies it. Nothing was done.
@@ -465,7 +467,7 @@ class TopicAuthorizationFailedError(AuthorizationError, code=ErrorCode.TOPIC_AUT
 
 
 class GroupAuthorizationFailedError(AuthorizationError, code=ErrorCode.GROUP_AUTHORIZATION_FAILED):
-    """The same about the configs of a group."""
+    """No access control entry allows this on the configs of the group, or one denies it."""
 
 
 class ClusterAuthorizationFailedError(

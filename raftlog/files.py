@@ -96,7 +96,9 @@ class RotatedFile:
     def __init__(self, path: Path, *, max_bytes: int, max_backups: int) -> None:
         self._path, self._max_bytes, self._max_backups = path, max_bytes, max_backups
         self.rotation_failure = ""
-        """Why the last rotation failed, so that the file grows beyond its size; or empty."""
+        """Reason why the last rotation failed, so that the file grows beyond its size; empty: it
+        did not.
+        """
         self._fd = self._open()
         self._size = os.fstat(self._fd).st_size
 
@@ -199,7 +201,7 @@ def backup_of(path: Path, number: int) -> Path:
 
 T = TypeVar("T")
 PATIENCE_S = 0.05
-"""How long a status page waits for the disk: a slow answer must not hide the rest."""
+"""Longest wait of a status page for the disk, in seconds: a slow answer must not hide the rest."""
 
 
 class _Answer(NamedTuple, Generic[T]):

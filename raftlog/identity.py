@@ -54,7 +54,7 @@ class NodeRule:
 
     @classmethod
     def parse(cls, text: str) -> NodeRule:
-        """Raises ValueError."""
+        """Parse a name with one ``{id}``. Raises ValueError."""
         if text.count(_PLACE) != 1 or not _RULE.fullmatch(text):
             raise ValueError(
                 f"{text!r} is no rule: it is CN=…, DNS:… or URI:… with {_PLACE} once, for instance"

@@ -114,7 +114,7 @@ def fold(
     configs: dict[tuple[int, str], dict[str, str]],
     undo: dict[tuple[int, str], dict[str, str] | None],
 ) -> tuple[int, int]:
-    """As ``twin.fold``: every write on every controller calls this."""
+    """Change the configs: as ``twin.fold``. Every write on every controller calls this."""
     if _native is None:
         return twin.fold(changes, configs, undo)
     state_hash, state_bytes = _native.fold(changes, configs, undo, _digest, twin.entity)

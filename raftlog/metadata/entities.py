@@ -110,7 +110,7 @@ class Broker(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def active(self) -> bool:
-        """Whether the broker may lead and join an ISR: unfenced and not shutting down."""
+        """True if the broker may lead and join an ISR: unfenced and not shutting down."""
         return not self.fenced and not self.in_controlled_shutdown
 
     @property

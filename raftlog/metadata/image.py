@@ -301,7 +301,7 @@ class ImageDraft:
 
     @property
     def accounts_in_its_own_way(self) -> bool:
-        """Whether ``replace`` must be called for each change, even where many are accounted at
+        """True if ``replace`` must be called for each change, even where many are accounted at
         once.
         """
         return type(self).replace is not ImageDraft.replace
