@@ -8,10 +8,10 @@ that follows in the same decision is the claim: of two brokers that race for an 
 first, and the other continues in the order.
 
 There is no new id as long as one that holds replicas may need a broker: a new id holds none, and
-those replicas stay without a broker. So a newcomer waits while one broker is absent and not yet
+the partitions stay one replica short. So a newcomer waits while one broker is absent and not yet
 missing, and until all others were heard from since it asked [the owner of 1002 dies, a newcomer
-arrives within its session and gets 1004]; if several are absent, an operator has to decide.
-``broker.id.generation.force`` decides.
+arrives within its session and gets 1004]; if several are absent, an operator has to decide, or
+``broker.id.generation.force`` asks for a new id all the same.
 
 Why: docs/decisions/019-broker-ids.md
 """
