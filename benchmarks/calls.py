@@ -103,7 +103,7 @@ def summary(calls: Calls) -> dict[str, Any]:
 
 
 def listing(calls: Calls) -> list[str]:
-    """The functions called most, a line each."""
+    """Return the functions called most, a line each."""
     ranked = sorted(calls.items(), key=lambda item: -item[1])
     return [
         f"{count:7.2f}  {file.removeprefix(ROOT + '/').split('site-packages/')[-1]}  {function}"

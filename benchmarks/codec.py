@@ -31,7 +31,7 @@ TIMES = 200
 
 
 def measure(run: Callable[[], object]) -> float:
-    """The least CPU that one write took, of many rounds: microseconds."""
+    """Return the least CPU that one write took, of many rounds: microseconds."""
     best = float("inf")
     for _ in range(TIMES):
         began = time.thread_time()

@@ -179,7 +179,7 @@ async def _create(session: Session, name: str, count: int, replicas: list[int]) 
 
 
 async def _fence(client: ControllerClient, broker_id: int) -> tuple[float, float, int]:
-    """A heartbeat in the broker's name that asks to be fenced."""
+    """Return a heartbeat in the broker's name that asks to be fenced."""
     described = (await client.call(rpc.DescribeBrokersRequest(), timeout_s=60)).describe_brokers
     (broker,) = [one for one in described.brokers if one.broker_id == broker_id]
     request = rpc.BrokerHeartbeatRequest(

@@ -179,7 +179,7 @@ class Quorum:
         return self._cluster.data_path(f"controller-{node}")
 
     def leader(self) -> int:
-        """The node that leads, once all running nodes agree on it and on what is committed.
+        """Return the node that leads, once all running nodes agree on it and on what is committed.
 
         Raises TimeoutError.
         """

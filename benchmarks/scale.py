@@ -122,7 +122,7 @@ async def _restart_all(quorum: Quorum) -> float:
 
 
 def _start_broker(quorum: Quorum) -> float:
-    """A broker more: from the start of its process until it is unfenced, the whole image
+    """Measure one more broker: from the start of its process until it is unfenced, the whole image
     applied.
     """
     begun = time.monotonic()

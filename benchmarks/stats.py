@@ -20,7 +20,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def latency_ms(seconds: Sequence[float]) -> dict[str, float]:
-    """The usual percentiles of durations in seconds, in milliseconds."""
+    """Return the usual percentiles of durations in seconds, in milliseconds."""
     return {
         name: round(percentile(seconds, share) * 1000, 3)
         for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))

@@ -41,7 +41,7 @@ class Creations:
         self._brokers = itertools.cycle(range(FIRST_BROKER_ID, FIRST_BROKER_ID + BROKERS))
 
     def next(self) -> pb.ControllerRequest:
-        """A topic that does not exist."""
+        """Return a topic that does not exist."""
         replicas = pb.CreatableReplicaAssignment(
             partition_index=0, broker_ids=(next(self._brokers),)
         )
@@ -62,7 +62,7 @@ class Alterations:
         self._values = itertools.count(1_000_000)
 
     def next(self) -> pb.ControllerRequest:
-        """A value that the topic does not have."""
+        """Return a value that the topic does not have."""
         resource = pb.AlterConfigsResource(
             resource_type=ResourceType.TOPIC,
             resource_name=next(self._names),

@@ -34,7 +34,9 @@ def leases(home: Path, seconds: float) -> dict[str, Any]:
 
 
 def _built(etcd: Path) -> Path:
-    """The program, built in the module that its own scripts have made, which names the client."""
+    """Return the program, built in the module that its own scripts have made, which names the
+    client.
+    """
     source, program = etcd / "src" / "cmd" / "leases", etcd / "bin" / "leases"
     source.mkdir(parents=True, exist_ok=True)
     shutil.copy(SOURCE, source)

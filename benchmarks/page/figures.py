@@ -319,7 +319,7 @@ ENTRIES: dict[str, Entry] = {
 
 
 def dig(result: Any, path: Path) -> float | None:
-    """The number at a path; None: it is not there."""
+    """Return the number at a path; None: it is not there."""
     for key in path:
         try:
             result = result[key]

@@ -37,7 +37,7 @@ SAID_MAX = 200
 
 
 def ours(entry: Entry, seconds: float, directory: Path) -> dict[str, Any]:
-    """One run in a process of its own. Raises RuntimeError with the end of what it said."""
+    """Make one run in a process of its own. Raises RuntimeError with the end of what it said."""
     command = [sys.executable, "-m", "benchmarks", entry.workload, "--json"]
     child = subprocess.Popen(
         [*command, "--seconds", str(seconds), "--runs", str(entry.inner), "--dir", str(directory)],

@@ -47,7 +47,7 @@ def number(value: float) -> str:
 
 
 def cell(values: Sequence[float]) -> str:
-    """The median, and in brackets the smallest and the largest if there are several."""
+    """Return the median, and in brackets the smallest and the largest if there are several."""
     if not values:
         return NONE
     if len(values) == 1:
@@ -120,7 +120,7 @@ def all_rows(measured: Mapping[str, Measured]) -> list[Row]:
 
 
 def markdown(measured: Mapping[str, Measured], seconds: float, peer: str | None) -> str:
-    """The table, and above it how it was measured."""
+    """Return the table, and above it how it was measured."""
     head = ("", "workload", "raftlog", peer or "", "ratio")
     body = [head, ("---",) * 5, *all_rows(measured)]
     columns = 3 if peer is None else 5

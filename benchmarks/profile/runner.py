@@ -108,7 +108,7 @@ class Slices:
         self.recorded: Result = {}
 
     def next(self) -> ConfigWrite:
-        """One request; as many are in flight at any time, so those made are those finished."""
+        """Return one request; as many are in flight at any time, so those made are those finished."""
         self._requests += 1
         return self._writes.next()
 

@@ -89,7 +89,9 @@ def functions(stages: Stages) -> Iterator[tuple[str, type, str]]:
 
 
 def missing(stages: Stages) -> list[str]:
-    """The functions that this build does not have: their time is in the stage of their callers."""
+    """Return the functions that this build does not have: their time is in the stage of their
+    callers.
+    """
     return [name for names in stages.values() for name in names if find(name) is None]
 
 

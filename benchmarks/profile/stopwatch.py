@@ -60,7 +60,7 @@ class Stopwatch:
         self._left_by_span, self._left_by_change = [0] * count, [0] * count
 
     def wrap(self, function: Callable[..., Any], stage: str) -> Callable[..., Any]:
-        """The function, measured as part of a stage."""
+        """Return the function, measured as part of a stage."""
         index = self.stages.index(stage)
         alone = index in self._waiting
         own_thread, ident = self._thread, threading.get_ident

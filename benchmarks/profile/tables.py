@@ -51,7 +51,7 @@ def show(
 def stage_rows(
     profiles: Mapping[str, Profile],
 ) -> list[tuple[str, list[str]]]:
-    """Rows with a cell for each role; a stage that a role lacks has an empty one."""
+    """Return rows with a cell for each role; a stage that a role lacks has an empty one."""
     names = list(dict.fromkeys(name for role in ROLES for name in profiles[role].rows))
     shared = [name for name in names if all(name in profiles[role].rows for role in ROLES)]
     rows = [

@@ -36,7 +36,7 @@ _FOLDED = (
 
 
 def batches(directory: str, columns: tuple[str, ...] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows in order, pages verified, as Spark does it."""
+    """Yield the rows in order, pages verified, as Spark does it."""
     for segment in read_manifest(directory).of_kind(RECORDS):
         file = pq.ParquetFile(
             Path(directory) / segment.file, page_checksum_verification=True, pre_buffer=False
@@ -51,7 +51,7 @@ def scan(directory: str) -> None:
 
 
 def fold(directory: str) -> str:
-    """The state hash at the end."""
+    """Return the state hash at the end."""
     image = ImageBuilder(Image())
     for rows in batches(directory, _FOLDED):
         columns = [rows.column(name).to_pylist() for name in _FOLDED]

@@ -20,7 +20,7 @@ def job(name: str, directory: str) -> str | None:
 
 
 def fold(directory: str) -> str:
-    """The state hash at the end."""
+    """Return the state hash at the end."""
     found: str = compute_local(JobRequest(job="state", export=directory, limit=1)).state_hash
     return found
 

@@ -52,12 +52,12 @@ QUESTIONS = {
 
 
 def for_duckdb(text: str) -> str:
-    """The one word that the two call differently."""
+    """Return the one word that the two call differently."""
     return text.replace("cardinality(isr)", "len(isr)")
 
 
 def answer(rows: list[tuple[object, ...]]) -> list[list[str]]:
-    """Rows in an order of their own, comparable between engines."""
+    """Return rows in an order of their own, comparable between engines."""
     return sorted(
         [str(int(value)) if isinstance(value, int | float) else str(value) for value in row]
         for row in rows

@@ -33,8 +33,8 @@ Result = dict[str, Any]
 
 
 def history(directory: Path, records: int, skew: str, *, seed: int = 1) -> tuple[Path, Result]:
-    """An export of made-up history, kept for the next run; and what making it took, if it was made
-    now.
+    """Return an export of made-up history, kept for the next run; and what making it took, if it
+    was made now.
     """
     target = directory / f"{records}-{skew}-{seed}"
     said = target.with_suffix(".json")
@@ -89,7 +89,7 @@ def measure(directory: Path, wanted: list[str], limit_s: float) -> dict[str, Sid
 def run(
     sizes: list[int], skews: list[str], directory: Path, wanted: list[str], limit_s: float
 ) -> list[Result]:
-    """One result for each history."""
+    """Return one result for each history."""
     results = []
     for records in sizes:
         for skew in skews:

@@ -19,7 +19,7 @@ Result = dict[str, Any]
 
 
 def plain(side: Side) -> Result:
-    """A side as JSON has it."""
+    """Return a side as JSON has it."""
     steps = {
         name: {k: v for k, v in asdict(step).items() if k != "answer"}
         for name, step in side.steps.items()
@@ -119,7 +119,7 @@ def ratio(one: Result, other: Result, name: str) -> str:
 
 
 def even_of(results: list[Result], skewed: Result) -> Result | None:
-    """The even history of the same size, within a batch or two."""
+    """Return the even history of the same size, within a batch or two."""
     near = skewed["records"] * 0.02
     even = (each for each in results if each["skew"] == "none")
     return next((each for each in even if abs(each["records"] - skewed["records"]) < near), None)

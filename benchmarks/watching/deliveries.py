@@ -149,7 +149,7 @@ def _used_s(pids: Sequence[int]) -> float:
 def each_case(
     measured: Callable[[Case], Coroutine[Any, Any, dict[str, Any]]],
 ) -> list[dict[str, Any]]:
-    """A row for each case."""
+    """Return a row for each case."""
     return [uvloop.run(measured(case)) for case in CASES]
 
 

@@ -21,7 +21,7 @@ SELECTOR = "configs/client-metrics/"
 
 
 def watch(quorum: Quorum, seconds: float) -> list[dict[str, Any]]:
-    """A row for each case, one after the other on one cluster."""
+    """Return a row for each case, one after the other on one cluster."""
     leader = quorum.endpoints[quorum.leader() - 1]
     return each_case(partial(_measured, quorum, leader, seconds))
 

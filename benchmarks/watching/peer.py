@@ -22,7 +22,7 @@ WATCH, PUT = "/etcdserverpb.Watch/Watch", "/etcdserverpb.KV/Put"
 
 
 def watch(home: Path, seconds: float) -> list[dict[str, Any]]:
-    """A row for each case, one after the other on one fresh cluster. ``home``: PEERS_HOME."""
+    """Return a row for each case, one after the other on one fresh cluster. ``home``: PEERS_HOME."""
     with Members(home / "etcd") as members:
         return each_case(partial(_measured, members, members.leader_first(), seconds))
 
@@ -55,5 +55,5 @@ async def _measured(
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """A field of bytes, as protobuf writes it."""
+    """Return a field of bytes, as protobuf writes it."""
     return varint(number << 3 | 2) + varint(len(data)) + data

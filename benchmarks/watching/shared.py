@@ -13,7 +13,7 @@ class Shared(Protocol):
     """Layout of the requests and responses of many watches on one side's stream."""
 
     def requests(self, first: int, requests: Sequence[bytes]) -> list[bytes]:
-        """The messages that begin these watches, numbered from ``first`` on."""
+        """Return the messages that begin these watches, numbered from ``first`` on."""
 
     def told(self, message: bytes) -> Iterable[tuple[Iterable[int], bytes]]:
         """Return each value in a message, with the watches that it is sent for."""

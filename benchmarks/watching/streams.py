@@ -23,13 +23,13 @@ _HEAD = struct.Struct(">BHBBL")
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """A frame of HTTP/2: its head of nine bytes, and the payload."""
+    """Return a frame of HTTP/2: its head of nine bytes, and the payload."""
     length = len(payload)
     return _HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream) + payload
 
 
 def _headers(path: str, authority: str) -> bytes:
-    """The header block of a call, without anything that needs a memory of earlier blocks."""
+    """Return the header block of a call, without anything that needs a memory of earlier blocks."""
 
     def text(value: str) -> bytes:
         data = value.encode()
