@@ -351,7 +351,7 @@ _JOBS = (
 
 
 def create_app(run: Runner) -> typer.Typer:
-    """The commands, each ending in ``run``."""
+    """Return the commands, each ending in ``run``."""
     app = typer.Typer(
         name="replay",
         help="Ask an exported log what happened.",

@@ -78,7 +78,7 @@ class Asked(NamedTuple):
 
 
 def ask(kind: str, key: str = "") -> Asked:
-    """The entities of a kind under a key; "": all of the kind.
+    """Return the entities of a kind under a key; "": all of the kind.
 
     Raises ReplayError for a kind or a key that there can't be.
 
@@ -94,7 +94,7 @@ def ask(kind: str, key: str = "") -> Asked:
 
 
 def _of_own_group(group: str, kind: str, key: str) -> Asked:
-    """A kind whose group is named as the entity is."""
+    """Return a kind whose group is named as the entity is."""
     return Asked((group, key), kind, key)
 
 

@@ -22,7 +22,9 @@ _FIXED = {"epoch": 0, "version": 0, "principal": "", "client_id": 0, "sequence":
 
 
 def base_rows(spark: SparkSession, export: Export, asked: Asked | None = None) -> DataFrame | None:
-    """The state that the export begins with, of the groups asked for; None: it begins with none."""
+    """Return the state that the export begins with, of the groups asked for; None: it begins with
+    none.
+    """
     begin = export.begin
     if begin is None:
         return None

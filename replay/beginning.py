@@ -66,7 +66,7 @@ def begun(export: Export, request: JobRequest) -> Export:
 
 
 def begin_offset(export: Export, request: JobRequest) -> int | None:
-    """The offset where a diff begins, -1: before the first record; None: none was asked for."""
+    """Return the offset where a diff begins, -1: before the first record; None: no diff."""
     if request.from_time_ms is None or request.from_offset is not None:
         return request.from_offset
     found = offset_at(open_place(export.target), export.segments, request.from_time_ms)
@@ -74,7 +74,8 @@ def begin_offset(export: Export, request: JobRequest) -> int | None:
 
 
 def since_of(request: JobRequest) -> int | None:
-    """The offset behind which the changes of a history are asked for; None: it begins at a time.
+    """Return the offset behind which the changes of a history are asked for; None: it begins at a
+    time.
 
     -1: all of them.
     """

@@ -52,8 +52,8 @@ def changes(
     base: DataFrame | None = None,
     imported: bool = False,
 ) -> DataFrame:
-    """One row a change, unordered: the record's offset, epoch, time and author, and the entity's
-    key, ``before`` and ``after``, JSON.
+    """Return one row a change, unordered: the record's offset, epoch, time and author, and the
+    entity's key, ``before`` and ``after``, JSON.
 
     ``only``, ``since``, ``base``, ``imported``: see ``by_group``.
     """

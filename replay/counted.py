@@ -13,7 +13,7 @@ def counted(log: Rows) -> Census:
 
 
 def something(found: Census) -> Census:
-    """A census of records. Raises ReplayError if there are none."""
+    """Return a census of records. Raises ReplayError if there are none."""
     if not found.records:
         raise ReplayError("no whole batch lies within the offsets asked for")
     return found

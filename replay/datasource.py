@@ -60,13 +60,13 @@ class RawReader(DataSourceReader):
             self.pushFilters = _Pushdown(self)  # type: ignore[method-assign]
 
     def partitions(self) -> list[RunPartition]:
-        """The runs, of the segments in which there may be something wanted."""
+        """Return the runs, of the segments in which there may be something wanted."""
         manifest = read_manifest(self.target)
         runs = plan(self.target, manifest, manifest.of_kind(RAW), self.wanted, RUN_RECORDS)
         return [RunPartition(run) for run in runs] or [RunPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one run."""
+        """Yield the rows of one run."""
         prepare_worker()
         yield from rows(partition, self.schema)
 
@@ -151,7 +151,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def rows(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of one run, in the columns asked for and the types that Spark expects of them."""
+    """Yield the rows of one run, in the requested columns and the types that Spark expects."""
     if not isinstance(partition, RunPartition) or partition.run is None:
         return
     columns = to_arrow_schema(schema, timezone="UTC")

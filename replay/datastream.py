@@ -97,7 +97,7 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = read_manifest(self.target).end_offset
 
     def partitions(self, start: Position, end: Position) -> list[RunPartition]:
-        """The runs of a micro-batch."""
+        """Return the runs of a micro-batch."""
         manifest = self._manifest(start)
         wanted = Span(offset=(start["offset"], end["offset"] - 1))
         return [
@@ -106,11 +106,11 @@ class RawStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one run."""
+        """Yield the rows of one run."""
         yield from rows(partition, self.schema)
 
     def _manifest(self, start: Position) -> Manifest:
-        """The manifest, if the stream can go on in it."""
+        """Return the manifest, if the stream can go on in it."""
         manifest = read_manifest(self.target)
         if (manifest.cluster_id, manifest.generation) != (start["cluster_id"], start["generation"]):
             raise ExportMismatchError(

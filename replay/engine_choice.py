@@ -74,7 +74,7 @@ def choose_engine(request: JobRequest, conf: list[str]) -> Choice:
 
 
 def announcement(choice: Choice) -> str:
-    """The line for people; empty if there is nothing to say."""
+    """Return the line for people; empty if there is nothing to say."""
     if not choice.reason:
         return ""
     engine = "in Spark" if choice.engine == SPARK else "without Spark"

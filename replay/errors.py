@@ -81,15 +81,15 @@ def _of_file(text: str, segment: Segment) -> ReplayError:
 
 
 def as_error(name: str, said: str) -> ReplayError:
-    """An error of ours that has come as text."""
+    """Return an error of ours that has come as text."""
     if name == ExportDiskError.__name__:
         return DiskError(said)
     return DamageError(said) if name in _WRONG else ReplayError(said)
 
 
 def explain(text: str, segments: Iterable[Segment]) -> ReplayError:
-    """One paragraph from the text of a Spark error: our own error if there is one, else the file it
-    was reading, else its head.
+    """Return one paragraph from the text of a Spark error: our own error if there is one, else the
+    file it was reading, else its head.
     """
     ours = _PYTHON_ERROR.findall(text)
     if ours:

@@ -149,7 +149,7 @@ def totals(folded: DataFrame) -> Totals:
 
 
 def add_up(rows: list[Row]) -> Totals:
-    """The totals of the tasks' rows, in any order."""
+    """Return the totals of the tasks' rows, in any order."""
     counts: dict[str, int] = {}
     state_hash = 0
     for row in rows:
@@ -171,7 +171,7 @@ class _GroupFold:
         self._state_hash = 0
 
     def start(self) -> ImageBuilder:
-        """A draft for the next group."""
+        """Return a draft for the next group."""
         self.finish()
         self._draft = Unaccounted(self._nothing)
         return self._draft
@@ -201,7 +201,7 @@ class _GroupFold:
         self.rows.append(("", None, None, 0, share))
 
     def take(self) -> pa.RecordBatch:
-        """The rows so far, as a batch."""
+        """Return the rows so far, as a batch."""
         columns = list(zip(*self.rows, strict=True)) or [()] * len(_FOLDED)
         self.rows = []
         arrays = [

@@ -46,7 +46,7 @@ exec {java} "$@"
 
 
 def java_version(java: Path) -> int | None:
-    """The major version of a java executable; None if it does not run."""
+    """Return the major version of a java executable; None if it does not run."""
     try:
         done = subprocess.run(
             [str(java), "-version"],
@@ -62,7 +62,7 @@ def java_version(java: Path) -> int | None:
 
 
 def find_java_home(environ: Mapping[str, str], *, wheel: Path | None = None) -> Path:
-    """The JAVA_HOME for Spark: from JAVA_HOME, PATH, or the wheel.
+    """Return the JAVA_HOME for Spark: from JAVA_HOME, PATH, or the wheel.
 
     Raises ReplayError saying what was tried.
 
@@ -113,7 +113,7 @@ def cache_directories() -> list[Path]:
 
 
 def make_shim(wheel: Path, directories: list[Path] | None = None) -> Path:
-    """A JAVA_HOME in front of the wheel's, made if it is not there.
+    """Return a JAVA_HOME in front of the wheel's, made if it is not there.
 
     Raises ReplayError if no directory can be written.
     """

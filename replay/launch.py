@@ -30,7 +30,7 @@ _STOP_S = 10.0
 
 
 def command(environ: dict[str, str], request: JobRequest, conf: list[str]) -> list[str]:
-    """The command line of spark-submit."""
+    """Return the command line of spark-submit."""
     options = [word for setting in conf for word in ("--conf", setting)]
     script = Path(__file__).with_name("submit.py")
     submitted = [*options, str(script), REQUEST, request.to_word()]
@@ -135,7 +135,7 @@ def _pass_on(process: subprocess.Popen[str]) -> int:
 def _run(
     words: list[str], environ: dict[str, str], finish: Callable[[subprocess.Popen[str]], int]
 ) -> int:
-    """The exit code.
+    """Return the exit code.
 
     Raises KeyboardInterrupt, for SIGTERM too, and OSError of what is printed, when Spark has ended:
     nothing goes on without us.

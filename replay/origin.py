@@ -13,7 +13,7 @@ from raftlog.metadata.kafka_ids import id_field, kafka_id, with_kafka_id
 
 
 def with_origin(result: Any, origin: str) -> Any:
-    """The result of a job, and what it holds, with ``origin`` where there is a field for it."""
+    """Return the result of a job, with ``origin`` in each object that has a field for it."""
     if not origin or not isinstance(result, msgspec.Struct):
         return result
     kind = getattr(result, "kind", "")

@@ -37,7 +37,7 @@ def state_hashes(
     partitions: int | None = None,
     imported: bool = False,
 ) -> dict[int, int]:
-    """The state hash at each of ``offsets``.
+    """Return the state hash at each of ``offsets``.
 
     One inside a batch, or beyond the end, means the last whole batch before it.
 

@@ -59,7 +59,7 @@ def plan(
 
 
 def read(run: RawRun) -> Iterator[pa.Table]:
-    """The wanted records, in order, in tables of bounded size.
+    """Yield the wanted records, in order, in tables of bounded size.
 
     What comes before them in the file is skipped by its frames. Each batch that is read is checked:
     CRC32C, offset, form; and the file: its size, and whose it is. Raises CorruptExportError naming
@@ -91,8 +91,8 @@ def _between(table: pa.Table, low: int, high: int) -> pa.Table:
 
 
 def _batches(run: RawRun) -> Iterator[tuple[bytes, batch.BatchHeader]]:
-    """The batches in which there is something wanted, verified, each with the chunk that it is
-    in.
+    """Yield the batches in which there is something wanted, verified, each with the chunk that it
+    is in.
     """
     segment, expected = run.segment, run.segment.base_offset
     place = open_place(run.target)

@@ -29,7 +29,7 @@ _SCHEMA = pa.schema(
 
 
 def hadoop_uri(spark: SparkSession, uri: str) -> str | None:
-    """The URI for Spark's own readers; None if this Spark has no file system for its scheme."""
+    """Return the URI for Spark's own readers; None if Spark has no file system for the scheme."""
     scheme, _, rest = uri.partition("://")
     if "::" in scheme:
         # Chained file systems (simplecache::s3://…) exist in fsspec only.
@@ -48,7 +48,7 @@ def hadoop_uri(spark: SparkSession, uri: str) -> str | None:
 
 
 def read_through_fsspec(spark: SparkSession, uri: str, segments: Sequence[Segment]) -> DataFrame:
-    """The rows of Parquet files, one task a file.
+    """Return the rows of Parquet files, one task a file.
 
     Every column is read, whatever is asked for: slower than Spark's own reader.
     """
@@ -73,7 +73,7 @@ def _reader(
 
 
 def with_all_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in today's schema: columns that a file from before does not have are null."""
+    """Return the rows in today's schema: columns that a file from before does not have are null."""
     names = set(rows.schema.names)
     columns = [
         rows.column(field.name).cast(field.type)

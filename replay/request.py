@@ -116,7 +116,7 @@ class JobRequest(
 
     @classmethod
     def of_word(cls, word: str) -> JobRequest:
-        """The request that ``to_word`` has written. Raises msgspec.ValidationError."""
+        """Return the request that ``to_word`` has written. Raises msgspec.ValidationError."""
         return msgspec.convert(json.loads(word), cls)
 
 
@@ -140,10 +140,10 @@ def parse_time_ms(text: str) -> int:
 
 
 def format_moment(timestamp_ms: int) -> str:
-    """A timestamp for people: UTC, to the millisecond."""
+    """Return a timestamp for people: UTC, to the millisecond."""
     return f"{moment(timestamp_ms):%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03}Z"
 
 
 def format_time(timestamp_ms: int) -> str:
-    """A timestamp for people: UTC, to the second."""
+    """Return a timestamp for people: UTC, to the second."""
     return f"{moment(timestamp_ms):%Y-%m-%d %H:%M:%S}Z"

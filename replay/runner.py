@@ -24,13 +24,15 @@ from replay.topic_ids import by_id
 
 
 def compute(spark: SparkSession, request: JobRequest) -> Any:
-    """The result of a job. Raises RaftlogError: whatever Spark says is put into one paragraph."""
+    """Return the result of a job. Raises RaftlogError: whatever Spark says is put into one
+    paragraph.
+    """
     export = open_export(request)
     return compute_on(spark, export, request)
 
 
 def compute_on(spark: SparkSession, export: Export, request: JobRequest) -> Any:
-    """The result of a job on an open export, its files checked first."""
+    """Return the result of a job on an open export, its files checked first."""
     try:
         job = importlib.import_module(f"replay.jobs.{request.job}")
         if request.job in BEGIN_IN_BETWEEN:

@@ -24,7 +24,7 @@ class Selection(NamedTuple):
     asked: Asked
 
     def narrow(self, rows: DataFrame, there: str | None = None) -> DataFrame:
-        """The records that may matter.
+        """Return the records that may matter.
 
         A name may have belonged to several topics, one after the other: all of them count.
         ``there``: the id of the one that had it where the rows begin.
@@ -49,7 +49,7 @@ class Selection(NamedTuple):
 
 
 def select(kind: str, key: str = "") -> Selection:
-    """The entities of a kind under a key; "": all of the kind.
+    """Return the entities of a kind under a key; "": all of the kind.
 
     Raises ReplayError for a kind or a key that there can't be.
     """

@@ -49,7 +49,8 @@ def expect_records(session: SparkSession, records: int) -> None:
 
 
 def build_session(app_name: str, *, log_level: str = "FATAL") -> SparkSession:
-    """The session: under spark-submit with what that was given, else on all cores of this machine.
+    """Return the session: under spark-submit with what that was given, else on all cores of this
+    machine.
 
     Raises ReplayError without Java.
 

@@ -66,7 +66,9 @@ def _checker(export: Export) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
 
 
 def records(spark: SparkSession, export: Export) -> DataFrame:
-    """The rows in question: columns as in :mod:`raftlog.segments.columns`, whole batches only."""
+    """Return the rows in question: columns as in :mod:`raftlog.segments.columns`, whole batches
+    only.
+    """
     rows = _rows(spark, export.target, export.segments)
     for condition in _conditions(export):
         rows = rows.where(condition)

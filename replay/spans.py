@@ -95,7 +95,7 @@ def cut_by(wanted: Span, condition: Filter) -> Span | None:
 
 
 def _range(condition: Filter, value: int, unit: int) -> Range | None:
-    """The whole numbers n for which n * unit fulfils the condition on ``value``."""
+    """Return the whole numbers n for which n * unit fulfils the condition on ``value``."""
     floor, ceiling = value // unit, -(-value // unit)
     kinds: dict[type[Any], Range] = {
         EqualTo: (ceiling, floor),

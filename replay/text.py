@@ -10,8 +10,8 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"))
 
 
 def duration(ms: int | None) -> str:
-    """A duration with two units at most: 12 ms, 9.25 s, 3 min 20 s, 2 h 5 min, 40 d; ``unknown``
-    for None.
+    """Return a duration with two units at most: 12 ms, 9.25 s, 3 min 20 s, 2 h 5 min, 40 d;
+    ``unknown`` for None.
     """
     if ms is None:
         return "unknown"
@@ -29,7 +29,7 @@ def duration(ms: int | None) -> str:
 
 
 def between(least_ms: int, most_ms: int | None) -> str:
-    """A duration that is known by bounds; ``most_ms`` None: by none above."""
+    """Return a duration that is known by bounds; ``most_ms`` None: by none above."""
     if most_ms is None:
         return f"{duration(least_ms)} or more" if least_ms else "unknown"
     if least_ms == most_ms:
@@ -38,7 +38,7 @@ def between(least_ms: int, most_ms: int | None) -> str:
 
 
 def percent(share: float) -> str:
-    """A share near to 100 with as many digits as tell it apart from 100: 99.5 %, 99.9987 %."""
+    """Return a share near to 100 with as many digits as tell it apart from 100: 99.5 %, 99.9987 %."""
     if share in (0.0, 100.0):
         return f"{share:.0f} %"
     digits = next((count for count in range(2, 8) if 100 - share >= 10.0**-count), 7) + 1
@@ -60,14 +60,14 @@ def more(shown: int, total: int) -> str:
 
 
 def console(width: int | None = None) -> Console:
-    """A console that prints names and values from the log as they are: a topic "[red]" is no
+    """Return a console that prints names and values from the log as they are: a topic "[red]" is no
     markup, and "topic:a:key" no emoji.
     """
     return SafeConsole(width=width, markup=False, emoji=False)
 
 
 def micros(microseconds: int) -> str:
-    """A short duration: below a second in milliseconds, three digits."""
+    """Return a short duration: below a second in milliseconds, three digits."""
     if microseconds >= 1_000_000:
         return duration(round(microseconds / 1000))
     return f"{microseconds / 1000:.3g} ms"

@@ -48,8 +48,8 @@ exec {python} "$@"
 
 
 def worker_python(environ: Mapping[str, str], conf: Iterable[str] = ()) -> dict[str, str]:
-    """The environment variables that name the launcher; none where it is not for us to say. Sources
-    that Spark finds by their names run as the driver does.
+    """Return the environment variables that name the launcher; none where it is not for us to say.
+    Sources that Spark finds by their names run as the driver does.
 
     ``conf``: settings of Spark that were given. Without a place for the launcher workers start as
     Spark has it.
@@ -67,7 +67,7 @@ def worker_python(environ: Mapping[str, str], conf: Iterable[str] = ()) -> dict[
 
 
 def make_launcher(spark_home: Path, directories: list[Path] | None = None) -> Path | None:
-    """The launcher, made if it is not there; None if no directory can be written."""
+    """Return the launcher, made if it is not there; None if no directory can be written."""
     zips = sorted((spark_home / "python" / "lib").glob("*.zip"))
     content = _LAUNCHER.format(
         zips=" ".join(shlex.quote(str(path)) for path in zips), python=shlex.quote(sys.executable)

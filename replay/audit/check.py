@@ -43,7 +43,7 @@ def beginnings(history: History, rules: Collection[Rule]) -> dict[str, int | Non
 
 
 def audit(history: History, rules: Collection[Rule] = RULES) -> DataFrame:
-    """The offences against ``rules``: FINDING_DDL, unordered.
+    """Return the offences against ``rules``: FINDING_DDL, unordered.
 
     What few records show is found at once, the rest when the table is asked.
     """

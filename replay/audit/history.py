@@ -139,12 +139,12 @@ class History:
             self.rare.unpersist()
 
     def of(self, *types: RecordType) -> DataFrame:
-        """The records of some types; of RARE ones only the columns that they fill."""
+        """Return the records of some types; of RARE ones only the columns that they fill."""
         return of_types(self.rare if RARE.issuperset(types) else self.records, types)
 
 
 def of_types(records: DataFrame, types: Collection[RecordType]) -> DataFrame:
-    """The records of some types."""
+    """Return the records of some types."""
     return records.where(sf.col("type").isin(*(int(each) for each in sorted(types))))
 
 
@@ -170,7 +170,7 @@ def _as_records(before: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def state_of(rows: pa.Table) -> pa.Table:
-    """The rows that are BEFORE, as STATE_SCHEMA."""
+    """Return the rows that are BEFORE, as STATE_SCHEMA."""
     return pa.table({name: rows[_STATE_IN.get(name, name)] for name in STATE_SCHEMA.names}).cast(
         STATE_SCHEMA
     )

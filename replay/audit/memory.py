@@ -35,7 +35,7 @@ _AS_THEY_ARE = (
 
 
 def remember(history: History) -> DataFrame:
-    """The records that a History behind this one begins with, all their columns.
+    """Return the records that a History behind this one begins with, all their columns.
 
     * the last level of each feature, and the last mapping of each hostname;
     * the last voter set, the cursors that are there, and the clients that are open;
@@ -106,7 +106,7 @@ def _last_there(rows: DataFrame, there: Column) -> DataFrame:
 
 
 def highest(progress: DataFrame) -> DataFrame:
-    """The newest of those that say the highest LAO: none, or one."""
+    """Return the newest of those that say the highest LAO: none, or one."""
     standing = sf.struct("lowest_acknowledged_offset", "offset")
     top = progress.where(sf.col("lowest_acknowledged_offset") >= 0).agg(
         sf.max(standing).alias("top")
@@ -115,7 +115,9 @@ def highest(progress: DataFrame) -> DataFrame:
 
 
 def highest_mark(progress: DataFrame) -> DataFrame:
-    """The newest of those that say the highest high watermark of the newest epoch: none, or one."""
+    """Return the newest of those that say the highest high watermark of the newest epoch: none, or
+    one.
+    """
     standing = sf.struct("epoch", "high_watermark", "offset")
     top = progress.agg(sf.max(standing).alias("top"))
     return top.where(sf.col("top").isNotNull()).select("top.offset")
@@ -137,7 +139,7 @@ def reports(progress: DataFrame, records: DataFrame) -> DataFrame:
 
 
 def first_level(history: History) -> DataFrame:
-    """The offset from which on there could be entries: none, or one."""
+    """Return the offset from which on there could be entries: none, or one."""
     rows = history.of(RecordType.FEATURE_LEVEL).agg(_first_level().alias("offset"))
     return rows.where(sf.col("offset").isNotNull())
 
@@ -148,8 +150,8 @@ def _first_level() -> Column:
 
 
 def last_of_entries(history: History) -> DataFrame:
-    """The offsets of the records that tell which entries there are, and since when there are any:
-    those of every entry that is there, and of the first there was.
+    """Return the offsets of the records that tell which entries there are, and since when there are
+    any: those of every entry that is there, and of the first there was.
     """
     of_entry = (
         history.of(*ENTRIES)

@@ -60,7 +60,7 @@ NOT_OF_ORIGIN: Mapping[str, frozenset[Rule]] = {
 
 
 def choose(names: Collection[str], origin: str = "") -> tuple[Rule, ...]:
-    """The rules of these ids; all that judge a log of this origin if there are none.
+    """Return the rules of these ids; all that judge a log of this origin if there are none.
 
     Raises ReplayError for an id that is none.
     """

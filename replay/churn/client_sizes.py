@@ -175,7 +175,7 @@ def client_sizes(log: Rows, period_ms: int) -> list[Grown]:
 
 
 def _opened(said: pa.Table) -> _Clients:
-    """The clients of records of CLIENT_TYPES."""
+    """Return the clients of records of CLIENT_TYPES."""
     opened: dict[int, tuple[int, int]] = {}
     closed: dict[int, tuple[int, int]] = {}
     for row in said.to_pylist():

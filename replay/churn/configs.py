@@ -184,8 +184,8 @@ def sizes_of(table: pa.Table) -> Ints:
 
 
 def config_churn(log: Rows, since_ms: int, period_ms: int) -> tuple[list[ConfigChurn], list[Grown]]:
-    """One row a key of a resource that was set or deleted from ``since_ms`` on; and what each
-    period brought to the size of all configs.
+    """Return one row a key of a resource that was set or deleted from ``since_ms`` on; and what
+    each period brought to the size of all configs.
     """
     begin = partial(_Configs, since_ms, period_ms)
     parts = log.run(Pass(begin, _COLUMNS, (RecordType.CONFIG,), BY_CONFIG))

@@ -23,8 +23,8 @@ class Trend(NamedTuple):
 
 
 def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
-    """The line of least squares through (time in ms, value), moved so that it goes through the last
-    one. None for fewer than two.
+    """Return the line of least squares through (time in ms, value), moved so that it goes through
+    the last one. None for fewer than two.
     """
     if len(points) < 2:
         return None

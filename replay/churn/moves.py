@@ -192,7 +192,7 @@ class Sums:
 
 
 def _summed(rows: Ints) -> Ints:
-    """Each key once, in order."""
+    """Return each key once, in order."""
     rows = rows[:, np.argsort(rows[0], kind="stable")]
     starts = np.flatnonzero(np.diff(rows[0], prepend=MISSING))
     if not len(starts):
@@ -202,7 +202,7 @@ def _summed(rows: Ints) -> Ints:
 
 
 def isr_moves(steps: Steps) -> _Moved:
-    """The brokers that left and joined ISRs in a slice."""
+    """Return the brokers that left and joined ISRs in a slice."""
     isr, before = steps.isr, steps.before("isr")
     # A partition that comes anew, behind a removal, has moved nobody.
     changed = steps.real & (steps.type == RecordType.PARTITION_CHANGE)
@@ -273,7 +273,7 @@ def together(parts: list[Moves], names: Names, limit: int) -> Moved:
 
 
 def _worst(rows: Ints, topics: Sequence[str]) -> Ints:
-    """The places of partitions, the worst first: those whose replicas came back most often."""
+    """Return the places of partitions, the worst first: those whose replicas returned most often."""
     key, leaves, _, _, leader_moves, returns = rows
     numbers, where = np.unique(key >> 32, return_inverse=True)
     ids = np.array([topics[number] for number in numbers.tolist()], np.str_)

@@ -91,12 +91,14 @@ class ChangedOnly(ImageBuilder):
 
 
 def in_snapshot(length: int) -> int:
-    """An entity as a repeated field of SnapshotEntitiesRecord: its tag and length go before it."""
+    """Return an entity as a repeated field of SnapshotEntitiesRecord: its tag and length go before
+    it.
+    """
     return length + 2 + (length >= 1 << 7) + (length >= 1 << 14)
 
 
 def in_snapshots(length: Ints) -> Ints:
-    """The same of many."""
+    """Return the same of many."""
     return length + 2 + (length >= 1 << 7) + (length >= 1 << 14)
 
 
@@ -152,7 +154,7 @@ def state_sizes(
     types: Mapping[int, int] | None = None,
     tasks: int | None = None,
 ) -> dict[int, Size]:
-    """The size at the end of each period in which it changed, by the period's beginning.
+    """Return the size at the end of each period in which it changed, by the period's beginning.
 
     ``by_columns``: what records of BY_COLUMNS brought, and the headers of batches, as
     :mod:`replay.churn.partition_sizes`, :mod:`replay.churn.configs`,

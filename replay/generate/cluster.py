@@ -79,7 +79,7 @@ class Cluster:
     # --- brokers ---------------------------------------------------------------------------------
 
     def broker(self, broker_id: int) -> Broker | None:
-        """The registration, if there is one."""
+        """Return the registration, if there is one."""
         found: Broker | None = self.log.draft.brokers.get(broker_id)
         return found
 

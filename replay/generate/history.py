@@ -78,7 +78,7 @@ def generate(
 
 
 def _begin(cluster: Cluster, workload: Workload) -> int:
-    """The first minutes: a controller, the brokers, the topics that stay."""
+    """Generate the first minutes: a controller, the brokers, the topics that stay."""
     at_ms = cluster.profile.begin_ms
     cluster.elect(at_ms)
     cluster.set_features(at_ms + 20)

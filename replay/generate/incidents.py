@@ -45,7 +45,7 @@ class Incidents:
             every(per_day, begin_ms, action)
 
     def _pick(self) -> int | None:
-        """A broker that is well; with a hot one, that one half of the time."""
+        """Return a broker that is well; with a hot one, that one half of the time."""
         live = [broker_id for broker_id in self._cluster.active() if broker_id not in self._busy]
         if len(live) < 2:
             return None

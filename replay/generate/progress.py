@@ -83,7 +83,9 @@ class Observation:
         return max(self._lowest, min((offset for _, _, offset in applied), default=-1))
 
     def _straggling(self, applied: list[Applied]) -> list[Applied]:
-        """Some brokers are a few records behind, though not behind LAO or themselves."""
+        """Return the applied offsets with some brokers a few records behind, though not behind LAO
+        or themselves.
+        """
         rng, told = self._log.rng, self._told
         behind = []
         for broker_id, epoch, offset in applied:

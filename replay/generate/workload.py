@@ -69,7 +69,7 @@ class Workload:
         return True
 
     def create_first(self, at_ms: int) -> int:
-        """The topics that stay. Returns when it is done."""
+        """Return the topics that stay. Returns when it is done."""
         profile, rng = self._cluster.profile, self._rng
         total = profile.topics * profile.partitions
         for number in range(profile.topics):

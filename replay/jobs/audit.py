@@ -74,7 +74,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> AuditResult
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> AuditResult:
-    """The same by the tasks of any pool; the files are checked on the way."""
+    """Return the same by the tasks of any pool; the files are checked on the way."""
     return judged(begun(export, request, pool), export, request, pool)
 
 
@@ -87,7 +87,7 @@ class Begun(NamedTuple):
 
 
 def begun(export: Export, request: JobRequest, pool: Pool) -> Begun:
-    """The first pass; the files are checked. Raises ReplayError for a rule that is none."""
+    """Run the first pass; the files are checked. Raises ReplayError for a rule that is none."""
     rules = choose(request.rules, export.manifest.origin)
     require_whole_history(export)
     scan = kernels.scan(export, pool)
@@ -108,7 +108,9 @@ def judged(
     pool: Pool,
     of_partitions: Sequence[kernels.Found] | None = None,
 ) -> AuditResult:
-    """The rest. ``of_partitions``: what the rules about partitions have found already."""
+    """Run the remaining passes. ``of_partitions``: what the rules about partitions have found
+    already.
+    """
     rules, facts, scan = begun
     census = scan.census
     found = kernels.judge(export, facts, census.epochs, rules, request.limit, pool, of_partitions)
@@ -121,8 +123,8 @@ def told(
     begins: Mapping[str, int | None],
     found: kernels.Found,
 ) -> AuditResult:
-    """The result. ``checked``: how many records there are of each type; ``begins``: of rules that
-    do not judge from the beginning, the offset behind which they do.
+    """Return the result. ``checked``: how many records there are of each type; ``begins``: of rules
+    that do not judge from the beginning, the offset behind which they do.
     """
 
     def of_rule(rule: Rule) -> int:

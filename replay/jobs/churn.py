@@ -81,7 +81,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ChurnResult
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> ChurnResult:
-    """The same by the tasks of any pool."""
+    """Return the same by the tasks of any pool."""
     require_whole_history(export)
     return answer(ExportLog(export, pool), export, request)
 

@@ -118,7 +118,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> LaoResult:
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> LaoResult:
-    """The same by the tasks of any pool."""
+    """Return the same by the tasks of any pool."""
     require_whole_history(export)
     return answer(ExportLog(export, pool), request)
 

@@ -60,7 +60,7 @@ def run(spark: SparkSession, export: Export, request: JobRequest) -> ReportResul
 
 
 def run_local(export: Export, request: JobRequest, pool: Pool) -> ReportResult:
-    """The same by the tasks of any pool; the files are checked on the way."""
+    """Return the same by the tasks of any pool; the files are checked on the way."""
     output = page.writable(request.output)
     charted = structs.replace(request, limit=max(request.limit, MAX_PERIODS))
     begun, log = audit.begun(export, request, pool), ExportLog(export, pool)

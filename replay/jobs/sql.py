@@ -74,7 +74,7 @@ def require_query(spark: SparkSession, text: str) -> None:
 
 
 def _named(query: str) -> list[str]:
-    """The views that a query may be about; all, where it asks which there are."""
+    """Return the views that a query may be about; all, where it asks which there are."""
     word = _FIRST_WORD.match(query)
     if word is not None and word[1].upper() == "SHOW":
         return list(VIEWS)
@@ -82,7 +82,7 @@ def _named(query: str) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """A value of Spark as JSON has it: structs as objects, bytes in hex, times in ISO 8601."""
+    """Return a value of Spark for JSON: structs as objects, bytes in hex, times in ISO 8601."""
     if isinstance(value, Row):
         # The row itself has its columns' names beside it, and two of them may be the same.
         return [_inner(each) for each in value]

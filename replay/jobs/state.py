@@ -68,7 +68,7 @@ def run_local(export: Export, request: JobRequest, pool: Pool) -> StateResult:
 
 
 def _in_words(row: EntityRow) -> str:
-    """One line a field, but for what fields say nothing of."""
+    """Return one line a field, but for what fields say nothing of."""
     value = msgspec.json.decode(row.value)
     if row.kind == "acl":
         return in_words(value)

@@ -50,7 +50,7 @@ def summed_up(
     state_hash: int,
     audited: audit.AuditResult,
 ) -> SummaryResult:
-    """The summary of an export, of which ``late`` is what was folded."""
+    """Return the summary of an export, of which ``late`` is what was folded."""
     return SummaryResult(
         cluster_id=export.manifest.cluster_id,
         generation=export.manifest.generation,

@@ -123,7 +123,7 @@ class Engine:
         self._export, self._pool = export, pool
 
     def check(self, raw: tuple[Segment, ...], offsets: list[int]) -> list[Checked]:
-        """The files of these ranges; ``offsets``: whether a batch ends there."""
+        """Return the files of these ranges; ``offsets``: whether a batch ends there."""
         return list(self._pool.map(partial(_check, self._export, offsets), raw))
 
     def end(self) -> Point:
@@ -225,7 +225,7 @@ def verify(export: Export, request: JobRequest, engine: Engine) -> VerifyResult:
 
 
 def _raw_segments(export: Export) -> tuple[Segment, ...]:
-    """The raw segments of the offsets in question."""
+    """Return the raw segments of the offsets in question."""
     last = export.segments[-1].last_offset
     return tuple(one for one in export.manifest.of_kind(RAW) if one.base_offset <= last)
 
@@ -238,7 +238,7 @@ def _vouching(export: Export, raw: tuple[Segment, ...]) -> Vouching:
 
 
 def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
-    """A state that was said of another log's offsets: no batch ends there, or one of another
+    """Return a state that was said of another log's offsets: no batch ends there, or one of another
     epoch.
     """
     if ends.get(one.offset) == one.epoch:
@@ -252,7 +252,7 @@ def _misplaced(one: StateHash, ends: dict[int, int]) -> list[Fault]:
 
 
 def _states(said: list[StateHash], hashes: dict[int, str]) -> list[StateCheck]:
-    """One check for each different thing said of an offset."""
+    """Return one check for each different thing said of an offset."""
     who: dict[tuple[int, int, str], list[str]] = {}
     for one in said:
         who.setdefault((one.offset, one.epoch, one.state_hash), []).append(one.describe())

@@ -130,7 +130,7 @@ def _tell(result: WatchResult, *, as_json: bool) -> None:
 def _new(
     spark: SparkSession, ledger: Ledger, batch: int, limit: int
 ) -> tuple[list[str], list[list[Any]]]:
-    """The first alerts behind a micro-batch."""
+    """Return the first alerts behind a micro-batch."""
     alerts = output(spark, ledger.directory)
     if alerts is None:
         return [], []

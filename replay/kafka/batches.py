@@ -126,7 +126,7 @@ def _where(base_offset: int, position: int) -> str:
 
 
 def opened(frame: Frame, position: int) -> KafkaBatch:
-    """A batch with its records. ``position``: in its file. Raises KafkaLogError."""
+    """Return a batch with its records. ``position``: in its file. Raises KafkaLogError."""
     where = _where(frame.base_offset, position)
     if codec := frame.attributes & _COMPRESSION:
         raise KafkaLogError(

@@ -35,7 +35,9 @@ MAX_BYTES = 1 << 30
 
 
 def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
-    """The records between header and footer. Raises KafkaLogError if one of those is not there."""
+    """Return the records between header and footer. Raises KafkaLogError if one of those is not
+    there.
+    """
     try:
         with checkpoint.path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -57,7 +59,7 @@ def records_of(checkpoint: Checkpoint) -> tuple[list[KafkaRecord], StateHeader]:
 
 
 def image_of(state: Converted) -> Image:
-    """The image that the one batch of a checkpoint's state makes."""
+    """Return the image that the one batch of a checkpoint's state makes."""
     fold = ImageBuilder(Image())
     fold.offset = state.header.base_offset - 1
     fold.apply_decoded(state.header, state.records)
@@ -65,7 +67,7 @@ def image_of(state: Converted) -> Image:
 
 
 def state_of(checkpoint: Checkpoint) -> tuple[Converted, Conversion]:
-    """A checkpoint's state as a batch, and the conversion that goes on from there."""
+    """Return a checkpoint's state as a batch, and the conversion that goes on from there."""
     conversion = Conversion()
     return conversion.state(*records_of(checkpoint)), conversion
 

@@ -120,7 +120,8 @@ class Conversion:
         return None if self._open is None else self._open.base_offset
 
     def convert(self, source: KafkaBatch) -> Iterator[Converted]:
-        """The batches that are complete with this one; none: it belongs to an open transaction.
+        """Yield the batches that are complete with this one; none: it belongs to an open
+        transaction.
 
         Raises KafkaLogError naming the offset; nothing has changed then.
         """
@@ -135,8 +136,8 @@ class Conversion:
             yield self._encode(run.base_offset, messages, run.source)
 
     def state(self, records: Iterable[KafkaRecord], header: StateHeader) -> Converted:
-        """The records of a checkpoint as one batch that ends where the checkpoint does. That of an
-        empty state holds a NoOp record.
+        """Return the records of a checkpoint as one batch that ends where the checkpoint does. That
+        of an empty state holds a NoOp record.
 
         Raises KafkaLogError if they are more than the offsets there are.
         """
@@ -219,7 +220,7 @@ def _batch_of(
 
 
 def decoded(source: KafkaBatch) -> list[KafkaRecord]:
-    """The records of a batch. Raises KafkaLogError naming the offset."""
+    """Return the records of a batch. Raises KafkaLogError naming the offset."""
     records = []
     expected = source.base_offset
     for raw in source.records:
@@ -242,8 +243,8 @@ def decoded(source: KafkaBatch) -> list[KafkaRecord]:
 
 
 def _in_order(messages: list[Any]) -> list[Any]:
-    """The same, records of new partitions that follow each other by topic and number: Kafka takes
-    them in any order within a batch, raftlog in this one.
+    """Return the same, records of new partitions that follow each other by topic and number: Kafka
+    takes them in any order within a batch, raftlog in this one.
     """
     ordered: list[Any] = []
     for is_partition, run in groupby(messages, lambda one: isinstance(one, pb.PartitionRecord)):

@@ -219,12 +219,12 @@ class Copy:
             self.damages.append(why)
 
     def at(self, offset: int) -> Place | None:
-        """The batch that begins at an offset, if there is one."""
+        """Return the batch that begins at an offset, if there is one."""
         found = self.over(offset)
         return found if found is not None and found.base_offset == offset else None
 
     def over(self, offset: int) -> Place | None:
-        """The batch that an offset is in, if there is one."""
+        """Return the batch that an offset is in, if there is one."""
         index = bisect_right(self.places, offset, key=lambda one: one.base_offset) - 1
         found = self.places[index] if index >= 0 else None
         return found if found is not None and offset <= found.last_offset else None
@@ -250,7 +250,7 @@ class PlaceReader:
         self._path = None
 
     def read(self, place: Place) -> KafkaBatch:
-        """The batch at a place. Raises KafkaLogError."""
+        """Return the batch at a place. Raises KafkaLogError."""
         end = self._begin + len(self._data)
         if place.path != self._path or not self._begin <= place.position <= place.end <= end:
             self._fill(place)

@@ -240,7 +240,7 @@ class Importer:
             raise KafkaLogError(f"at byte {place.position}: {error}") from None
 
     def _place(self) -> tuple[Copy, Place] | None:
-        """The next batch, of the copy that is right about it."""
+        """Return the next batch, of the copy that is right about it."""
         held = [
             (copy, place) for copy in self._copies if (place := copy.at(self._next)) is not None
         ]
@@ -359,8 +359,8 @@ class Importer:
         )
 
     def _missing(self) -> list[str]:
-        """The last snapshot of a state that the log does not reach: Kafka takes none of what it has
-        not written. A log that is damaged says itself why it does not.
+        """Return the last snapshot of a state that the log does not reach: Kafka takes none of what
+        it has not written. A log that is damaged says itself why it does not.
         """
         if self._stopped or any(copy.damages for copy in self._copies):
             return []

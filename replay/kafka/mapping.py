@@ -59,7 +59,7 @@ class Mapping:
         }
 
     def message(self, record: KafkaRecord) -> Any:
-        """The message of :mod:`raftlog.wire.records` that a record becomes."""
+        """Return the message of :mod:`raftlog.wire.records` that a record becomes."""
         made = self._maps.get(record.name)
         if made is not None and not _is_passed_over(record):
             return made(record.fields)
@@ -155,7 +155,7 @@ def _set_detail(fields: Decoded, message: pb.PartitionRecord | pb.PartitionChang
 
 
 def plain(record: KafkaRecord, *, aborted: bool = False) -> pb.ImportedRecord:
-    """A record as it is, without its secrets, and without effect."""
+    """Return a record as it is, without its secrets, and without effect."""
     fields = {name: _shown(name, value) for name, value in record.fields.items()}
     return pb.ImportedRecord(
         name=record.name,

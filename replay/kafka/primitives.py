@@ -42,7 +42,7 @@ class Reader:
         return before
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
+        """Read the next bytes."""
         start = self.position
         end = start + count
         if not start <= end <= self.end:
@@ -54,7 +54,7 @@ class Reader:
         return MalformedRecordError(f"{count} bytes are said to follow, {self.left} are there")
 
     def unsigned_varint(self) -> int:
-        """An unsigned varint of up to 32 bits."""
+        """Read an unsigned varint of up to 32 bits."""
         position = self.position
         # One byte, as most have: this is where the time goes.
         if position < self.end and (byte := self._data[position]) < 0x80:
@@ -63,7 +63,7 @@ class Reader:
         return self._varint(32)
 
     def varlong(self) -> int:
-        """A signed (zigzag) varint of up to 64 bits."""
+        """Read a signed (zigzag) varint of up to 64 bits."""
         position = self.position
         if position < self.end and (byte := self._data[position]) < 0x80:
             self.position = position + 1
@@ -83,7 +83,7 @@ class Reader:
         raise MalformedRecordError(f"a varint has more than {bits} bits")
 
     def unpack(self, layout: struct.Struct) -> Any:
-        """One value of a fixed size."""
+        """Read one value of a fixed size."""
         position, size = self.position, layout.size
         if position + size > self.end:
             raise self._too_few(size)
@@ -91,7 +91,7 @@ class Reader:
         return layout.unpack_from(self._data, position)[0]
 
     def boolean(self) -> bool:
-        """One byte, 0 or 1."""
+        """Read one byte, 0 or 1."""
         return self.take(1) != b"\0"
 
     def uuid(self) -> str:
@@ -104,7 +104,7 @@ class Reader:
         return self.take(length - 1) if length else None
 
     def nullable_string(self) -> str | None:
-        """A compact string; None: null."""
+        """Read a compact string; None: null."""
         data = self.nullable_bytes()
         if data is None:
             return None
@@ -129,13 +129,13 @@ class Reader:
 # Few topics and directories are in very many records.
 @lru_cache(_UUIDS_KEPT)
 def uuid_text(data: bytes) -> str:
-    """A UUID as Kafka prints it."""
+    """Return a UUID as Kafka prints it."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 @lru_cache(_UUIDS_KEPT)
 def uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of a UUID as Kafka prints it."""
+    """Return the 16 bytes of a UUID as Kafka prints it."""
     return base64.urlsafe_b64decode(text + "==")
 
 

@@ -19,7 +19,7 @@ NEVER = 2**62
 
 
 def ints(column: Any) -> Ints:
-    """A column of numbers or truth values; null is MISSING."""
+    """Return a column of numbers or truth values; null is MISSING."""
     column = whole(column)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -31,14 +31,14 @@ def ints(column: Any) -> Ints:
 
 
 def whole(column: Any) -> pa.Array:
-    """A column in one piece."""
+    """Return a column in one piece."""
     if isinstance(column, pa.ChunkedArray):
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column
 
 
 def codes(column: Any) -> tuple[Ints, list[Any]]:
-    """A column as numbers into its different values; null is MISSING."""
+    """Return a column as numbers into its different values; null is MISSING."""
     column = whole(column)
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
@@ -46,8 +46,8 @@ def codes(column: Any) -> tuple[Ints, list[Any]]:
 
 
 def carried(values: Ints, first: Bools) -> Ints:
-    """Each MISSING replaced by the last value before it that is none, back to where ``first`` is
-    set: there a run begins.
+    """Return the values with each MISSING replaced by the last value before it that is none, back
+    to where ``first`` is set: there a run begins.
     """
     return values[last_of(values != MISSING, first)]
 
@@ -59,7 +59,7 @@ def last_of(said: Bools, first: Bools) -> Ints:
 
 
 def previous(values: Ints, first: Bools) -> Ints:
-    """The value before, MISSING where ``first`` is set."""
+    """Return the value before, MISSING where ``first`` is set."""
     before = np.empty_like(values)
     before[1:] = values[:-1]
     before[first] = MISSING
@@ -67,7 +67,7 @@ def previous(values: Ints, first: Bools) -> Ints:
 
 
 def order_of(keys: Ints) -> Ints:
-    """The stable order of keys that are not negative."""
+    """Return the stable order of keys that are not negative."""
     count = len(keys)
     bits = max(1, int(count - 1).bit_length())
     if count and int(keys.max()) < 1 << (62 - bits):
@@ -79,8 +79,8 @@ def order_of(keys: Ints) -> Ints:
 
 
 def distinct(values: Ints) -> tuple[Ints, Ints]:
-    """The different values in order, and which of them each is: what ``np.unique`` finds by sorting
-    is marked in a table where they lie close together, and else hashed.
+    """Return the different values in order, and which of them each is: what ``np.unique`` finds by
+    sorting is marked in a table where they lie close together, and else hashed.
     """
     if not len(values):
         return values, np.zeros(0, np.int64)
@@ -116,8 +116,8 @@ class Known:
         self._table[small] = np.searchsorted(self.values, small)
 
     def find(self, wanted: Ints) -> tuple[Ints, Bools]:
-        """The place of each among the values, and whether it is one of them; else the place is
-        any.
+        """Return the place of each among the values, and whether it is one of them; else the place
+        is any.
         """
         if not len(self.values):
             return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)

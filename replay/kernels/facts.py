@@ -145,7 +145,7 @@ class Facts:
     state_from: int = 0
 
     def of(self, *types: RecordType, columns: Iterable[str] = RARE_COLUMNS) -> list[Row]:
-        """The records of some types, some columns of them."""
+        """Return the records of some types, some columns of them."""
         chosen = pc.is_in(self.rare["type"], pa.array([int(each) for each in types], pa.int32()))
         return self.rare.select(list(columns)).filter(chosen).to_pylist()
 
@@ -209,7 +209,7 @@ class Facts:
         ]
 
     def level_at(self, offset: int) -> int | None:
-        """The metadata.version in force at an offset; None: none yet."""
+        """Return the metadata.version in force at an offset; None: none yet."""
         level = None
         for begins, value in self.levels:
             if begins > offset:
@@ -331,8 +331,8 @@ class Near:
         self._keys = (codes << 40) + np.maximum(standings.begins[chosen] - first, 0)
 
     def at(self, brokers: Ints, offsets: Ints) -> tuple[Ints, Bools]:
-        """The number of the span of each broker that is in force at the offset beside it, and
-        whether there is one.
+        """Return the number of the span of each broker that is in force at the offset beside it,
+        and whether there is one.
         """
         count = len(self._chosen)
         if not count:

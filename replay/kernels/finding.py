@@ -89,7 +89,7 @@ def offence(
     broker_id: int | None = None,
     also: int | None = None,
 ) -> Finding:
-    """A finding. ``also``: one more offset that shows it."""
+    """Return a finding. ``also``: one more offset that shows it."""
     return Finding(
         rule=rule.id,
         severity=rule.severity,

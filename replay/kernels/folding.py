@@ -155,7 +155,7 @@ class Row(NamedTuple):
 
 
 def rows(table: pa.Table, groups: Groups, *, authors: bool = False) -> Iterator[Row]:
-    """The rows of a slice that change these groups, in order.
+    """Yield the rows of a slice that change these groups, in order.
 
     A batch that names a client changes that client's group by its header, whatever its records
     change: one more row, IDENTITY.
@@ -201,7 +201,7 @@ def _mask(table: pa.Table, groups: Groups) -> Bools:
 
 
 def touched(table: pa.Table, groups: Groups) -> set[tuple[str, str]]:
-    """The groups, of these, that the rows of a slice change."""
+    """Return the groups, of these, that the rows of a slice change."""
     part = table.filter(pa.array(_mask(table, groups))).select(["group_kind", "group_id"])
     pairs = part.group_by(["group_kind", "group_id"]).aggregate([])
     found = set(zip(pairs["group_kind"].to_pylist(), pairs["group_id"].to_pylist(), strict=True))

@@ -25,7 +25,7 @@ _BUCKETS = (1 << _GROUP) - 1
 
 
 def bucket_of(values: Ints, bits: int = EXACT_BITS) -> Ints:
-    """The bucket of each duration in ms."""
+    """Return the bucket of each duration in ms."""
     values = np.maximum(values, 0)
     high = np.maximum(values, 1 << (bits - 1)).astype(np.float64)
     shift = np.maximum(np.frexp(high)[1].astype(np.int64) - bits, 0)
@@ -33,7 +33,7 @@ def bucket_of(values: Ints, bits: int = EXACT_BITS) -> Ints:
 
 
 def highest_of(buckets: Ints, bits: int = EXACT_BITS) -> Ints:
-    """The longest duration of each bucket."""
+    """Return the longest duration of each bucket."""
     shift = np.maximum((buckets >> (bits - 1)) - 1, 0)
     return ((buckets - (shift << (bits - 1)) + 1) << shift) - 1
 
@@ -61,7 +61,7 @@ class _Run(NamedTuple):
     counts: Ints
 
     def of(self, chosen: Bools) -> _Run:
-        """Some of the groups."""
+        """Return some of the groups."""
         place = np.cumsum(chosen) - 1
         owner = self.keys >> _GROUP
         kept = chosen[owner]
@@ -81,7 +81,7 @@ def _nothing() -> _Run:
 
 
 def _added(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Each key once, in order, with the sum of its counts."""
+    """Return each key once, in order, with the sum of its counts."""
     order = np.argsort(keys, kind="stable")
     keys, counts = keys[order], counts[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
@@ -137,7 +137,7 @@ class Histogram:
         self._push(newest)
 
     def named(self, name: Callable[[Ints], Ints]) -> Histogram:
-        """The same with other numbers of the groups, which are different ones, too."""
+        """Return the same with other numbers of the groups, which are different ones, too."""
         run = self._together()
         groups = name(run.groups)
         order = np.argsort(groups)
@@ -156,7 +156,7 @@ class Histogram:
         self._runs = [run.of(~np.isin(run.groups, groups))]
 
     def of(self, groups: Ints) -> dict[int, Figures]:
-        """The figures of some groups, as far as they have durations."""
+        """Return the figures of some groups, as far as they have durations."""
         run = self._together()
         return _figures(run.of(np.isin(run.groups, groups)), self._bits)
 

@@ -152,7 +152,7 @@ class _Begin:
 
 
 def of_partitions(facts: Facts, *makers: Maker) -> Pass[list[Any]]:
-    """The pass over all partitions, of which each part finds what its watchers do."""
+    """Return the pass over all partitions, of which each part finds what its watchers do."""
     return Pass(_Begin(facts, makers), COLUMNS, PARTITION_TYPES, BY_PARTITION)
 
 
@@ -165,7 +165,7 @@ class Names:
         self.ids: list[str] = []
 
     def keys(self, keys: Ints, topics: Sequence[str]) -> Ints:
-        """The keys of a part, whose topics have the numbers of their places in ``topics``."""
+        """Return the keys of a part, whose topics are numbered by their places in ``topics``."""
         own = np.array([self._number(each) for each in topics], np.int64)
         return (own[keys >> 32] << 32) | (keys & 0xFFFFFFFF) if len(keys) else keys
 
@@ -176,15 +176,15 @@ class Names:
         return number
 
     def id_of(self, key: int) -> str:
-        """The id of a partition's topic."""
+        """Return the id of a partition's topic."""
         return self.ids[key >> 32]
 
     def topic(self, key: int) -> str:
-        """The name of a partition's topic, also of one that is gone; empty: it has none."""
+        """Return the name of a partition's topic, also of one that is gone; empty: it has none."""
         return self._names.get(self.id_of(key)) or ""
 
     def name(self, key: int) -> str:
-        """A partition's name."""
+        """Return a partition's name."""
         topic, number = self.topic(key), key & 0xFFFFFFFF
         return f"{topic}-{number}" if topic else str(number)
 

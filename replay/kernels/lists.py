@@ -44,11 +44,11 @@ class Lists:
         return len(self._words)
 
     def number(self, members: Sequence[int]) -> int:
-        """The number of one list."""
+        """Return the number of one list."""
         return self._of_bytes(np.asarray(members, np.int32).tobytes())
 
     def numbers(self, column: Any) -> Ints:
-        """The numbers of a column of lists of int32; null is NOTHING."""
+        """Return the numbers of a column of lists of int32; null is NOTHING."""
         column = whole(column)
         if column.null_count == len(column):
             return np.full(len(column), NOTHING, np.int64)
@@ -57,7 +57,7 @@ class Lists:
         return self._of_offsets(offsets, values.buffers()[1], column)
 
     def numbers_of_field(self, column: Any, field: int) -> Ints:
-        """The same of one field, of int32, of a column of lists of structs."""
+        """Return the same of one field, of int32, of a column of lists of structs."""
         column = whole(column)
         if column.null_count == len(column):
             return np.full(len(column), NOTHING, np.int64)
@@ -100,7 +100,7 @@ class Lists:
             self._words[word, number] |= np.uint64(1 << bit)
 
     def bit(self, broker: int) -> int:
-        """The bit of a broker."""
+        """Return the bit of a broker."""
         bit = self._bits.get(broker)
         if bit is None:
             bit = self._bits[broker] = len(self.brokers)
@@ -112,7 +112,7 @@ class Lists:
         return bit
 
     def bits(self, brokers: Ints) -> Ints:
-        """The bits of many brokers."""
+        """Return the bits of many brokers."""
         if len(brokers) and brokers.min() >= 0 and brokers.max() < SMALL:
             bits = self._small[brokers]
             new = brokers[bits < 0]
@@ -125,7 +125,7 @@ class Lists:
         return np.array([self.bit(int(each)) for each in different], np.int64)[where]
 
     def word(self, numbers: Ints, index: int) -> Words:
-        """One word of the members of each list; none of NOTHING."""
+        """Return one word of the members of each list; none of NOTHING."""
         return np.where(numbers >= 0, self._words[index][np.maximum(numbers, 0)], np.uint64(0))
 
     def size(self, numbers: Ints) -> Ints:
@@ -138,7 +138,7 @@ class Lists:
         return (numbers >= 0) & (self._size[at] != self._distinct[at])
 
     def single(self, numbers: Ints) -> Ints:
-        """The member of each list that has one; else MISSING."""
+        """Return the member of each list that has one; else MISSING."""
         return np.where(numbers >= 0, self._single[np.maximum(numbers, 0)], MISSING)
 
     def contain(self, numbers: Ints, brokers: Ints) -> Bools:
@@ -167,7 +167,7 @@ class Lists:
         return "nothing" if number < 0 else ids(self.members[number])
 
     def table(self, numbers: Ints) -> pa.Array:
-        """The lists as a column of Arrow."""
+        """Return the lists as a column of Arrow."""
         different, places = distinct(numbers)
         lists = [None if number < 0 else self.members[number] for number in different.tolist()]
         return pa.array(lists, pa.list_(pa.int32())).take(pa.array(places))
@@ -179,7 +179,7 @@ def ids(members: Sequence[int]) -> str:
 
 
 def pairs_of(words: Words, index: int) -> tuple[Ints, Ints]:
-    """The bits that are set in words of the given index: place of the word, and bit."""
+    """Return the bits that are set in words of the given index: place of the word, and bit."""
     places, found = [], []
     left, at = words, np.arange(len(words))
     while True:

@@ -85,7 +85,7 @@ def needed(row: Row, facts: Facts) -> Question | None:
 
 
 def _topic_name(row: Row, facts: Facts) -> str | None:
-    """The name of the topic of its id; None of a topic that is not there."""
+    """Return the name of the topic of its id; None of a topic that is not there."""
     for life in facts.lives_of.get(row["topic_id"], ()):
         if life.begins < row["offset"] <= life.ends:
             return life.topic_name

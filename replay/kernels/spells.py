@@ -20,7 +20,7 @@ class Spells(NamedTuple):
     ends_ms: Ints
 
     def of(self, chosen: Bools | Ints) -> Spells:
-        """Some of them."""
+        """Return some of them."""
         return Spells(*(values[chosen] for values in self))
 
 
@@ -42,7 +42,7 @@ class SpellFinder:
         """Open spells, by key."""
 
     def take(self, intervals: Intervals, holds: Bools) -> Spells:
-        """The spells that have ended."""
+        """Return the spells that have ended."""
         if not len(intervals):
             return no_spells()
         key, begins, ends = intervals.key, intervals.begins, intervals.ends

@@ -144,7 +144,7 @@ class Steps:
         return previous(getattr(self, name), self.first)
 
     def text(self, name: str, row: int) -> Any:
-        """A column of the record behind a row."""
+        """Return a column of the record behind a row."""
         return self.table[name][int(self.source[row])].as_py()
 
 
@@ -191,7 +191,7 @@ class Partitions:
         return number
 
     def topic_of(self, key: int) -> str:
-        """The id of a partition's topic."""
+        """Return the id of a partition's topic."""
         return self.topics[key >> 32]
 
     def name_of(self, key: int, offset: int) -> str | None:
@@ -211,7 +211,7 @@ class Partitions:
         return self._lives.removed(keys >> 32, offsets)
 
     def names_of(self, keys: Ints, offsets: Ints) -> list[str | None]:
-        """The same of many."""
+        """Return the same of many."""
         names = self._lives.name
         pairs = zip((keys >> 32).tolist(), offsets.tolist(), strict=True)
         return [names(self.topics[topic], offset) for topic, offset in pairs]
@@ -302,7 +302,7 @@ class Partitions:
     def _merge(
         self, table: pa.Table, keys: Ints, order: Ints, state: dict[str, Ints] | None = None
     ) -> Steps:
-        """The records in their order behind what is known of their partitions."""
+        """Return the records in their order behind what is known of their partitions."""
         begun = np.ones(len(keys), np.bool_)
         begun[1:] = keys[1:] != keys[:-1]
         starts = np.flatnonzero(begun)
@@ -484,21 +484,21 @@ class _Rows:
         self.source[real_at] = order
 
     def put(self, records: Ints, known: Ints | int) -> Ints:
-        """One column of both."""
+        """Return one column of both."""
         values = np.empty(self.count, np.int64)
         values[self._place] = records
         values[self._known_at] = known
         return values
 
     def put_ordered(self, records: Ints, known: Ints | int) -> Ints:
-        """The same, of records that are in order already."""
+        """Return the same, of records that are in order already."""
         values = np.empty(self.count, np.int64)
         values[self._real_at] = records
         values[self._known_at] = known
         return values
 
     def nothing(self, known: Ints | int) -> Ints:
-        """A column of which no record says anything."""
+        """Return a column of which no record says anything."""
         values = np.full(self.count, MISSING, np.int64)
         values[self._known_at] = known
         return values

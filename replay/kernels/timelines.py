@@ -114,7 +114,7 @@ def partitions(facts: Facts, slices: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _rows(known: Partitions, steps: Steps, at: Ints) -> pa.Table:
-    """The steps that records led to, as _OPEN."""
+    """Return the steps that records led to, as _OPEN."""
     source, lists = steps.source[at], steps.lists
     said = {name: steps.table[name].take(source) for name in _SAID}
     members = steps.table["isr_with_epochs"].take(source)

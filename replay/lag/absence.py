@@ -21,7 +21,9 @@ class Return(NamedTuple):
 
 
 def returns(served: Iterable[Service]) -> list[Return]:
-    """Each end of a time in which no broker was in service; such a time is before the first one."""
+    """Return each end of a time in which no broker was in service; such a time is before the first
+    one.
+    """
     steps: dict[int, tuple[int, int]] = {}
 
     def step(offset: int, timestamp_ms: int, by: int) -> None:

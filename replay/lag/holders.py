@@ -91,8 +91,8 @@ def _known(value: int) -> int | None:
 
 
 def stalls(points: Points, found: Waited, *, least_ms: int) -> list[Stall]:
-    """The samples whose oldest record had waited for ``least_ms`` or more, and what waits for so
-    long at the end of the log.
+    """Return the samples whose oldest record had waited for ``least_ms`` or more, and what waits
+    for so long at the end of the log.
     """
     sampled = points.samples
     told = []
@@ -199,7 +199,7 @@ class _Lowest:
             self._of[key].append(place)
 
     def of(self, stall: Stall) -> Iterator[int]:
-        """The brokers, by id."""
+        """Yield the brokers, by id."""
         if not _tells(stall):
             return
         sample = stall.previous_offset if stall.at == AT_THE_END else stall.at

@@ -23,7 +23,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 
 def look_at(rows: pa.Table) -> tuple[Points, Waited]:
-    """A piece, behind what is remembered: COLUMNS, in order."""
+    """Return a piece, behind what is remembered: COLUMNS, in order."""
     log = TableRows(rows, 0)
     sampled = samples(log.table(SAMPLE_COLUMNS, TYPES))
     known = sampled.lao[sampled.lao != MISSING] + 1
@@ -32,8 +32,8 @@ def look_at(rows: pa.Table) -> tuple[Points, Waited]:
 
 
 def remember(rows: pa.Table, sampled: Samples) -> pa.Table:
-    """The records that the next piece begins with: what LAO has not passed yet, and some progress
-    records.
+    """Return the records that the next piece begins with: what LAO has not passed yet, and some
+    progress records.
 
     Of these the last one, the one with the highest LAO, the one that says the most applied, and
     each broker's last word: another controller's counts no more.
@@ -62,8 +62,8 @@ def _telling(rows: pa.Table, sampled: Samples) -> Ints:
 
 
 def points_of(pieces: Iterable[pa.Table]) -> Iterator[list[LaoPoint]]:
-    """The timeline of LAO of a whole log, piece by piece; memory is that of a piece, and of what
-    LAO has not passed.
+    """Yield the timeline of LAO of a whole log, piece by piece; memory is that of a piece, and of
+    what LAO has not passed.
     """
     memory: pa.Table | None = None
     for piece in pieces:

@@ -31,7 +31,7 @@ class Points:
     waited_ms: Ints
 
     def rows(self, places: Ints) -> list[LaoPoint]:
-        """Some of them."""
+        """Return some of them."""
         sampled = self.samples
 
         def known(values: Ints, place: int) -> int | None:

@@ -68,7 +68,7 @@ class Samples:
 
 
 def shifted(values: Ints) -> Ints:
-    """The value before each; MISSING at the first."""
+    """Return the value before each; MISSING at the first."""
     return np.concatenate([np.array([MISSING], np.int64), values[:-1]]) if len(values) else values
 
 
@@ -114,8 +114,8 @@ def kept(table: pa.Table) -> pa.Table:
 
 
 def entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints, Ints]:
-    """The entries of a column ``applied``: place of the record, broker, its epoch, what it had
-    applied.
+    """Return the entries of a column ``applied``: place of the record, broker, its epoch, what it
+    had applied.
     """
     array = whole(column)
     if pa.types.is_null(array.type):

@@ -38,7 +38,7 @@ def why(held: LaoStall) -> str:
 
 
 def in_words(cause: str, reason: str | None) -> str:
-    """A cause of :mod:`replay.lag.holders`, and the reason that goes with it."""
+    """Return a cause of :mod:`replay.lag.holders`, and the reason that goes with it."""
     if cause == holders.FENCED:
         return f"went on without: {reason}"
     return {

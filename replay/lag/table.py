@@ -23,8 +23,8 @@ _SCHEMA = pa.schema(
 
 
 def points(records: DataFrame) -> DataFrame:
-    """The timeline of LAO from the records alone, as people ask for it: a LaoPoint a row. One
-    task's work, piece by piece.
+    """Return the timeline of LAO from the records alone, as people ask for it: a LaoPoint a row.
+    One task's work, piece by piece.
     """
     rows = records.select(*COLUMNS).repartition(1).sortWithinPartitions("offset")
     return rows.mapInArrow(_points, POINTS_DDL)

@@ -36,7 +36,7 @@ class Tally:
             self._together()
 
     def _together(self) -> tuple[Ints, Ints, Ints]:
-        """Each number of a group once, in order."""
+        """Return each number of a group once, in order."""
         nothing = np.zeros(0, np.int64)
         parts = [(nothing, nothing, nothing), *self._parts]
         groups, numbers, counts = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -173,7 +173,7 @@ class _Waiting:
 
 
 def raising(sampled: Samples) -> Ints:
-    """The places of the samples that raise LAO."""
+    """Return the places of the samples that raise LAO."""
     return np.flatnonzero(
         (sampled.reached != MISSING) & (sampled.reached > np.maximum(sampled.reached_before, -1))
     )
@@ -188,7 +188,7 @@ def waits(
     steps: Steps | None = None,
     hours: int | None = None,
 ) -> tuple[Asked, Waited]:
-    """The pass over a log. ``offsets``, ``hours``: see Asked."""
+    """Run the pass over a log. ``offsets``, ``hours``: see Asked."""
     rising = raising(sampled)
     asked = Asked(
         sampled.reached[rising],
@@ -206,8 +206,8 @@ def waits(
 
 
 def next_of(log: Rows, offsets: Ints) -> tuple[Ints, Ints]:
-    """The first record at or behind each of some offsets, ascending, that is waited for, and when
-    it was written (NEVER: nothing is behind it).
+    """Return the first record at or behind each of some offsets, ascending, that is waited for, and
+    when it was written (NEVER: nothing is behind it).
     """
     nothing = np.zeros(0, np.int64)
     asked = Asked(nothing, nothing, offsets, NEVER, None)

@@ -240,8 +240,8 @@ def broker_words(
 
 
 def _between(edges: list[Entries], sampled: Samples) -> Entries:
-    """The edges of all slices; what was known before the first sample of a slice, the slice did not
-    know.
+    """Return the edges of all slices; what was known before the first sample of a slice, the slice
+    did not know.
     """
     every = Entries(*(np.concatenate(each) for each in zip(*edges, strict=True)))
     at = np.searchsorted(sampled.offset, every.offset)

@@ -40,7 +40,7 @@ class Words:
     known_ms: Ints
 
     def of(self, chosen: Bools | Ints) -> Words:
-        """Some of them."""
+        """Return some of them."""
         return Words(**{name: values[chosen] for name, values in vars(self).items()})
 
 
@@ -62,14 +62,14 @@ class Entries(NamedTuple):
     tells: Bools
 
     def of(self, chosen: Bools | Ints) -> Entries:
-        """Some of them."""
+        """Return some of them."""
         return Entries._make(values[chosen] for values in self)
 
 
 def said(
     column: pa.ChunkedArray, offset: Ints, timestamp_ms: Ints, epoch: Ints, high_watermark: Ints
 ) -> Entries:
-    """The entries of a column ``applied``, beside what else its samples say."""
+    """Return the entries of a column ``applied``, beside what else its samples say."""
     where, broker, _, applied = entries(column)
     return Entries(
         broker,
@@ -85,13 +85,13 @@ def said(
 
 
 def words(sampled: Samples, brokers: Iterable[BrokerSpan]) -> Words:
-    """The words in samples that were made of whole records."""
+    """Return the words in samples that were made of whole records."""
     numbers = sampled.offset, sampled.timestamp_ms, sampled.epoch, sampled.high_watermark
     return words_of(said(sampled.table["applied"], *numbers), standings(brokers))
 
 
 def words_of(entry: Entries, standing: Ints) -> Words:
-    """The words of the members, by broker and in order.
+    """Return the words of the members, by broker and in order.
 
     A broker is a member while it is unfenced (the committed image's side of
     ``controller/visibility/lao.py``). A word is void under another controller: what that one says

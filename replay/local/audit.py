@@ -221,7 +221,7 @@ class PartitionWatcher:
 
 
 def _of_partitions(part: _Part) -> Iterator[tuple[kernels.Kernel, Iterator[pa.Table]]]:
-    """One bucket after the other: only one's partitions are remembered at a time."""
+    """Process one bucket after the other: only one's partitions are remembered at a time."""
     of_partition = partial(bucket_of, BY_PARTITION)
     for tables in of_topics(part.export, part.share, COLUMNS, PARTITION_TYPES, of_partition):
         yield kernels.PartitionRules(part.facts, part.rules), tables

@@ -199,7 +199,7 @@ def history(
     since: int | None = None,
     since_ms: int | None = None,
 ) -> History:
-    """The changes of the entities asked for, behind an offset and from a time on."""
+    """Return the changes of the entities asked for, behind an offset and from a time on."""
     since = -1 if since is None else since
     since_ms = _ALWAYS_MS if since_ms is None else since_ms
     parts = group_shares(export, groups_asked(export, asked), pool.size)
@@ -241,7 +241,7 @@ class Net(NamedTuple):
 
 
 def differing(export: Export, pool: Pool, asked: Asked | None, since: int) -> list[Net]:
-    """The entities that are not what they were behind an offset, by kind and key.
+    """Return the entities that are not what they were behind an offset, by kind and key.
 
     Only the groups that a record behind it changes are folded.
     """

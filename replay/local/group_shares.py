@@ -38,7 +38,7 @@ def group_shares(export: Export, groups: Groups, size: int) -> list[GroupShare]:
 
 
 def of_groups(one: GroupShare) -> Iterator[tuple[Groups, int | None]]:
-    """The groups of each bucket of a share, and the bucket's number if it has files."""
+    """Yield the groups of each bucket of a share, and the bucket's number if it has files."""
     for bucket in one.share.buckets:
         groups = one.groups._replace(bucket=bucket, buckets=one.share.of)
         yield groups, bucket if one.share.filed else None
@@ -50,7 +50,7 @@ def rows_of(
     columns: Sequence[str],
     segments: Sequence[Segment] | None = None,
 ) -> Iterator[pa.Table]:
-    """The records of a bucket, and where it has no files all of them.
+    """Yield the records of a bucket, and where it has no files all of them.
 
     Raises CorruptExportError and its kinds: a bucket's file is checked before it is read.
     """

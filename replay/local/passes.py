@@ -105,7 +105,7 @@ class _FoldTask(NamedTuple):
 
 
 def _fold(task: _FoldTask) -> list[Any]:
-    """A fold for each bucket of the share."""
+    """Return a fold for each bucket of the share."""
     export, share = task.export, task.share
     found = []
     for bucket in share.buckets:
@@ -147,7 +147,7 @@ def _run(task: _Task) -> Any:
 
 
 def _run_share(task: tuple[Export, Pass[Any], Share]) -> list[Any]:
-    """A part for each bucket of the share."""
+    """Return a part for each bucket of the share."""
     export, work, share = task
     found = []
     hashes = partial(bucket_of, work.by)

@@ -51,7 +51,7 @@ class Pool:
             self._processes.shutdown(cancel_futures=True)
 
     def map(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """The results, in the order of the tasks.
+        """Yield the results, in the order of the tasks.
 
         Raises what a task raises, and ReplayError if a worker ends by itself.
         """

@@ -38,7 +38,7 @@ def slices(
     bucket: int | None = None,
     coded: Collection[str] = DICTIONARIES,
 ) -> Iterator[pa.Table]:
-    """The rows in question in order, whole batches only, some columns of them.
+    """Yield the rows in question in order, whole batches only, some columns of them.
 
     ``types``: of these types only; ``only``: what else chooses among the rows. ``segments``: of
     these files only. ``bucket``: from the file of that bucket where a range has it; where it has
@@ -65,8 +65,8 @@ def slices(
 
 
 def _in_order(table: pa.Table, last: int, files: list[Segment]) -> tuple[pa.Table, int]:
-    """The rows by offset, and the last one's; ``last``: of the rows before. What does not ask for
-    offsets takes rows as they stand.
+    """Return the rows by offset, and the last one's; ``last``: of the rows before. What does not
+    ask for offsets takes rows as they stand.
     """
     if "offset" not in table.column_names or not table.num_rows:
         return table, last
@@ -91,7 +91,7 @@ def _files(export: Export, segments: Sequence[Segment], bucket: int | None) -> I
 
 
 def _chosen(table: pa.Table, types: Collection[RecordType] | None, only: Filter | None) -> pa.Table:
-    """The rows in question, found out before any is copied."""
+    """Return the rows in question, found out before any is copied."""
     if types is None and only is None:
         return table
     rows = np.ones(table.num_rows, np.bool_)
@@ -158,7 +158,7 @@ def _read(
 
 
 def _groups(export: Export, metadata: pq.FileMetaData) -> list[int]:
-    """The row groups that may hold records in question, by the bounds of their offsets."""
+    """Return the row groups that may hold records in question, by the bounds of their offsets."""
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     at, chosen = names.index("offset"), []
     for index in range(metadata.num_row_groups):

@@ -48,7 +48,7 @@ def of_topics(
     types: Collection[RecordType],
     hashes: Hashes,
 ) -> Iterator[Iterator[pa.Table]]:
-    """The records of a share's topics, bucket by bucket: each whole, and in order.
+    """Yield the records of a share's topics, bucket by bucket: each whole, and in order.
 
     Raises CorruptExportError and its kinds: a bucket's file is checked before it is read.
     """

@@ -13,7 +13,7 @@ from replay.outages.stretch import Stretch
 def by_broker(
     brokers: Iterable[BrokerSpan], fenced: Iterable[Fencing], stretch: Stretch
 ) -> list[BrokerOutage]:
-    """One row a broker that was registered within the stretch.
+    """Return one row a broker that was registered within the stretch.
 
     The time before a broker was unfenced for the first time is no outage.
     """

@@ -52,8 +52,8 @@ class Absence(NamedTuple):
 
 
 def controllers(log: Rows, counted: Census, origin: str = "") -> list[Controller]:
-    """The reigns, in order. ``origin``: whose log it is; controllers of raftlog write nothing while
-    nothing happens.
+    """Return the reigns, in order. ``origin``: whose log it is; controllers of raftlog write
+    nothing while nothing happens.
     """
     idle = counted.idle if origin else {}
     due_ms = {epoch: each.due_ms for epoch, each in idle.items()}

@@ -49,7 +49,7 @@ class Departure(NamedTuple):
 
 
 def service(brokers: Iterable[BrokerSpan]) -> list[Service]:
-    """The spans of brokers put together, by broker and in order."""
+    """Return the spans of brokers put together, by broker and in order."""
     found: list[Service] = []
     in_order = sorted(brokers, key=attrgetter("broker_id", "begins"))
     for _, spans in groupby(in_order, key=attrgetter("broker_id")):
@@ -83,7 +83,7 @@ def _of_one(spans: Iterable[BrokerSpan]) -> Iterator[Service]:
 
 
 def fencings(served: Iterable[Service]) -> list[Fencing]:
-    """Each time that a broker fell out of service. To be fenced at first is none.
+    """Return each time that a broker fell out of service. To be fenced at first is none.
 
     ``planned``: it shut down in order, or was asked to be fenced; ``unregistered``: that is how it
     ended.

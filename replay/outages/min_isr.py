@@ -68,7 +68,7 @@ class MinIsr:
     def cut(
         self, topic: str | None, begins: int, begins_ms: int, ends: int, ends_ms: int
     ) -> Iterator[Cut]:
-        """The interval, cut where the value changed."""
+        """Yield the interval, cut where the value changed."""
         own, shared = self._of_topics.get(topic or "", []), self._of_all
         inside = sorted(each for each in (*own, *shared) if begins < each.offset < ends)
         edges = [*((each.offset, each.timestamp_ms) for each in inside), (ends, ends_ms)]

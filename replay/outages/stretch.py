@@ -51,14 +51,14 @@ class Stretch(NamedTuple):
         return np.maximum(begins_ms, self.since_ms), np.minimum(ends_ms, self.until_ms)
 
     def clip_one(self, begins_ms: int, ends_ms: int | None) -> tuple[int, int] | None:
-        """The same of one interval (None: it lasts); None: nothing lies in it."""
+        """Return the same of one interval (None: it lasts); None: nothing lies in it."""
         ends = self.until_ms if ends_ms is None else ends_ms
         if begins_ms > self.until_ms or ends < self.since_ms:
             return None
         return max(begins_ms, self.since_ms), min(ends, self.until_ms)
 
     def by_period(self, begins_ms: Ints, ends_ms: Ints) -> Ints:
-        """How long clipped intervals lasted in each period, added up.
+        """Return how long clipped intervals lasted in each period, added up.
 
         The cost is that of their ends, however many periods an interval spans.
         """

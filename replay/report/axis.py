@@ -8,7 +8,7 @@ from replay.report.model import MAX_BUCKETS, Axis
 
 
 def choose_axis(begins_ms: int, ends_ms: int) -> Axis:
-    """The axis from the first record to the last, both inclusive."""
+    """Return the axis from the first record to the last, both inclusive."""
     length_ms = max(1, ends_ms - begins_ms + 1)
     return Axis(begins_ms, ends_ms, -(-length_ms // MAX_BUCKETS))
 
@@ -19,7 +19,7 @@ def steps_of(axis: Axis) -> Steps:
 
 
 def buckets_of(axis: Axis, at_ms: Ints) -> Ints:
-    """The step of the axis, from 0, in which each time lies."""
+    """Return the step of the axis, from 0, in which each time lies."""
     return (at_ms - axis.begins_ms) // axis.bucket_ms
 
 

@@ -43,6 +43,6 @@ SEVERITY_NAMES = {CRITICAL: "critical", WARNING: "warning", NOTICE: "notice", PL
 
 
 def faint(colour: str, alpha: float) -> str:
-    """The colour with so much opacity."""
+    """Return the colour with so much opacity."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"

@@ -148,7 +148,9 @@ def _flapping(flaps: Flaps, names: Names) -> Iterator[Event]:
 
 
 def short_isrs(found: Troubled, names: Names, since_ms: int, until_ms: int) -> Iterator[Event]:
-    """The ISRs that came to be smaller than their replicas within a time, both ends inclusive."""
+    """Yield the ISRs that came to be smaller than their replicas within a time, both ends
+    inclusive.
+    """
     first = np.searchsorted(found.short.begins_ms, since_ms)
     last = np.searchsorted(found.short.begins_ms, until_ms, side="right")
     part = Moments(*(values[first:last] for values in found.short))
@@ -170,7 +172,7 @@ def _at_once(
 
 
 def _close(rows: list[tuple[int, ...]], *, at: int) -> list[list[tuple[int, ...]]]:
-    """Rows in order of the time in their column ``at``, those together that lie close."""
+    """Return rows in order of the time in their column ``at``, those together that lie close."""
     groups: list[list[tuple[int, ...]]] = []
     for row in sorted(rows, key=lambda row: row[at]):
         if not groups or row[at] - groups[-1][-1][at] > _TOGETHER_MS:

@@ -128,7 +128,7 @@ def _in_order(event: Event) -> tuple[int, int, str]:
 
 
 def _title(events: list[Event]) -> str:
-    """The gravest two kinds in words: what an operator would call it."""
+    """Return the gravest two kinds in words: what an operator would call it."""
     gravest = sorted(events, key=lambda event: (-event.severity, event.begins_ms, event.offset))
     texts: dict[str, str] = {}
     for event in gravest:

@@ -30,8 +30,8 @@ apart: about ten pixels.
 
 
 def controller_spans(reigns: list[Controller], axis: Axis) -> tuple[list[ControllerSpan], int]:
-    """The reigns, drawn as one where they are too many; and how many changes of the controller
-    there were.
+    """Return the reigns, drawn as one where they are too many; and how many changes of the
+    controller there were.
     """
     spans, silent_since_ms = [], None
     for each in reigns:
@@ -78,7 +78,7 @@ class _Life:
 def broker_lanes(
     brokers: Iterable[facts.BrokerSpan], holding: Iterable[tuple[int, BrokerSpan]], axis: Axis
 ) -> tuple[list[BrokerLane], int]:
-    """The lanes of the brokers with the most trouble, by id; and how many brokers there are.
+    """Return the lanes of the brokers with the most trouble, by id; and how many brokers there are.
 
     ``holding``: when LAO waited for a broker.
     """

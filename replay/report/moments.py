@@ -34,7 +34,7 @@ class Moments(NamedTuple):
     key: Ints
 
     def together(self) -> Moments:
-        """Each moment once."""
+        """Return each moment once."""
         order = np.lexsort([self.begins, self.begins_ms])
         rows = Moments(*(values[order] for values in self))
         starts = np.flatnonzero(np.diff(rows.begins_ms, prepend=-1))

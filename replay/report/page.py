@@ -112,7 +112,7 @@ def harmless(value: object) -> object:
 
 
 def render_page(result: ReportResult) -> str:
-    """The whole file."""
+    """Return the whole file."""
     loader = PackageLoader("replay.report")
     environment = Environment(
         loader=loader,

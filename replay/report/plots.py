@@ -38,7 +38,7 @@ _DURATIONS_MS = (
 
 
 def base_layout(height_px: int) -> dict[str, Any]:
-    """A layout without a template, on no ground of its own."""
+    """Return a layout without a template, on no ground of its own."""
     return {
         "template": None,
         "height": height_px,
@@ -54,7 +54,7 @@ def base_layout(height_px: int) -> dict[str, Any]:
 
 
 def time_axis(axis: Axis, **more: Any) -> dict[str, Any]:
-    """The axis of time, in UTC.
+    """Return the axis of time, in UTC.
 
     All plots over time have the same, and the page keeps their ranges the same.
     """
@@ -81,7 +81,7 @@ def coloured(name: str, colour: str) -> str:
 
 
 def log_ms_scale(highest_ms: float) -> dict[str, Any]:
-    """A logarithmic axis of durations, from a millisecond, with ticks that people have words
+    """Return a logarithmic axis of durations, from a millisecond, with ticks that people have words
     for.
     """
     marks = [mark for mark in _DURATIONS_MS if mark <= max(highest_ms, 100) * 3]
@@ -95,8 +95,8 @@ def log_ms_scale(highest_ms: float) -> dict[str, Any]:
 
 
 def to_json(figures: dict[str, go.Figure]) -> str:
-    """The figures by name as one JSON object that may stand in a script element: nothing in it can
-    end the element.
+    """Return the figures by name as one JSON object that may stand in a script element: nothing in
+    it can end the element.
     """
     parts = (f'"{name}":{figure.to_json(validate=False)}' for name, figure in figures.items())
     text = "{" + ",".join(parts) + "}"

@@ -34,8 +34,8 @@ def make_timeline(
     offences: Iterable[Finding],
     origin: str = "",
 ) -> Timeline:
-    """The timeline of a log; what was found of its partitions, of LAO and of its growth, and what
-    the audit did. ``origin``: what kind of cluster wrote it.
+    """Return the timeline of a log; what was found of its partitions, of LAO and of its growth, and
+    what the audit did. ``origin``: what kind of cluster wrote it.
     """
     troubled, lao, grown = found
     happened = [

@@ -55,8 +55,8 @@ class Panel(NamedTuple):
 
 
 def timeline_figure(timeline: Timeline, origin: str = "") -> go.Figure:
-    """All of it over one axis, so that what happened at one time stands in one line. ``origin``:
-    whose log it is; another system's has no LAO.
+    """Return the figure of the whole timeline over one axis, so that what happened at one time
+    stands in one line. ``origin``: whose log it is; another system's has no LAO.
     """
     curves = [
         impaired_panel(timeline.levels),
@@ -380,6 +380,6 @@ def _badge(incident: Incident, colour: str, row: int) -> dict[str, Any]:
 
 
 def states_shown(lanes: Iterable[BrokerLane]) -> list[str]:
-    """The states that occur, in the order of the legend."""
+    """Return the states that occur, in the order of the legend."""
     there = {span.state for lane in lanes for span in lane.spans}
     return [state for state in STATES if state in there]

@@ -51,7 +51,7 @@ class _InSpark(Engine):
 def _fold(
     fold: Callable[[int], dict[int, int]], tasks: list[int]
 ) -> tuple[dict[int, int], list[Fault]]:
-    """The hashes by the first number of tasks, and where the others say something else."""
+    """Return the hashes by the first number of tasks, and where the others say something else."""
     hashes, *others = (fold(count) for count in tasks)
     faults = []
     for count, other in zip(tasks[1:], others, strict=True):

@@ -91,7 +91,7 @@ def judge(stall_ms: int) -> Judge:
 
 
 def _with_memory(piece: Piece) -> pa.Table:
-    """The records, behind those that are remembered, in order."""
+    """Return the records, behind those that are remembered, in order."""
     rows, memory = piece.records.select(*COLUMNS), piece.remembered("records")
     if memory is not None:
         # What a build remembered that had fewer columns has null in the others.

@@ -28,8 +28,8 @@ def open_spans(spark: SparkSession, spans: Sequence[BrokerSpan | TopicLife], ddl
 
 
 def last_spans(spark: SparkSession, spans: Sequence[BrokerSpan]) -> DataFrame:
-    """The last one of each broker: one that has gone may come back, and the log directories that
-    it had registered are known then.
+    """Return the last one of each broker: one that has gone may come back, and the log directories
+    that it had registered are known then.
     """
     last = {span.broker_id: span for span in spans}
     return _as_table(spark, list(last.values()), BROKERS_DDL)

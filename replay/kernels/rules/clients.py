@@ -89,7 +89,7 @@ class Clients:
             )
 
     def _twice(self, client: Ints, number: Ints, offset: Ints) -> Iterator[tuple[int, int]]:
-        """Rows of numbers that were executed before, and where."""
+        """Yield rows of numbers that were executed before, and where."""
         code, opened = _find(self._opened, client)
         rows = np.flatnonzero(opened)
         keys = (code[rows] << _NUMBER_BITS) + number[rows]
@@ -140,7 +140,7 @@ def _merged(old: tuple[Ints, Ints], new: tuple[Ints, Ints]) -> tuple[Ints, Ints]
 
 
 def _find(known: Ints, wanted: Ints) -> tuple[Ints, Bools]:
-    """The last place of each in a sorted array, and whether it is there."""
+    """Return the last place of each in a sorted array, and whether it is there."""
     if not len(known):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
     at = np.maximum(np.searchsorted(known, wanted, side="right") - 1, 0)

@@ -83,8 +83,8 @@ class Departed:
         yield from self._judge(*self._removed(judged.steps))
 
     def _removed(self, steps: Steps) -> tuple[Ints, Ints, Ints, Ints]:
-        """The stays that go with their topic, which no record of the partition says: else those of
-        all topics that there ever were would be looked up with each slice.
+        """Return the stays that go with their topic, which no record of the partition says: else
+        those of all topics that there ever were would be looked up with each slice.
         """
         key, bits, since = self._open
         left = self._partitions.removed(key, since)
@@ -199,7 +199,7 @@ def _in_order(stays: Ints, moments: Ints) -> Ints:
 
 
 def _members(isr: Ints, leader: Ints, lists: Lists) -> Ints:
-    """The ISRs that count: with several members, or with a leader; NOTHING of others."""
+    """Return the ISRs that count: with several members, or with a leader; NOTHING of others."""
     counts = (isr != NOTHING) & ((lists.size(isr) > 1) | (leader != NO_LEADER))
     return np.where(counts, isr, NOTHING)
 

@@ -38,7 +38,7 @@ class _Mapping(NamedTuple):
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Each mapping."""
+    """Check each mapping."""
     rows = facts.of(RecordType.HOSTNAME)
     of_name: dict[str, list[Row]] = defaultdict(list)
     for row in rows:

@@ -27,7 +27,7 @@ _BEGIN, _ENDS = "BeginTransactionRecord", ("EndTransactionRecord", "AbortTransac
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Each of these records."""
+    """Check each of these records."""
     rows = facts.of(RecordType.IMPORTED)
     yield from _producer_ids(rows)
     yield from _migration(rows)

@@ -87,7 +87,7 @@ class Levels:
 
 
 def _highest(levels: Ints, said_at: Ints) -> tuple[Ints, Ints]:
-    """The highest level up to each one, and where the newest of those that say it stands."""
+    """Return the highest level up to each one, and where the newest of those that say it stands."""
     highest = np.maximum.accumulate(levels)
     at = np.maximum.accumulate(np.where(levels == highest, np.arange(len(levels)), 0))
     return highest, said_at[at]

@@ -33,7 +33,7 @@ RULES = (
 
 
 def check(judged: Judged) -> Iterator[Finding]:
-    """Each state by itself, and beside the one before it."""
+    """Check each state by itself, and beside the one before it."""
     yield from _stated(judged)
     yield from _unproposed(judged)
     yield from _stepped(judged)
@@ -161,5 +161,5 @@ def _stepped(judged: Judged) -> Iterator[Finding]:
 
 
 def before_of(judged: Judged, row: int) -> int | None:
-    """The offset of the state before a row's."""
+    """Return the offset of the state before a row's."""
     return int(judged.steps.begins[row - 1]) if judged.has_before[row] else None

@@ -69,7 +69,7 @@ class Progress:
         yield from self._acknowledged(table, offset, lao)
 
     def _acknowledged(self, table: pa.Table, offset: Ints, lao: Ints) -> Iterator[Finding]:
-        """Each known LAO beside the last report of each unfenced broker."""
+        """Check each known LAO beside the last report of each unfenced broker."""
         epoch = ints(table["epoch"])
         reports, report_rows, applied = self._reports(table, epoch)
         # A record's own reports stand before what is asked of it.
@@ -101,7 +101,7 @@ class Progress:
     def _applying(
         self, table: pa.Table, offset: Ints, said: tuple[Ints, Ints, Ints], order: Ints
     ) -> Iterator[Finding]:
-        """Each report beside the log that it stands in, and beside that broker's last one.
+        """Check each report beside the log that it stands in, and beside that broker's last one.
 
         ``order``: by number, and then by row.
         """
@@ -132,7 +132,7 @@ class Progress:
             )
 
     def _reports(self, table: pa.Table, epoch: Ints) -> tuple[Ints, Ints, Ints]:
-        """Each report: its number, the row of the record, and what was applied."""
+        """Return each report: its number, the row of the record, and what was applied."""
         column = whole(table["applied"])
         counts = column.value_lengths().fill_null(0).to_numpy().astype(np.int64)
         flat = column.flatten()
@@ -141,7 +141,7 @@ class Progress:
         return self._number(brokers, broker_epochs, epoch[rows]), rows, applied
 
     def _number(self, brokers: Ints, broker_epochs: Ints, epochs: Ints) -> Ints:
-        """One number for each different triple."""
+        """Return one number for each different triple."""
         if not len(brokers):
             return np.zeros(0, np.int64)
         # By differences: within a slice most of the triples are the same few.

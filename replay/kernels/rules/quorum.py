@@ -37,7 +37,7 @@ class Epoch(NamedTuple):
 
 
 def epochs_of(table: pa.Table) -> Iterator[Epoch]:
-    """The epochs of a slice; one may come several times."""
+    """Yield the epochs of a slice; one may come several times."""
     epoch, offset, timestamp = (ints(table[name]) for name in COLUMNS)
     if not len(epoch):
         return
@@ -54,7 +54,7 @@ def epochs_of(table: pa.Table) -> Iterator[Epoch]:
 
 
 def together(epochs: Iterable[Epoch]) -> list[Epoch]:
-    """Each epoch once, in order."""
+    """Return each epoch once, in order."""
     found: dict[int, Epoch] = {}
     for new in epochs:
         old = found.get(new.epoch, new)
@@ -69,7 +69,7 @@ def together(epochs: Iterable[Epoch]) -> list[Epoch]:
 
 
 def check(facts: Facts, epochs: Iterable[Epoch]) -> Iterator[Finding]:
-    """Each election, the range of offsets of each epoch, and each voter set."""
+    """Check each election, the range of offsets of each epoch, and each voter set."""
     columns = ("type", "offset", "epoch", "timestamp_ms", "principal", "leader_id")
     begun = facts.of(RecordType.LEADER_CHANGE, RecordType.RECOVERY, columns=columns)
     yield from _elections(row for row in begun if row["type"] == RecordType.LEADER_CHANGE)
@@ -153,7 +153,7 @@ def _voter_sets(facts: Facts) -> Iterator[Finding]:
 
 
 def _set(row: Row) -> dict[int, str]:
-    """Each voter's directory."""
+    """Return each voter's directory."""
     return {each["voter_id"]: each["voter_directory_id"] for each in row["voters"]}
 
 

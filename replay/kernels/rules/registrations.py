@@ -19,7 +19,7 @@ RULES = (rules.BROKER_EPOCH_REUSED, rules.REGISTERED_UNFENCED)
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Each new registration."""
+    """Check each new registration."""
     for _, spans in groupby(facts.standings.spans, key=lambda span: span.broker_id):
         before: BrokerSpan | None = None
         for span in spans:

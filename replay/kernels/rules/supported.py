@@ -41,8 +41,8 @@ class _Program(NamedTuple):
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Each level that is set, beside those who are registered; and each registration, beside the
-    levels in force. A program that does not name a feature says nothing of it.
+    """Check each level that is set, beside those who are registered; and each registration, beside
+    the levels in force. A program that does not name a feature says nothing of it.
     """
     programs = [*_brokers(facts), *_controllers(facts)]
     levels: dict[str, list[Row]] = defaultdict(list)
