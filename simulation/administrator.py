@@ -143,7 +143,7 @@ class Administrator:
 
 
 def _refusal(response: Any) -> str:
-    """The first error in the results, for the transcript."""
+    """Return the first error in the results, for the transcript."""
     body = getattr(response, response.WhichOneof("body"))
     results = [
         *getattr(body, "results", ()),

@@ -77,7 +77,7 @@ class Callers:
             task.cancel()
 
     def spawn(self, work: Any, host: str) -> asyncio.Task[Any]:
-        """A task of one of them."""
+        """Return a task of one of them."""
         task = self.world.spawn(work, host, host)
         self._tasks.append(task)
         return task

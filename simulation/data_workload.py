@@ -152,7 +152,7 @@ class DataWorkload:
     # --- producers -------------------------------------------------------------------------------
 
     def producer(self, name: str, only: list[str] | None = None, **settings: Any) -> Producer:
-        """A client on a host. ``only``: the brokers to begin with."""
+        """Return a client on a host. ``only``: the brokers to begin with."""
         world = self._world
         endpoints = [host.endpoint for host in world.members if only is None or host.name in only]
         made = Producer(
@@ -269,7 +269,7 @@ class DataWorkload:
     async def last_records(
         self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]
     ) -> dict[PartitionKey, str]:
-        """A record to each of these, through these brokers; what went wrong where, in words."""
+        """Post a record to each of these, through these brokers; what went wrong where, in words."""
         # Leaders may still be moved to where they belong: then what became of a record is not
         # known.
         producer = self.producer(

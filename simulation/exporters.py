@@ -34,7 +34,7 @@ class Exporters:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def hosts(self) -> list[str]:
-        """Its host's name."""
+        """Return its host's name."""
         return [HOST] if self._world.config.exports_per_s else []
 
     def begin(self) -> None:

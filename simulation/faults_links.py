@@ -221,8 +221,8 @@ Spoken = tuple[str, str, Conversation]
 
 
 def _conversations(world: World, rng: random.Random) -> list[Spoken]:
-    """A broker's, with brokers; without them two controllers', and with them these as well now and
-    then.
+    """Return a broker's conversation, with brokers; without them two controllers', and with them
+    these as well now and then.
     """
     brokers = [_of_broker(world, rng)] if world.members else []
     # Drawn apart: what happens to brokers does not hang on it.
@@ -235,8 +235,8 @@ def _conversations(world: World, rng: random.Random) -> list[Spoken]:
 
 
 def _of_broker(world: World, rng: random.Random) -> Spoken:
-    """A broker's conversation with another host, and who that is: the active controller more often
-    than not.
+    """Return a broker's conversation with another host, and who that is: the active controller more
+    often than not.
     """
     controllers = [host.name for host in world.controllers]
     brokers = [host.name for host in world.members]
@@ -259,8 +259,8 @@ def _of_broker(world: World, rng: random.Random) -> Spoken:
 
 
 def _of_controllers(world: World, rng: random.Random) -> list[Spoken]:
-    """One controller's conversation with another, which is the active one more often than not; none
-    if there is one controller.
+    """Return one controller's conversation with another, which is the active one more often than
+    not; none if there is one controller.
     """
     controllers = [host.name for host in world.controllers]
     if len(controllers) < 2:

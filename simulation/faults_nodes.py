@@ -33,8 +33,8 @@ def start_again(world: World, host: ControllerHost | BrokerHost) -> None:
 
 
 def _in_service(world: World, host: BrokerHost) -> bool:
-    """Whether this process, and not another one of its id, is registered and unfenced, and not
-    about to leave.
+    """Return whether this process, and not another one of its id, is registered and unfenced, and
+    not about to leave.
     """
     service = world.active()
     registered = service.image.brokers.get(host.id) if service is not None else None
@@ -49,8 +49,8 @@ def _in_service(world: World, host: BrokerHost) -> bool:
 
 
 async def one_in_service(world: World, rng: random.Random) -> BrokerHost | None:
-    """One of the members that are in service, or the first one that comes back to it within a
-    while.
+    """Return one of the members that are in service, or the first one that comes back to it within
+    a while.
     """
     for _ in range(round(IN_SERVICE_WITHIN_S / 0.05)):
         found = [host for host in world.members if _in_service(world, host)]

@@ -72,8 +72,8 @@ class Operator:
 
 
 def committed_voters(world: World) -> dict[int, str]:
-    """The voters as the active controller has them committed: id and directory; empty if they are
-    not in the log.
+    """Return the voters as the active controller has them committed: id and directory; empty if
+    they are not in the log.
     """
     service = world.active()
     named = service.image.voters if service is not None else None
@@ -81,7 +81,7 @@ def committed_voters(world: World) -> dict[int, str]:
 
 
 def is_settled(world: World, voters: dict[int, str]) -> bool:
-    """Whether everyone that is up goes by this set."""
+    """Return whether everyone that is up goes by this set."""
     return all(
         {voter.node_id: voter.directory_id for voter in host.core.voters} == voters
         for host in world.controllers

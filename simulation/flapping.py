@@ -118,7 +118,7 @@ class FlappingWorld(World):
         return next(host for host in self.controllers if host.service is service)
 
     def _settled(self) -> bool:
-        """Whether every voter follows the leader and has heard from it since."""
+        """Return whether every voter follows the leader and has heard from it since."""
         leader = self._leader()
         for host in self.fleet.voters():
             core = host.core
@@ -195,7 +195,9 @@ class FlappingWorld(World):
 
 
 def flap(seed: int, config: SwarmConfig | None = None) -> tuple[Outcome, Needless]:
-    """One run. A needless election is the outcome's failure, as is whatever any callback raises."""
+    """Make one run. A needless election is the outcome's failure, as is whatever any callback
+    raises.
+    """
     drawn = draw_freely(seed)
     rng = random.Random(f"{seed} flapping")
     timeout_ms = rng.choice((700, 1000))

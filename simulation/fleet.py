@@ -117,7 +117,7 @@ class Fleet:
     # --- more of them ----------------------------------------------------------------------------
 
     def make_broker(self, broker_id: int, name: str = "") -> BrokerHost:
-        """A broker's host; ``name``: another one than its id says."""
+        """Return a broker's host; ``name``: another one than its id says."""
         world, config = self._world, self._config
         settings = settings_of_broker(config, broker_id, name, self.endpoints)
         rng, disk = world.rng(name or f"b{broker_id}"), None
@@ -168,7 +168,7 @@ class Fleet:
         return self._disks
 
     def next_disk(self) -> int:
-        """The number of one more disk."""
+        """Return the number of one more disk."""
         self._disks += 1
         return self._disks
 
@@ -181,7 +181,7 @@ class Fleet:
     # --- who they are ----------------------------------------------------------------------------
 
     def hosts(self) -> list[ControllerHost | BrokerHost]:
-        """All hosts of the cluster."""
+        """Return all hosts of the cluster."""
         return [*self.controllers, *self.members]
 
     def voters(self) -> list[ControllerHost]:

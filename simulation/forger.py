@@ -35,7 +35,7 @@ class Forger:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def hosts(self) -> list[str]:
-        """Its host's name."""
+        """Return its host's name."""
         return [FORGER] if self._on else []
 
     def begin(self) -> None:

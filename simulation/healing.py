@@ -24,7 +24,7 @@ class HealedPart:
         self._names: dict[str, None] = {}
 
     def __contains__(self, name: str) -> bool:
-        """Whether the host of this name was healed."""
+        """Return whether the host of this name was healed."""
         return name in self._names
 
     def heal(self) -> None:

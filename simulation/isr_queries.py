@@ -30,7 +30,7 @@ class IsrQueries:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def hosts(self) -> list[str]:
-        """Its host's name."""
+        """Return its host's name."""
         return [HOST] if self._on else []
 
     def begin(self) -> None:

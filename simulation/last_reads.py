@@ -61,7 +61,7 @@ async def _read(world: World, written: Operation, broker: str, name: str, within
 
 
 async def _once(world: World, client: Client, written: Operation, name: str) -> tuple[bool, str]:
-    """Whether it was served, or need not be; and what was amiss."""
+    """Return whether it was served, or need not be; and what was amiss."""
     operation = await client.read_config(written.key, MODES[name])
     if operation.outcome != "ok":
         return False, operation.error

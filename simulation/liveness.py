@@ -43,7 +43,7 @@ async def recover(world: World) -> None:
 
 
 def _have_joined(world: World) -> bool:
-    """Whether the brokers of the healed part are registered and unfenced."""
+    """Return whether the brokers of the healed part are registered and unfenced."""
     service = world.active()
     if service is None:
         return False
@@ -54,7 +54,7 @@ def _have_joined(world: World) -> bool:
 
 
 def _are_at(world: World, offset: int) -> bool:
-    """Whether all of the healed part have applied this offset, and LAO has reached it."""
+    """Return whether all of the healed part have applied this offset, and LAO has reached it."""
     service = world.active()
     if service is None or service.image.offset < offset:
         return False

@@ -107,8 +107,8 @@ class PartitionLeader:
     async def _made(
         self, image: Any, key: tuple[bytes, int]
     ) -> tuple[tuple[bytes, int], pb.AlterPartitionRequest]:
-        """A proposal with broker epochs of now; its partition's epochs, and sometimes more, may be
-        newer than those.
+        """Return a proposal with broker epochs of now; its partition's epochs, and sometimes more,
+        may be newer than those.
         """
         rng, me = self._rng, self._broker.id
         partition = image.partitions[key]

@@ -128,7 +128,7 @@ async def lose_majority(world: World) -> Lost | None:
 
 
 def _in_most_isrs(world: World) -> BrokerHost | None:
-    """The broker that runs and is in the most ISRs with others; None: there is no such ISR."""
+    """Return the broker that runs and is in the most ISRs with others; None: there is no such ISR."""
     service = world.active()
     isrs = (
         [one.isr for one in service.image.partitions.values() if len(one.isr) > 1]

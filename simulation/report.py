@@ -10,7 +10,7 @@ from simulation.swarm.config import SwarmConfig
 
 
 def command(seed: int, config: SwarmConfig | None = None) -> str:
-    """The one command that replays exactly this run."""
+    """Return the one command that replays exactly this run."""
     line = f"raftlog debug simulate --seed {seed}"
     return line if config is None else f"{line} --config {shlex.quote(config.to_json())}"
 

@@ -61,7 +61,7 @@ def shrink(
     runs: int = 100,
     run: Run = run_swarm,
 ) -> SwarmConfig:
-    """The smallest config found in that time that fails like ``failure``."""
+    """Return the smallest config found in that time that fails like ``failure``."""
     wanted = kind_of(failure)
     deadline = time.monotonic() + within_s
     smaller = True

@@ -98,7 +98,7 @@ class SilentLeaderWorld(FlappingWorld):
 
 
 def hang(seed: int) -> tuple[Outcome, Replaced]:
-    """One life. A needless election is the outcome's failure; late replacements are listed."""
+    """Make one run. A needless election is the outcome's failure; late replacements are listed."""
     rng = random.Random(f"{seed} silent leader")
     config = replace(
         draw_freely(seed),

@@ -34,7 +34,7 @@ SEEDS_PER_TASK = 5
 def run_seeds(
     seeds: list[int], shrink_s: float, max_steps: int = MAX_STEPS, max_real_s: float = MAX_REAL_S
 ) -> list[dict[str, Any]]:
-    """Each seed's outcome; a failure with its report. Runs in a process of its own."""
+    """Return each seed's outcome; a failure with its report. Runs in a process of its own."""
     silence()
     outcomes = []
     for seed in seeds:
@@ -161,7 +161,7 @@ def summary_of(
 
 
 def main() -> int:
-    """The command line of scripts/soak."""
+    """Run the command line of scripts/soak."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument(

@@ -55,7 +55,7 @@ class Warden:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def hosts(self) -> list[str]:
-        """Its host's name."""
+        """Return its host's name."""
         return [WARDEN] if self._on else []
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class Warden:
         )
 
     def _remove(self, given: list[Any]) -> pb.DeleteAclsRequest:
-        """One entry, or all of a principal on a resource."""
+        """Return one entry, or all of a principal on a resource."""
         entry = self._rng.choice(given)
         chosen = pb.AccessControlEntryFilter(
             resource_type=entry.resource_type,

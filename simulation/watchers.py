@@ -97,7 +97,7 @@ class Watchers:
 
 
 def _on(world: World, host: str) -> list[Watcher]:
-    """The watchers on a host."""
+    """Return the watchers on a host."""
     transport, names = world.network.transport_for(host), watchers_on(host)
     streams = WatchStreams(transport) if len(names) > 1 else OwnCalls(transport)
     return [Watcher(world, host, name, transport, streams) for name in names]
@@ -122,7 +122,9 @@ class Watcher:
         self._token: Token | None = None
 
     def reached(self, generation: int) -> int:
-        """The offset up to which it has been told of the log of this generation; -1: nothing."""
+        """Return the offset up to which it has been told of the log of this generation; -1:
+        nothing.
+        """
         token = self._watch.token if self._watch is not None else None
         return -1 if token is None or token.generation != generation else token.offset
 

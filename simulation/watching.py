@@ -43,7 +43,7 @@ class Watch:
         """Checkers of a finished life."""
 
     def wants(self, hook: str) -> bool:
-        """Whether any checker does."""
+        """Return whether any checker wants the hook."""
         return bool(self._hooks[hook])
 
     def renew(

@@ -137,7 +137,7 @@ class Workload:
         self._world.happened("burst")
 
     def operation(self, **fields: Any) -> Operation:
-        """A new one, told to the checkers."""
+        """Return a new operation, reported to the checkers."""
         self._operations += 1
         operation = Operation(number=self._operations, invoked_at=self._world.now(), **fields)
         self._world.watch.tell("client_invoked", operation)
@@ -205,7 +205,7 @@ class Workload:
         raise CheckFailedError(f"within {within_s:g} s it did not happen: a write is served")
 
     def reader(self, name: str, broker: str) -> Client:
-        """A client after the healing that asks one broker."""
+        """Return a client after the healing that asks one broker."""
         return Client(self, self._world, name, direct=False, only=[broker], host="last")
 
 
@@ -318,7 +318,7 @@ class Client:
     # --- operations ------------------------------------------------------------------------------
 
     async def write_config(self, key: str, acks: Any = None) -> Operation:
-        """One write."""
+        """Make one write."""
         self._count += 1
         value = f"{self.name}.{self._count}."
         value += "x" * self._rng.randrange(max(1, self._config.value_bytes))
@@ -376,7 +376,7 @@ class Client:
         await self._carry_out(operation, work)
 
     async def read_config(self, key: str, mode: broker_pb2.ReadMode | None = None) -> Operation:
-        """One read. ``mode``: instead of a drawn one."""
+        """Make one read. ``mode``: instead of a drawn one."""
         body = broker_pb2.DescribeConfigsRequest(
             resources=[
                 broker_pb2.DescribeConfigsResource(

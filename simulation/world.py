@@ -75,7 +75,7 @@ class World:
         self.watch.begin(self)
 
     def rng(self, purpose: str) -> random.Random:
-        """A generator of its own for a purpose."""
+        """Return a generator of its own for a purpose."""
         return random.Random(f"{self.seed} {purpose}")
 
     def now(self) -> float:
@@ -83,7 +83,7 @@ class World:
         return self.network.loop.true_time()
 
     def active(self) -> ControllerService | None:
-        """The newest active controller that is up."""
+        """Return the newest active controller that is up."""
         found = [
             host.service
             for host in self.controllers
@@ -123,8 +123,8 @@ class World:
     # --- what faults may do ----------------------------------------------------------------------
 
     def may_mend(self, *names: str) -> bool:
-        """Whether what is broken between or at these hosts may be mended: in the liveness phase
-        only inside the healed part.
+        """Return whether what is broken between or at these hosts may be mended: in the liveness
+        phase only inside the healed part.
         """
         return not self.lasting or all(name in self.healed for name in names)
 
@@ -138,20 +138,20 @@ class World:
         )
 
     def may_damage(self) -> bool:
-        """Whether one more voter's copy may be lost: the others are a majority still."""
+        """Return whether one more voter's copy may be lost: the others are a majority still."""
         return len(self.damaged) < (len(self.fleet.voter_ids) - 1) // 2
 
     # --- tasks -----------------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str, host: str = "") -> asyncio.Task[Any]:
-        """A task of the world, or of a client's host; when it fails, the run does."""
+        """Return a task of the world, or of a client's host; when it fails, the run does."""
         task = self.loop.create_task(work, name=name, context=host_context(host))
         task.add_done_callback(self._ended)
         self._tasks.append(task)
         return task
 
     def has_spawned(self, name: str) -> bool:
-        """Whether a task of this name was begun, ended or not."""
+        """Return whether a task of this name was begun, ended or not."""
         return any(task.get_name() == name for task in self._tasks)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
@@ -206,7 +206,7 @@ class World:
         self._faults.begin()
 
     def is_up(self) -> bool:
-        """Whether a controller is active and all members are unfenced."""
+        """Return whether a controller is active and all members are unfenced."""
         service = self.active()
         return service is not None and all(
             host.id in service.image.brokers and not service.image.brokers[host.id].fenced
@@ -237,7 +237,7 @@ def run_swarm(
     max_steps: int = MAX_STEPS,
     max_real_s: float = MAX_REAL_S,
 ) -> Outcome:
-    """One run.
+    """Make one run.
 
     ``checkers``: instead of the standard ones. A failure is in the outcome; nothing is raised.
 

@@ -23,8 +23,8 @@ RUNS, RUNS_OF_MUTANTS = 100, 2
 
 
 def small_session() -> SparkSession:
-    """A Spark for many jobs on a few hundred rows each: planning and compiling queries would take
-    most of the time.
+    """Return a Spark for many jobs on a few hundred rows each: planning and compiling queries would
+    take most of the time.
     """
     session = build_session("raftlog agreement")
     for key, value in {
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line.
+    """Run the command line.
 
     1 if a replay did not agree, the audit found something in an honest run, or a mutant that must
     be seen was not.

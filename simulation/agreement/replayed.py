@@ -160,7 +160,7 @@ def _offsets(findings: list[Finding]) -> dict[str, list[int]]:
 
 
 def compare_states(spark: SparkSession, run: ExportedRun, answer: Answer) -> dict[int, int]:
-    """The hashes at all offsets in question, from one fold."""
+    """Return the hashes at all offsets in question, from one fold."""
     rows = records(spark, open_export(JobRequest(job="state", export=str(run.directory))))
     inside = {
         sighting: who for sighting, who in run.sightings.items() if sighting.offset < run.end_offset
@@ -208,8 +208,8 @@ def _raw(directory: Path) -> Iterator[bytes]:
 
 
 def is_disputed(run: ExportedRun) -> bool:
-    """Whether some node had another state than a fold from 0 in this process gives: without Spark,
-    to know of whom to ask it.
+    """Return whether some node had another state than a fold from 0 in this process gives: without
+    Spark, to know of whom to ask it.
     """
     states = {-1: (0, 0)}
     builder = ImageBuilder(Image())

@@ -72,11 +72,11 @@ class RealWorld:
         return self._cluster.brokers
 
     def rng(self, purpose: str) -> random.Random:
-        """A generator of its own for each purpose."""
+        """Return a generator of its own for each purpose."""
         return random.Random(f"{self._seed} {purpose}")
 
     def transport_for(self, _host: str) -> GrpcTransport:
-        """The network."""
+        """Return the network."""
         return self._transport
 
     def now(self) -> float:
@@ -86,7 +86,7 @@ class RealWorld:
     # --- what a Client asks of its Workload ------------------------------------------------------
 
     def operation(self, **fields: Any) -> Operation:
-        """A new one, noted as invoked."""
+        """Return a new operation, noted as invoked."""
         self._operations += 1
         operation = Operation(number=self._operations, invoked_at=self.now(), **fields)
         self.history.events.append((False, operation))
@@ -117,7 +117,7 @@ class Clients:
         self._open: list[Any] = []
 
     def client(self, name: str, *, direct: bool = False) -> Client:
-        """One client of metadata."""
+        """Return one client of metadata."""
         made = Client(cast("Workload", self.world), cast("World", self.world), name, direct=direct)
         self._open.append(made)
         return made

@@ -69,11 +69,11 @@ class Network:
         return f"{self._prefix}-r"
 
     def space(self, host: int) -> str:
-        """A host's namespace."""
+        """Return a host's namespace."""
         return f"{self._prefix}-{host}"
 
     def address(self, host: int) -> str:
-        """A host's IP address."""
+        """Return a host's IP address."""
         return f"10.77.{host}.2"
 
     def enter_router(self) -> None:

@@ -138,7 +138,7 @@ class ChaosNode:
         return ask_ready(f"http://{self.address(self.http_port)}", timeout_s)
 
     def log_tail(self, lines: int = 20) -> str:
-        """The end of what it has written to stderr."""
+        """Return the end of what it has written to stderr."""
         return self._daemons.tail(self.name, lines)
 
 

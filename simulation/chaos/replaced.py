@@ -157,7 +157,7 @@ def _described(endpoints: list[str]) -> list[pb.DescribeQuorumResponse]:
 
 
 def _ask(scene: Scene, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command that asks the controllers."""
+    """Return a command that asks the controllers."""
     return _raftlog(*words, "--bootstrap-controller", ",".join(scene.cluster.endpoints))
 
 

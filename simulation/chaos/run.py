@@ -66,7 +66,7 @@ class Report:
 
 
 async def run_cycles(cluster: ChaosCluster, seed: int, cycles: int, names: Sequence[str]) -> Report:
-    """One cluster's life. It is running and ready at the beginning, and stopped at the end."""
+    """Run one cluster. It is running and ready at the beginning, and stopped at the end."""
     report, history, rng = Report(seed), History(), random.Random(seed)
     clients = Clients(cluster, history, seed)
     await clients.begin()
@@ -223,8 +223,8 @@ async def _life(directory: Path, seed: int, cycles: int, names: Sequence[str]) -
 
 
 def main() -> int:
-    """The command line; 0 if every promise was kept, 3 if one was broken, 2 if this machine cannot
-    do it.
+    """Run the command line; 0 if every promise was kept, 3 if one was broken, 2 if this machine
+    cannot do it.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter

@@ -84,7 +84,7 @@ class AclHistory:
             self.changes.append(offset)
 
     def allows(self, principal: str, hosts: Iterable[str], right: Right, offset: int) -> bool:
-        """Whether the image at ``offset`` lets the principal do it, from any of these hosts."""
+        """Return whether the image at ``offset`` lets the principal do it, from any of these hosts."""
         if principal in self.super_users:
             return True
         operation, resource_type, name = right
@@ -99,13 +99,13 @@ class AclHistory:
         return any(self._verdict(mine, host, operation) for host in hosts)
 
     def ever_allows(self, principal: str, host: str, right: Right, first: int, last: int) -> bool:
-        """Whether some image from offset ``first`` to ``last`` does."""
+        """Return whether some image from offset ``first`` to ``last`` does."""
         return any(
             self.allows(principal, (host,), right, offset) for offset in self._moments(first, last)
         )
 
     def always_allows(self, principal: str, host: str, right: Right, first: int, last: int) -> bool:
-        """Whether each image from offset ``first`` to ``last`` does."""
+        """Return whether each image from offset ``first`` to ``last`` does."""
         return all(
             self.allows(principal, (host,), right, offset) for offset in self._moments(first, last)
         )

@@ -189,7 +189,7 @@ class BrokerIds(Checker):
             self._by_hand.pop(host, None)
 
     def _hostname(self, message: Any, offset: int) -> list[str]:
-        """The host, if a registration has mapped it."""
+        """Return the host, if a registration has mapped it."""
         host = message.hostname
         self._mapped.pop(host, None)
         if not message.HasField("broker_id"):
@@ -282,7 +282,7 @@ class BrokerIds(Checker):
         return now - max(heard, ended)
 
     def _meant(self, host: str, broker_id: int, offset: int, what: str) -> bool:
-        """Whether it gets the id that its host was mapped to by hand.
+        """Return whether it gets the id that its host was mapped to by hand.
 
         A registration of that id since then is newer than the mapping.
         """

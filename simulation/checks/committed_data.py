@@ -90,7 +90,7 @@ class CommittedData(Checker):
         return name_of(key)
 
     def soundness(self, broker_id: int) -> SimPartitionDisk | None:
-        """The disk of a broker's newest registration, if it is there and undamaged."""
+        """Return the disk of a broker's newest registration, if it is there and undamaged."""
         directory = self._directories.get(broker_id, "")
         if directory in self.lost_disks:
             return None
@@ -275,8 +275,9 @@ class CommittedData(Checker):
                 self._check_copies(host, key, end, epoch)
 
     def _was_so(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
-        """Whether a partition's result may be of before: it waited for those of other partitions,
-        and the replica has gone meanwhile. What only followers still have is claimed for them here.
+        """Return whether a partition's result may be of before: it waited for those of other
+        partitions, and the replica has gone meanwhile. What only followers still have is claimed
+        for them here.
         """
         committed = self.partitions.get(key)
         if len(request.partitions) == 1 or committed is None:
@@ -292,8 +293,8 @@ class CommittedData(Checker):
         return False
 
     def _was_dropped(self, host: BrokerView, request: Any, key: PartitionKey, end: int) -> bool:
-        """Whether the topic no longer keeps a partition's result, which waited for those of other
-        partitions. That a leader drops only what is committed is looked at when it does.
+        """Return whether the topic no longer keeps a partition's result, which waited for those of
+        other partitions. That a leader drops only what is committed is looked at when it does.
         """
         durable = host.disk.durable.get(key) if host.disk is not None else None
         return len(request.partitions) > 1 and durable is not None and end <= durable.start
@@ -478,7 +479,7 @@ def _headers(chunk: bytes) -> list[batch.BatchHeader]:
 
 
 def result_diverges(result: Any) -> bool:
-    """Whether an answer to a follower says that its log is another one."""
+    """Return whether an answer to a follower says that its log is another one."""
     return isinstance(result, data_pb2.ReplicaFetchPartitionResult) and result.HasField(
         "diverging_epoch"
     )

@@ -16,7 +16,7 @@ _ABSENT = object()
 
 
 def difference(found: Image, expected: Image) -> str:
-    """The first thing in which two images differ, in words; empty if nothing.
+    """Return the first thing in which two images differ, in words; empty if nothing.
 
     An index of an entity may be empty or missing.
     """
@@ -33,7 +33,7 @@ def difference(found: Image, expected: Image) -> str:
 
 
 def _plain(held: Any) -> dict[Any, Any]:
-    """A map as a dict, and the maps and sets in it; without those that are empty."""
+    """Return a map as a dict, and the maps and sets in it; without those that are empty."""
     plain = {key: _inner(value) for key, value in held.items()}
     return {key: value for key, value in plain.items() if value not in ({}, frozenset())}
 

@@ -9,8 +9,8 @@ from simulation.twins.disk import SimDisk
 
 
 def holds_durably(disk: SimDisk, matching: LogMatching, end_offset: int, epoch: int) -> bool:
-    """Whether a batch of ``epoch`` that ends at ``end_offset`` would survive a crash right now, or
-    a snapshot that covers it.
+    """Return whether a batch of ``epoch`` that ends at ``end_offset`` would survive a crash right
+    now, or a snapshot that covers it.
 
     By Log Matching, which is checked elsewhere, that batch stands for everything below it.
     """

@@ -98,7 +98,7 @@ class Durability(Checker):
 
 
 def _of_partitions(message: Any) -> bool:
-    """Whether a broker says something that rests on its disk."""
+    """Return whether a broker says something that rests on its disk."""
     if type(message) is BrokerResponse:
         body = message.WhichOneof("body")
         # Who may do nothing is told so without a look at the disk.

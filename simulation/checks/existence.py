@@ -20,7 +20,7 @@ from simulation.checks.ledger import Ledger
 
 
 def said(operation: Operation) -> bool | None:
-    """Whether the answer says that the topic is there; None if it says nothing, or wrote
+    """Return whether the answer says that the topic is there; None if it says nothing, or wrote
     something.
     """
     if operation.kind == "ask_topic" and operation.outcome == "ok":

@@ -148,7 +148,7 @@ class GoldenLog:
         self.generation = NO_GENERATION
 
     def behind(self, end_offset: int) -> list[Logged]:
-        """The batches from there on."""
+        """Return the batches from there on."""
         return self.batches[bisect_right(self._ends, end_offset) :]
 
     def image(self) -> Image:
@@ -156,12 +156,12 @@ class GoldenLog:
         return self.images[self.end - 1]
 
     def partition(self, key: tuple[bytes, int]) -> Partition | None:
-        """A partition in the newest committed image, as the fold under test has it."""
+        """Return a partition in the newest committed image, as the fold under test has it."""
         found = self._builder.partitions.get(key)
         return found
 
     def voters_at(self, end_offset: int) -> tuple[Voter, ...] | None:
-        """The set that the log below names last; None if it names none."""
+        """Return the set that the log below names last; None if it names none."""
         index = bisect_left(self.voter_sets, end_offset, key=lambda found: found.offset)
         return (self.voter_sets[index - 1].voters or None) if index else None
 
@@ -172,7 +172,7 @@ class GoldenLog:
         return values[index - 1] if index else None
 
     def topics(self, offset: int) -> tuple[str, ...]:
-        """The names of the topics in the image at ``offset``, sorted.
+        """Return the names of the topics in the image at ``offset``, sorted.
 
         Linear in the names ever used.
         """
@@ -188,15 +188,15 @@ class GoldenLog:
         return self._topic_names[topic_id]
 
     def existence(self, topic: str, first: int, last: int) -> set[bool]:
-        """Whether the topic was there, in the images from offset ``first`` to ``last``: one answer,
-        or both.
+        """Return whether the topic was there, in the images from offset ``first`` to ``last``: one
+        answer, or both.
         """
         offsets, states = self._topics.get(topic, ((), ()))
         before, until = bisect_right(offsets, first), bisect_right(offsets, last)
         return {bool(before) and states[before - 1], *states[before:until]}
 
     def standing(self, broker_id: int) -> Standing:
-        """A broker's registration in the newest committed image."""
+        """Return a broker's registration in the newest committed image."""
         history = self._standings.get(broker_id)
         return history[-1] if history else NOT_REGISTERED
 

@@ -42,7 +42,7 @@ CONFIG_KEY = "match"
 
 
 def register_entry(operation: Operation) -> Entry | None:
-    """A config write as a call on a register; None if it certainly changed nothing."""
+    """Return a config write as a call on a register; None if it certainly changed nothing."""
     if operation.outcome == "failed":
         return None
     if operation.outcome == "ok":
@@ -51,8 +51,8 @@ def register_entry(operation: Operation) -> Entry | None:
 
 
 def existence_entry(operation: Operation) -> Entry | None:
-    """A topic's creation or deletion as a call on its existence; None if it says nothing about
-    it.
+    """Return a topic's creation or deletion as a call on its existence; None if it says nothing
+    about it.
     """
     call = (TOPIC_KINDS[operation.kind],)
     if operation.outcome == "ok":

@@ -60,8 +60,8 @@ class Node:
         return self.base_voters or self.configured
 
     def may_be_voter(self, node_id: int) -> bool:
-        """Whether this node cannot know that another is no voter: the newest set that it knows to
-        be committed, or one behind it, names the other.
+        """Return whether this node cannot know that another is no voter: the newest set that it
+        knows to be committed, or one behind it, names the other.
         """
         sets = self.log.voter_sets
         committed = sum(entry.offset < self.high_watermark for entry in sets)
@@ -92,8 +92,8 @@ class Ledger(Checker):
         }
 
     def committed_before(self, epoch: int) -> int:
-        """The end of what leaders of lower epochs have committed: what the leader of ``epoch`` must
-        have.
+        """Return the end of what leaders of lower epochs have committed: what the leader of
+        ``epoch`` must have.
         """
         index = bisect_left(self._commits, (epoch, -1))
         return self._commits[index - 1][1] if index else 0

@@ -56,8 +56,8 @@ HELD_UP_S = 0.1
 
 
 def _is_alone(broker: BrokerView, controller: ControllerView) -> bool:
-    """Whether a broker has fenced itself for its silence, and this controller's committed image has
-    it unfenced.
+    """Return whether a broker has fenced itself for its silence, and this controller's committed
+    image has it unfenced.
     """
     if broker.service is None or controller.service is None:
         return False

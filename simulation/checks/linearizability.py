@@ -55,7 +55,7 @@ class Model(Protocol):
     initial: Hashable
 
     def step(self, state: Any, call: tuple[Any, ...], result: Any) -> tuple[bool, Hashable]:
-        """Whether ``call`` may answer ``result`` in ``state``, and the state after it."""
+        """Return whether ``call`` may answer ``result`` in ``state``, and the state after it."""
 
 
 class Register:
@@ -123,7 +123,7 @@ def _timeline(history: Sequence[Entry]) -> list[tuple[float, int, int]]:
 
 
 def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATES) -> bool:
-    """Whether the history is linearizable. Raises SearchBoundError."""
+    """Return whether the history is linearizable. Raises SearchBoundError."""
     # The classic shape: a doubly linked list of calls and returns in order of time; position 0 is
     # the head.
     events = _timeline(history)
@@ -186,8 +186,8 @@ def check(history: Sequence[Entry], model: Model, *, max_states: int = MAX_STATE
 
 
 def without_unread_writes(history: Sequence[Entry]) -> list[Entry]:
-    """A register's history without the open writes that no read has seen, which is linearizable
-    exactly if the whole one is.
+    """Return a register's history without the open writes that no read has seen, which is
+    linearizable exactly if the whole one is.
 
     Values are unique: such a write may as well never have happened. What makes histories with many
     unknown outcomes affordable.

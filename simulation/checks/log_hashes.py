@@ -53,7 +53,9 @@ class LogHashes:
         self.recorded += 1
 
     def at(self, end_offset: int) -> LogHash:
-        """The hash of the committed log below an offset. Raises KeyError: no batch ends there."""
+        """Return the hash of the committed log below an offset. Raises KeyError: no batch ends
+        there.
+        """
         begin, digest = self._at[end_offset]
         return LogHash(begin, end_offset, digest)
 

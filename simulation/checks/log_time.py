@@ -101,8 +101,8 @@ class LogTime(Checker):
             )
 
     def _majority(self) -> tuple[int, int, int]:
-        """The least and the most that a majority has reached while its clocks may have counted, and
-        the most of any clock.
+        """Return the least and the most that a majority has reached while its clocks may have
+        counted, and the most of any clock.
         """
         since = self._built_at - HEARD_FOR_S - 1.0
         seen = [
@@ -120,7 +120,7 @@ class LogTime(Checker):
         return min(reached), max(reached), max(most)
 
     def _voter_sets(self) -> list[list[int]]:
-        """The node ids of the last two: the newest may not be in force yet."""
+        """Return the node ids of the last two: the newest may not be in force yet."""
         known = [[one.node_id for one in at.voters] for at in self._golden.voter_sets[-2:]]
         configured = list(range(1, self.world.config.voters + 1))
         return known if len(known) > 1 else [configured, *known]

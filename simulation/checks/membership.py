@@ -135,7 +135,9 @@ class VoterSets(Checker):
 
 
 def majorities_meet(old: Sequence[Voter], new: Sequence[Voter]) -> bool:
-    """Whether every majority of one set has a member in common with every majority of the other."""
+    """Return whether every majority of one set has a member in common with every majority of the
+    other.
+    """
     common = sum(1 for voter in new if any(_same(voter, other) for other in old))
     # What a majority of each needs beyond those it has for itself; disjoint ones exist if the
     # common ones suffice for both.

@@ -48,7 +48,7 @@ class LogMatching:
         self._parsed: dict[bytes, list[BatchHeader]] = {}
 
     def headers(self, chunk: bytes) -> list[BatchHeader]:
-        """The batches of a chunk."""
+        """Return the batches of a chunk."""
         parsed = self._parsed.get(chunk)
         if parsed is None:
             if len(self._parsed) >= PARSED_MAX:
@@ -57,7 +57,7 @@ class LogMatching:
         return parsed
 
     def logged(self, who: str, chain: int, chunk: bytes, header: BatchHeader) -> Logged:
-        """The batch behind the bytes of ``chain``. Raises CheckFailedError (I4)."""
+        """Return the batch behind the bytes of ``chain``. Raises CheckFailedError (I4)."""
         data = chunk[header.position : header.position + header.size]
         chain = xxhash.xxh3_64_intdigest(data, chain)
         known = self._known.get((header.end_offset, header.epoch))
@@ -146,6 +146,6 @@ class NodeLog:
         return found.header.epoch, found.chain
 
     def between(self, start: int, end: int) -> Iterable[Logged]:
-        """The batches in [start, end), both of them ends of batches."""
+        """Return the batches in [start, end), both of them ends of batches."""
         first = bisect_left(self._ends, start + 1)
         return self.batches[first : bisect_left(self._ends, end + 1)]

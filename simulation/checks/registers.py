@@ -18,7 +18,7 @@ from simulation.checks.linearizability import UNKNOWN, Entry
 
 
 def check_register(history: Sequence[Entry]) -> bool:
-    """Whether a history of ("write", value) and ("read",) is linearizable.
+    """Return whether a history of ("write", value) and ("read",) is linearizable.
 
     Raises ValueError if a value is written twice.
     """

@@ -51,7 +51,7 @@ class ReplicaLog:
         return self.ends[-1] if self.ends else self.begin
 
     def append(self, base: int, end: int, epoch: int, data: bytes, chain: int | None = None) -> int:
-        """One more batch; its chain, if that is known already."""
+        """Append one more batch; its chain, if that is known already."""
         if chain is None:
             before = self.chains[-1] if self.chains else self.before
             chain = hash((before, base, end, epoch, _digest(data)))

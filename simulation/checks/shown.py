@@ -227,7 +227,7 @@ def _listed(response: pb.ControllerResponse) -> Iterable[Right]:
 
 
 def _code(message: Any) -> int:
-    """The error of any response to what nodes send."""
+    """Return the error of any response to what nodes send."""
     if isinstance(message, quorum_pb2.QuorumMessage):
         body = message.WhichOneof("body")
         message = getattr(message, str(body))

@@ -67,7 +67,7 @@ class Space(Checker):
 
 
 def _held_up(host: ControllerView) -> bool:
-    """Whether its timers are late."""
+    """Return whether its timers are late."""
     assert host.service is not None
     now = host_context(host.name).run(host.service.node.now)
     return now > host.service.describe().next_tick_at + HELD_UP_S

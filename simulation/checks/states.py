@@ -116,7 +116,7 @@ class States(Checker):
             self._load(host.name, snapshot_id, pieces)
 
     def _load(self, who: str, snapshot_id: SnapshotId, pieces: list[bytes]) -> Image:
-        """The state in a snapshot, which is the fold from 0 up to there."""
+        """Return the state in a snapshot, which is the fold from 0 up to there."""
         self.loaded += 1
         try:
             _, image = snapshot.load(pieces)

@@ -222,7 +222,7 @@ class Watches(Checker):
             stream.next += 1
 
     def _following(self, host: str, stream: _Stream) -> _True | None:
-        """The next true change that a watcher has selected."""
+        """Return the next true change that a watcher has selected."""
         selection = parse_selectors(wanted_by(host).selectors)
         assert stream.position is not None
         self._move(stream, stream.position)
@@ -233,7 +233,7 @@ class Watches(Checker):
         return None
 
     def _next(self, host: str, stream: _Stream) -> _True | None:
-        """The next true change behind the one that was just found."""
+        """Return the next true change behind the one that was just found."""
         stream.position = self._changes[stream.next].position
         return self._following(host, stream)
 

@@ -38,7 +38,7 @@ class Edit(NamedTuple):
 
 
 def find_function(target: str) -> FunctionType:
-    """The plain function behind a name: of a property, its getter. Raises StaleMutantError."""
+    """Return the plain function behind a name: of a property, its getter. Raises StaleMutantError."""
     module_name, _, path = target.partition(":")
     found: Any
     try:
@@ -74,7 +74,7 @@ def _defines(module: Any, path: str) -> bool:
 
 
 def _compiled(function: FunctionType, source: str, target: str) -> CodeType:
-    """The code of an edited source, with the same free variables as the function has now."""
+    """Return the code of an edited source, with the same free variables as the function has now."""
     free = function.__code__.co_freevars
     # A method's source is indented as it is: like that it is a body.
     body = source if source[0].isspace() else textwrap.indent(source, "    ")

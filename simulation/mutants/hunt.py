@@ -160,7 +160,7 @@ def hunt_all(
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """The table of the documentation."""
+    """Return the table of the documentation."""
     lines = ["| Mutant | What it breaks | Killed by | Seeds, median (bound) |", "|---|---|---|---|"]
     for row in rows:
         by = ", ".join(row.checks) if row.checks else "-"
@@ -211,7 +211,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. 1 if a mutant survived."""
+    """Run the command line. 1 if a mutant survived."""
     parser = argparse.ArgumentParser(
         prog="scripts/mutants",
         description="Break the code on purpose, and see whether a simulated cluster notices.",

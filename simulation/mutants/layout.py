@@ -32,7 +32,7 @@ class _Token(NamedTuple):
 
 
 def find_spans(source: str, fragment: str) -> list[Span]:
-    """Each place where the fragment's tokens stand in the source, in order.
+    """Return each place where the fragment's tokens stand in the source, in order.
 
     A fragment without tokens is nowhere.
     """
@@ -49,7 +49,7 @@ def find_spans(source: str, fragment: str) -> list[Span]:
 
 
 def put(source: str, span: Span, fragment: str, instead: str) -> str:
-    """The source with ``instead`` at the place of the fragment.
+    """Return the source with ``instead`` at the place of the fragment.
 
     Blanks around the fragment are around the place already.
     """
@@ -62,7 +62,7 @@ def put(source: str, span: Span, fragment: str, instead: str) -> str:
 
 
 def _tokens(source: str) -> list[_Token]:
-    """The tokens without blanks, comments, and commas before a closing bracket."""
+    """Return the tokens without blanks, comments, and commas before a closing bracket."""
     found: list[_Token] = []
     for match in _TOKEN.finditer(source):
         if match["skipped"] is not None:

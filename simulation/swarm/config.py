@@ -196,7 +196,7 @@ class SwarmConfig:
     """Rates of the faults by name, see ``FAULTS``: mean seconds between two, or a probability."""
 
     def to_json(self) -> str:
-        """One line; what is as by default is left out."""
+        """Return one line; what is as by default is left out."""
         default = asdict(SwarmConfig())
         return json.dumps(
             {name: value for name, value in asdict(self).items() if value != default[name]}
@@ -219,7 +219,7 @@ class SwarmConfig:
 
 
 def draw(seed: int) -> SwarmConfig:
-    """The config of a seed."""
+    """Return the config of a seed."""
     config = draw_freely(seed)
     return draw_elements(seed, apply(seed, config, profiles_of(seed, config)))
 

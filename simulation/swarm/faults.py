@@ -29,7 +29,7 @@ class FaultRange:
     """Brokers that keep partitions."""
 
     def draw(self, rng: random.Random) -> float:
-        """A strength, uniform on a logarithmic scale."""
+        """Return a strength, uniform on a logarithmic scale."""
         return float(f"{math.exp(rng.uniform(math.log(self.low), math.log(self.high))):.3g}")
 
 

@@ -39,7 +39,7 @@ WARDEN, FORGER = "warden", "forger"
 
 
 def principal_of(host: str, config: SwarmConfig) -> str:
-    """The principal of a client's host."""
+    """Return the principal of a client's host."""
     if host in CALLERS:
         return CALLERS[host].principal
     if host == FORGER:
@@ -63,7 +63,7 @@ def _certificate(name: str) -> PeerIdentity:
 
 
 def security_settings(config: SwarmConfig) -> dict[str, str | bool]:
-    """The configuration keys that all nodes have; none without an authorizer."""
+    """Return the configuration keys that all nodes have; none without an authorizer."""
     if not config.authorizer:
         return {}
     return {

@@ -48,7 +48,7 @@ class Profile:
 def _with(
     config: SwarmConfig, faults: dict[str, float], *, without: tuple[str, ...] = ()
 ) -> dict[str, float]:
-    """The faults of a run, these at least as often as said, and some not at all."""
+    """Return the faults of a run, these at least as often as said, and some not at all."""
     kept = {name: strength for name, strength in config.faults.items() if name not in without}
     return {
         **kept,
@@ -65,7 +65,7 @@ def _data(config: SwarmConfig) -> SwarmConfig:
 
 
 def _current(config: SwarmConfig) -> SwarmConfig:
-    """A cluster that begins at the newest metadata.version."""
+    """Return a cluster that begins at the newest metadata.version."""
     return replace(config, release_version=0)
 
 
@@ -212,7 +212,7 @@ PROFILES: dict[str, Profile] = {
 
 
 def profiles_of(seed: int, config: SwarmConfig) -> tuple[str, ...]:
-    """The names of those that a seed draws, in the order of ``PROFILES``.
+    """Return the names of those that a seed draws, in the order of ``PROFILES``.
 
     ``config``: what it drew freely.
     """
@@ -226,7 +226,7 @@ def profiles_of(seed: int, config: SwarmConfig) -> tuple[str, ...]:
 
 
 def apply(seed: int, config: SwarmConfig, names: tuple[str, ...]) -> SwarmConfig:
-    """A config, changed by these profiles."""
+    """Return a config, changed by these profiles."""
     if not names:
         return config
     rng = random.Random(f"{seed} swarm, kept")

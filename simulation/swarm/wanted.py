@@ -36,13 +36,13 @@ WANTED_BY_CALLERS = (
 
 
 def is_watcher(host: str) -> bool:
-    """Whether watches come from this host."""
+    """Return whether watches come from this host."""
     return host.startswith(PREFIX) or host in CALLERS
 
 
 def watchers_on(host: str) -> list[str]:
-    """The names of the watchers on a host. On some there are two, which share streams, and may be
-    told alike.
+    """Return the names of the watchers on a host. On some there are two, which share streams, and
+    may be told alike.
     """
     return [host, f"{host}.again"] if _number(host) % 3 == 0 else [host]
 

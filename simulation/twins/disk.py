@@ -247,7 +247,7 @@ class SimLogStore(SimStore):
         self._disk.identity = replace(self._disk.identity, generation=generation)
 
     def batch_before(self, end_offset: int) -> tuple[int, int] | None:
-        """The batch that ends there."""
+        """Return the batch that ends there."""
         self._check()
         if end_offset <= self._disk.state.start_offset:
             return None

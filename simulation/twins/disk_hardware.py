@@ -113,7 +113,7 @@ class DiskHardware:
         self._failures[operation] = StorageError(f"{operation}: {message}")
 
     def take_failure(self, operation: Operation) -> StorageError | None:
-        """The failure that was ordered for ``operation``, once."""
+        """Return the failure that was ordered for ``operation``, once."""
         failure = self._failures.pop(operation, None)
         if failure is not None:
             self.happened(f"eio_{operation}")
@@ -121,17 +121,19 @@ class DiskHardware:
         return failure
 
     def met(self, error: FatalError) -> FatalError:
-        """An error that reading has raised: an injected one if there is damage that explains it."""
+        """Return an error that reading has raised: an injected one if there is damage that explains
+        it.
+        """
         if isinstance(error, CorruptLogError) and self.is_damaged():
             self._injected.append(error)
         return error
 
     def is_damaged(self) -> bool:
-        """Whether a flipped bit is there still, or what was lost with it is missing."""
+        """Return whether a flipped bit is there still, or what was lost with it is missing."""
         raise NotImplementedError
 
     def excuses(self, error: BaseException) -> bool:
-        """Whether an injected fault has raised this error, with which a process stops.
+        """Return whether an injected fault has raised this error, with which a process stops.
 
         Each excuses one stop.
 
@@ -302,7 +304,9 @@ class SimStore:
 
 
 def still_there(chunks: Chunks, base: int, damaged: bytes) -> bool:
-    """Whether the chunk at ``base`` is this damaged one, or what a truncation has left of it."""
+    """Return whether the chunk at ``base`` is this damaged one, or what a truncation has left of
+    it.
+    """
     index = bisect_left(chunks.bases, base)
     return (
         index < len(chunks.bases)

@@ -73,7 +73,7 @@ def host_of(context: Context | None = None) -> str:
 
 
 def host_context(host: str) -> Context:
-    """A context for a host's tasks: ``loop.create_task(node.run(),
+    """Return a context for a host's tasks: ``loop.create_task(node.run(),
     context=host_context("c1"))``.
     """
     context = copy_context()
@@ -244,7 +244,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.held.setdefault(host, [])
 
     def is_held(self, host: str) -> bool:
-        """Whether a paused host has missed anything by now."""
+        """Return whether a paused host has missed anything by now."""
         return bool(self.held.get(host))
 
     def resume_host(self, host: str) -> None:
@@ -366,8 +366,8 @@ class VirtualLoop(base_events.BaseEventLoop):
 
 
 def _coroutine_name(task: asyncio.Task[Any]) -> str:
-    """Its function: the repr of a coroutine has an address in it, which is another one in each
-    run.
+    """Return its function: the repr of a coroutine has an address in it, which is another one in
+    each run.
     """
     return str(getattr(task.get_coro(), "__qualname__", "?"))
 

@@ -89,7 +89,7 @@ class SimNetwork:
             self.arrival_taps[host] = listener
 
     def transport_for(self, host: str) -> SimTransport:
-        """The transport of a new process on ``host``; after a crash, of the restarted one."""
+        """Return the transport of a new process on ``host``; after a crash, of the restarted one."""
         transport = SimTransport(self, host)
         self._transports.setdefault(host, []).append(transport)
         return transport
@@ -248,11 +248,11 @@ class SimNetwork:
                 self.unblock(source, target)
 
     def is_blocked(self, source: str, target: str) -> bool:
-        """Whether nothing gets from ``source`` to ``target``."""
+        """Return whether nothing gets from ``source`` to ``target``."""
         return (source, target) in self._blocked
 
     def is_disturbed(self, one: str, other: str) -> bool:
-        """Whether a keepalive ping between the two would go unanswered."""
+        """Return whether a keepalive ping between the two would go unanswered."""
         return (
             (one, other) in self._blocked
             or (other, one) in self._blocked
@@ -263,21 +263,21 @@ class SimNetwork:
     # --- for transports, dialers, listeners and connections --------------------------------------
 
     def rng_for(self, purpose: str) -> random.Random:
-        """The generator of one purpose."""
+        """Return the generator of one purpose."""
         rng = self._rngs.get(purpose)
         if rng is None:
             rng = self._rngs[purpose] = random.Random(f"{self._seed} {purpose}")
         return rng
 
     def delay_s(self, rng: random.Random) -> float:
-        """One way's time, drawn."""
+        """Return one way's time, drawn."""
         extra_ms = self.params.delay_extra_mean_ms
         return (
             self.params.delay_min_ms + (rng.expovariate(1 / extra_ms) if extra_ms else 0.0)
         ) / 1000
 
     def travel_s(self, rng: random.Random, source: str, target: str) -> float:
-        """A message's way on a link."""
+        """Return a message's way on a link."""
         return self.delay_s(rng) + self.far_s.get((source, target), 0.0)
 
     def keepalive_s(self, host: str) -> float:
@@ -289,7 +289,7 @@ class SimNetwork:
         return (due_ms + limits.keepalive_timeout_ms) / 1000
 
     def free_address(self, host: str) -> str:
-        """A port that nothing on this host listens on."""
+        """Return a port that nothing on this host listens on."""
         while True:
             address = self._next_address(host, "server", 10000)
             if address not in self._listeners:

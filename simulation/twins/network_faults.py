@@ -70,7 +70,7 @@ class LinkFaults:
     spares: Callable[[str, str], bool] = lambda _one, _other: False
 
     def breaks(self, rng: random.Random, one: str, other: str) -> bool:
-        """Whether the link between two hosts breaks now."""
+        """Return whether the link between two hosts breaks now."""
         if self.break_p and rng.random() < self.break_p and not self.spares(one, other):
             self.happened("link_broken")
             return True
@@ -105,7 +105,7 @@ class LinkFaults:
         conversation: Conversation,
         messages: list[Any],
     ) -> list[Any]:
-        """The requests of an envelope that come a second time."""
+        """Return the requests of an envelope that come a second time."""
         if not self.duplicate_p or rng.random() >= self.duplicate_p or self.spares(one, other):
             return []
         if conversation not in _REPEATABLE:

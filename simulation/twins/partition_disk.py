@@ -145,7 +145,7 @@ class SimPartitionDisk(DiskHardware):
 
     @override
     def is_damaged(self) -> bool:
-        """Some replica."""
+        """Return some replica."""
         return any(
             still_there(held[key], base, damaged)
             for (key, base), damaged in self.flipped.items()
