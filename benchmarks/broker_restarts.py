@@ -32,7 +32,7 @@ BEATING = (0, 100, 1000)
 
 
 class Witness:
-    """What one broker shows of another one, asked every few milliseconds."""
+    """View of one broker on another, asked every few milliseconds."""
 
     def __init__(self, endpoint: str, broker_id: int) -> None:
         self._transport = GrpcTransport()

@@ -15,7 +15,7 @@ NONE = ""
 
 @dataclass(slots=True)
 class Side:
-    """What one side has measured of a workload: a result for each run, and why others failed."""
+    """Results of one side for a workload: one for each run, and the reasons of failed runs."""
 
     results: list[Any] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)

@@ -60,7 +60,7 @@ Write = Callable[[int, bytes], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Where watchers go, and what they say there. ``pids``: those of the servers that tell them;
+    """Addresses and requests of watchers. ``pids``: of the servers that send them changes;
     ``all_pids``: of the whole cluster.
     """
 
