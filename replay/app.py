@@ -111,7 +111,7 @@ _KIND = _Option(
     ),
     "",
 )
-"""With the next one JobRequest.key."""
+"""Argument KIND; with the next one it sets JobRequest.key."""
 _KEY = _Option(
     "key",
     str,

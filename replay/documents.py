@@ -1,4 +1,4 @@
-"""What ``raftlog replay`` and ``raftlog import`` print with ``--json``."""
+"""JSON documents that ``raftlog replay`` and ``raftlog import`` print with ``--json``."""
 
 from __future__ import annotations
 

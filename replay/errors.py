@@ -58,7 +58,7 @@ _FAILED = re.compile(
     r"|Disk quota exceeded|Read-only file system"
 )
 _DENIED = re.compile("Permission denied")
-"""What the operating system says: nothing of it is about what a file holds."""
+"""Messages of the operating system: none of them is about a file's contents."""
 
 
 def _of_file(text: str, segment: Segment) -> ReplayError:

@@ -40,7 +40,7 @@ class SparkPool(Pool):
             self.size = min(spark.sparkContext.defaultParallelism, MOST_READERS)
 
     def map(self, work: Callable[[Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """Yield the results, in the order of the tasks. Raises what a task raises, if that is ours."""
+        """Yield the results, in the order of the tasks. Raises a task's error, if that is ours."""
         listed = list(tasks)
         count = len(listed)
         if not count:

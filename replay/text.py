@@ -38,7 +38,7 @@ def between(least_ms: int, most_ms: int | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share near to 100 with as many digits as tell it apart from 100: 99.5 %, 99.9987 %."""
+    """Return a share near to 100 with the digits that tell it apart from 100: 99.5 %, 99.9987 %."""
     if share in (0.0, 100.0):
         return f"{share:.0f} %"
     digits = next((count for count in range(2, 8) if 100 - share >= 10.0**-count), 7) + 1

@@ -1,6 +1,5 @@
-"""How large exactly-once clients and the results of their writes were, without a fold: each batch
-that names a client changes the client, adds a result, and drops those that the client has done
-with.
+"""Sizes of exactly-once clients and of the results of their writes, without a fold: each batch that
+names a client changes the client, adds a result, and drops those that the client no longer needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the log grew: records and bytes by type, records by period and by step of an axis."""
+"""Growth of the log: records and bytes by type, records by period and by step of an axis."""
 
 from __future__ import annotations
 

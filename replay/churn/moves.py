@@ -273,7 +273,7 @@ def together(parts: list[Moves], names: Names, limit: int) -> Moved:
 
 
 def _worst(rows: Ints, topics: Sequence[str]) -> Ints:
-    """Return the places of partitions, the worst first: those whose replicas returned most often."""
+    """Return the places of partitions, the worst first: by the returns of their replicas."""
     key, leaves, _, _, leader_moves, returns = rows
     numbers, where = np.unique(key >> 32, return_inverse=True)
     ids = np.array([topics[number] for number in numbers.tolist()], np.str_)

@@ -52,7 +52,7 @@ class SizeWatcher:
     _grown: Grown = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Look removals up once."""
+        """Prepare the removals once."""
         self._removals = Removals(self.facts)
         self._lists = _ListSizes(self.partitions.lists)
 

@@ -31,7 +31,7 @@ share, each would read the bodies of all records.
 _TIMESTAMP = 5
 """Position of the timestamp in a row."""
 _BATCH_OVERHEAD = 100
-"""Bytes about the entities of each batch of a snapshot, more or less."""
+"""Approximate overhead of each batch of a snapshot, in bytes."""
 
 
 Grown = dict[int, list[int]]

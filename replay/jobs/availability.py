@@ -105,7 +105,7 @@ def look(
     stretch: Stretch,
     partitions: PartitionTables,
 ) -> Availability:
-    """Look at what a log's few records say, beside what was found of its partitions."""
+    """Combine the facts of a log's rare records with the findings about its partitions."""
     brokers: list[BrokerSpan] = facts.brokers
     fenced = [
         each

@@ -72,7 +72,7 @@ class DiffResult(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """How many entities differ, those left out not among them."""
+        """Number of entities that differ, without those left out."""
         return sum(sum(changes.values()) for changes in self.counts.values())
 
 

@@ -118,7 +118,7 @@ class Copy:
         return self._paths or _listed(self.directory)
 
     def refresh(self) -> bool:
-        """Look for what has been added; whether there was anything."""
+        """Look for added batches; return whether there are any."""
         before = len(self.places)
         logs = sorted(path for path in self._files() if _LOG.fullmatch(path.name))
         for path in self._read_to.keys() - set(logs):

@@ -76,7 +76,7 @@ class Imported(msgspec.Struct, frozen=True):
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was found wrong."""
+        """True if nothing wrong was found."""
         wrong = self.damages or self.differences or self.stopped or self.missing
         return not wrong and not any(one.differences for one in self.snapshots)
 

@@ -301,7 +301,7 @@ def _topic_lives(before: list[TopicLife], rows: list[Row]) -> Iterator[TopicLife
 
 
 class Standings:
-    """Looks up which span of a broker is in force at an offset, for many at a time."""
+    """Lookup of the spans of brokers in force at an offset, for many at a time."""
 
     def __init__(self, spans: list[BrokerSpan]) -> None:
         self.spans = sorted(spans, key=lambda span: (span.broker_id, span.begins))

@@ -49,7 +49,7 @@ class Intervals:
 
 
 class Watcher(Protocol):
-    """Looks at all steps and intervals of some partitions, slice by slice."""
+    """Watcher of all steps and intervals of some partitions, slice by slice."""
 
     def take(self, steps: Steps, intervals: Intervals) -> None:
         """The steps of a slice, and the intervals that end by it."""

@@ -205,8 +205,8 @@ class Partitions:
         return self._lives.gone(keys >> 32, offset)
 
     def removed(self, keys: Ints, offsets: Ints) -> Ints:
-        """Where the topic of each goes that is there at the offset beside it; NEVER: it stays, or
-        is not there.
+        """Return the offset at which the topic that exists at the offset beside each key is
+        deleted; NEVER: it stays, or does not exist.
         """
         return self._lives.removed(keys >> 32, offsets)
 
@@ -382,8 +382,8 @@ class Partitions:
         )
 
     def _clear(self, topics: Ints, begins: Ints, first: Bools, said: dict[str, Ints]) -> Bools:
-        """Where eligible replicas were cleared between a row and the one before it; that is said in
-        ``said``, where the record itself says nothing.
+        """Return the mask of rows with a clear between them and the row before; enter it in
+        ``said`` where the record itself names no list.
         """
         of_all, of_topic = self._cleared
         found = np.zeros(len(topics), np.bool_)

@@ -105,7 +105,9 @@ class Waited:
         self.end_epoch = max(self.end_epoch, other.end_epoch)
 
     def look_on(self, asked: Asked) -> None:
-        """Of offsets behind which their stretch has nothing: the next stretch's first."""
+        """Resolve offsets behind which their stretch has no awaited record: by the next stretch's
+        first.
+        """
         edges = sorted(self.edges)
         firsts = np.array([*(each.offset for each in edges), NEVER], np.int64)
         times = np.array([*(each.timestamp_ms for each in edges), NEVER], np.int64)

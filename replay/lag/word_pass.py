@@ -1,5 +1,5 @@
-"""What brokers said in a whole log, in one pass: of the words of a slice only figures are kept, and
-those few that are asked for.
+"""Statements of brokers in a whole log, in one pass: only figures are kept of the words of a slice,
+and the few words in question.
 
 A word may begin in one slice and end in another. So each slice keeps the first and the last entry
 of each broker: the words between slices are found from these, once all are there.

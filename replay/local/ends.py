@@ -1,6 +1,4 @@
-"""How far the records of an export reach, as the manifest says and, where a bound cuts a file, its
-rows.
-"""
+"""End of the records of an export, as the manifest has it and, in a cut file, its rows."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _COLUMNS = ("offset", "epoch", "timestamp_ms", "batch_last_offset")
 
 
 class End(NamedTuple):
-    """How far records reach: the last one's offset, epoch and time, and how many there are."""
+    """End of the records: the last one's offset, epoch and time, and their number."""
 
     offset: int
     epoch: int

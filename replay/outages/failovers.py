@@ -43,9 +43,7 @@ class Controller(NamedTuple):
 
 
 class Absence(NamedTuple):
-    """How long there was no controller, at the least and at the most (None: the log does not
-    say).
-    """
+    """Duration without a controller: its lower and upper bound (None: the log does not say)."""
 
     least_ms: int
     most_ms: int | None

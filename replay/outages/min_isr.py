@@ -1,7 +1,7 @@
-"""How many replicas had to be in sync, when: ``min.insync.replicas`` of a topic, else of all
-brokers, else Kafka's default.
+"""Replicas that must be in sync over time: ``min.insync.replicas`` of a topic, else of all brokers,
+else Kafka's default.
 
-As brokers do, no more is asked of a partition than it has replicas; those that are only being added
+As for brokers, the number of a partition's replicas is the maximum; those that are only being added
 do not count.
 """
 

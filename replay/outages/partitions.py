@@ -73,7 +73,7 @@ class OutageWatcher:
     _lost: dict[int, _Lost] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Look removals up once."""
+        """Prepare the removals once."""
         self._removals = Removals(self.facts)
         count = len(self.stretch.periods)
         self._life_ms, self._leaderless_ms, self._unwritable_ms = (

@@ -134,13 +134,13 @@ class _Flapping:
         return self._open.key
 
     def park(self, gone: Bools) -> None:
-        """Look at some of ``keys`` no more with each slice."""
+        """Exclude some of ``keys`` from further slices."""
         if gone.any():
             self._parked.append(Flaps(*(values[gone] for values in self._open)))
             self._open = Flaps(*(values[~gone] for values in self._open))
 
     def unpark(self) -> None:
-        """Look at all of them."""
+        """Include all of them again."""
         every = zip(self._open, *self._parked, strict=True)
         self._open, self._parked = Flaps(*(np.concatenate(each) for each in every)), []
 

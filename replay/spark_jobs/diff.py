@@ -74,7 +74,7 @@ def _begin(rows: DataFrame, export: Export, request: JobRequest, end: Point) -> 
 def _differing(
     spark: SparkSession, export: Export, rows: DataFrame, begin_offset: int, request: JobRequest
 ) -> DataFrame:
-    """Return one row an entity whose value at the end is not what it was behind ``begin_offset``."""
+    """Return one row an entity whose value at the end differs from that behind ``begin_offset``."""
     meanwhile = sf.col("offset") > begin_offset
     only, entities, asked = None, None, None
     if request.key is not None:

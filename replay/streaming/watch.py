@@ -39,9 +39,9 @@ class Piece(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a micro-batch gave, and all that is to be remembered, both by name.
+    """Output of a micro-batch, and the state to be remembered, both by name.
 
-    What is named "alerts" is counted.
+    The rows named "alerts" are counted.
     """
 
     output: dict[str, DataFrame]

@@ -43,8 +43,8 @@ class Look(NamedTuple):
 
 
 class Departed:
-    """For each stay of a broker in an ISR: whether it was to be out at the first look after it
-    began.
+    """Kernel that decides for each stay of a broker in an ISR whether the broker had to be out at
+    the first look after it began.
 
     A stay is from when a broker is in an ISR with others, or leads, to when it is no longer.
     """

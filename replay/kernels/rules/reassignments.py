@@ -27,8 +27,9 @@ RULES = (rules.REASSIGNMENT_INCOMPLETE, rules.REASSIGNMENT_LOST_ORIGINAL)
 
 
 def check(judged: Judged) -> Iterator[Finding]:
-    """Of few records: nothing is asked where the replicas stay and nothing is under way. Nothing is
-    found in an export that has no columns for reassignments.
+    """Yield the findings about reassignments. Few records matter: those without a change of the
+    replicas or a reassignment under way are skipped. An export without columns for reassignments
+    has no findings.
     """
     steps, empty = judged.steps, judged.lists.empty
     adding_before = steps.before("adding")
