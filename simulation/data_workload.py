@@ -269,7 +269,7 @@ class DataWorkload:
     async def last_records(
         self, brokers: list[str], partitions: list[tuple[str, PartitionKey]]
     ) -> dict[PartitionKey, str]:
-        """Post a record to each of these, through these brokers; what went wrong where, in words."""
+        """Post a record to each of these, through these brokers; return the failures in words."""
         # Leaders may still be moved to where they belong: then what became of a record is not
         # known.
         producer = self.producer(

@@ -28,8 +28,8 @@ SAFE_DOWNGRADE = 2
 RAISED_WITHIN_S = 4.0
 RAISE_EVERY_S = 0.3
 UPGRADED_SHARE = 0.75
-"""Of the changes of a build, as long as there is an older one: a roll comes to its end, though some
-are taken back.
+"""Share of upgrades among the changes of a build, as long as an older one runs: a roll completes,
+though some are reverted.
 """
 
 

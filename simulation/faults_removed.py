@@ -103,8 +103,8 @@ def is_left_ahead(world: World, host: ControllerHost) -> bool:
 
 
 async def replace_left_ahead(world: World) -> None:
-    """In the liveness phase: what an operator does with a healed node that is left ahead for a
-    while. It must catch up as one with an empty disk.
+    """Replace the disk of healed nodes that are left ahead for a while, as an operator does, in the
+    liveness phase. A node must then catch up with an empty disk.
 
     Not of a voter: its epoch has to reach the others.
     """

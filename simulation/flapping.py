@@ -35,7 +35,7 @@ SETTLE_S = 20.0
 connect is given up after 2 s.
 """
 WAVE_SHARE = 0.3
-"""Of the fetch timeout: how long a wave lasts at most, and the least of the calm behind it."""
+"""Share of the fetch timeout: the longest wave, and the shortest calm behind it."""
 RESET_CALM_S = 1.2
 """Calm before and behind reset connections, in seconds.
 

@@ -198,7 +198,7 @@ class GuestWorld(World):
 
     @property
     def loop_ends(self) -> bool:
-        """Whether the run is over, and all tasks are being cancelled."""
+        """True if the run is over, and all tasks are being cancelled."""
         return self.network.loop.ending
 
     async def _live(self) -> None:

@@ -124,7 +124,7 @@ class ControllerHost:
 
     @property
     def highest_level(self) -> int:
-        """Of metadata.version, that its build knows."""
+        """Highest metadata.version that its build knows."""
         return self.quorum.max_metadata_version
 
     def be_of_build(self, highest_level: int) -> None:
@@ -256,7 +256,7 @@ class ControllerHost:
             self.disk.between_steps = self._between_steps
 
     def end_steps(self) -> None:
-        """It has come to its end."""
+        """End the call: a death that is due takes place now."""
         if self._steps_to_live:
             self._die_between_steps()
 
@@ -330,7 +330,7 @@ class BrokerHost:
         self._generation = NO_GENERATION
         self._seeking = False
         self.only_passing = False
-        """It leaves as soon as it has an id, before it does anything under it."""
+        """True if the broker leaves as soon as it has an id, before it does anything under it."""
         self._tap = watch.sender(self)
 
     @property
@@ -340,7 +340,7 @@ class BrokerHost:
 
     @property
     def highest_level(self) -> int:
-        """Of metadata.version, that its build knows."""
+        """Highest metadata.version that its build knows."""
         return next(
             high for name, _, high in self._settings.features if name == versions.METADATA_VERSION
         )

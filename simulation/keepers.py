@@ -33,7 +33,7 @@ KEYS = 2
 CONFIG_KEY = "metrics"
 TTL_MS = (400, 1_000, 3_000)
 TROUBLES_PER_S = 0.3
-"""Of each host, as of programs on machines that swap, behind switches that die."""
+"""Rate of troubles of each host, as of programs on machines that swap, behind switches that die."""
 TIMEOUT_S = 2.0
 DELETE_SHARE = 0.2
 THINKS_SHARE = 0.5
@@ -109,7 +109,7 @@ class Keeper:
     def __init__(self, workload: Workload, world: World, prefix: str, number: int) -> None:
         self._workload, self._world, self.host = workload, world, f"{prefix}{number}"
         self._pinned = number % 3 != 2
-        """It keeps its leases alive at one controller."""
+        """True if the keeper keeps its leases alive at one controller."""
         self._count = 0
         self._past: deque[Any] = deque(maxlen=REMEMBERED)
         """Former holdings, in runs in which a majority's disks are lost."""
@@ -258,7 +258,9 @@ class Keeper:
     async def _keep_one_of_the_past(
         self, client: raftlog.AsyncClient, lease_id: raftlog.LogOffset, ttl_ms: int
     ) -> None:
-        """Whatever has its id by now must not be kept alive by who held another lease."""
+        """Try to keep former leases alive: another lease that has such an id by now must not be
+        confirmed.
+        """
         if not self._world.config.recovery:
             return
         self._past.append((lease_id, ttl_ms))

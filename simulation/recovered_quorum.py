@@ -128,7 +128,7 @@ async def lose_majority(world: World) -> Lost | None:
 
 
 def _in_most_isrs(world: World) -> BrokerHost | None:
-    """Return the broker that runs and is in the most ISRs with others; None: there is no such ISR."""
+    """Return the broker that runs and is in the most ISRs with others; None: no such ISR."""
     service = world.active()
     isrs = (
         [one.isr for one in service.image.partitions.values() if len(one.isr) > 1]
@@ -158,8 +158,8 @@ def _examined(world: World, host: ControllerHost) -> list[Survivor]:
 async def _recovered(
     world: World, rng: random.Random, host: ControllerHost, before: Survivor
 ) -> Recovery:
-    """By the shipped code; now and then the power fails in the midst of it, and it is done
-    again.
+    """Recover a directory by the shipped code; now and then the power fails during the recovery,
+    which is then repeated.
     """
     while True:
         store = host.disk.open()

@@ -144,7 +144,7 @@ class Workload:
         return operation
 
     def returned(self, operation: Operation) -> None:
-        """It has an outcome."""
+        """Note the outcome of an operation."""
         operation.returned_at = self._world.now()
         name = f"{operation.kind} {operation.outcome}"
         counts = self._world.outcome.operations

@@ -130,7 +130,7 @@ class World:
 
     @property
     def voters_change(self) -> bool:
-        """Whether this run changes the voter set: then who a majority is only the log knows."""
+        """True if this run changes the voter set: then the log alone knows the majority."""
         return (
             self.config.auto_join
             or self.config.recovery

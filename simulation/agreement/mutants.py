@@ -44,7 +44,7 @@ class Sight:
 
     @property
     def explained(self) -> bool:
-        """It was seen, or there is a reason why not."""
+        """True if the replay noticed it, or there is a reason why not."""
         return bool(self.seen) or self.mutant.name in WHY_UNSEEN
 
     def add(self, run: ExportedRun | None, rules: Sequence[str]) -> None:

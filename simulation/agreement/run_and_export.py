@@ -45,7 +45,7 @@ class ExportedRun:
     allow_everyone: bool = False
     """allow.everyone.if.no.acl.found, which the log does not say."""
     authorizer: bool = False
-    """Whether nodes asked an authorizer: only then are rights judged."""
+    """True if nodes asked an authorizer: only then are rights judged."""
 
     @property
     def empty(self) -> bool:

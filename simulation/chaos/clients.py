@@ -93,7 +93,7 @@ class RealWorld:
         return operation
 
     def returned(self, operation: Operation) -> None:
-        """It has an outcome."""
+        """Note the outcome of an operation."""
         operation.returned_at = self.now()
         operation.response = None
         self.history.events.append((True, operation))

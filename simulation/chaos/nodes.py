@@ -86,7 +86,7 @@ class ChaosNode:
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there, paused or not."""
+        """True if the process exists, paused or not."""
         return self._daemons.pid(self.name) is not None
 
     def start(self, clock_ahead_s: int = 0) -> None:

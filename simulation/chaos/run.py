@@ -35,7 +35,9 @@ READY_WITHIN_S = 60.0
 WRITTEN_WITHIN_S = 30.0
 START_WITHIN_S = 120.0
 AHEAD_MAX_S = 60.0
-"""Of the log's time, before the clock of this machine, which most controllers have."""
+"""Longest time by which the log's time may be ahead of this machine's clock, which most controllers
+have, in seconds.
+"""
 
 
 @dataclass(slots=True)

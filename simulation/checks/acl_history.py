@@ -84,7 +84,7 @@ class AclHistory:
             self.changes.append(offset)
 
     def allows(self, principal: str, hosts: Iterable[str], right: Right, offset: int) -> bool:
-        """Return whether the image at ``offset`` lets the principal do it, from any of these hosts."""
+        """Return whether the image at ``offset`` allows it, from any of these hosts."""
         if principal in self.super_users:
             return True
         operation, resource_type, name = right

@@ -469,8 +469,8 @@ class CommittedData(Checker):
 
 
 def _headers(chunk: bytes) -> list[batch.BatchHeader]:
-    """Of the batches of a chunk on a disk; none if a bit of it has flipped, which the broker finds
-    for itself.
+    """Return the batch headers of a chunk on a disk; none if a bit of it has flipped, which the
+    broker detects itself.
     """
     try:
         return list(batch.headers(chunk, verify=False))

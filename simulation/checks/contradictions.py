@@ -21,9 +21,9 @@ class Contradictions(Checker):
 
     def __init__(self) -> None:
         self.effects = 0
-        """Looked at, each of them.
+        """Number of checked effects.
 
-        A refusal that is no contradiction is nothing to judge: honest nodes cause hardly any.
+        Other refusals are not judged: honest nodes cause hardly any.
         """
 
     @override

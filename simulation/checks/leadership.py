@@ -28,7 +28,7 @@ from simulation.checks.ledger import Ledger, Node
 
 _FETCHES = (pb.FetchRequest, pb.FetchSnapshotRequest)
 HEARD_WITHIN = 0.75
-"""Of the fetch timeout: a follower whose stream works has an answer that often."""
+"""Share of the fetch timeout within which a follower with a working stream receives an answer."""
 
 
 @dataclass(slots=True)

@@ -138,7 +138,9 @@ class Ledger(Checker):
         self.nodes[host.name] = node
 
     def _from(self, start: int, base_offset: int, chunk: bytes) -> tuple[int, bytes]:
-        """Without what lies below the log start: the chunk that reaches over it is kept whole."""
+        """Return the part of a chunk from the log start on: a disk keeps the chunk that reaches
+        over it whole.
+        """
         if base_offset >= start:
             return base_offset, chunk
         first = next((h for h in self.matching.headers(chunk) if h.base_offset >= start), None)

@@ -84,7 +84,7 @@ class Partitions(Checker):
         self._brokers: dict[int, _Registration] = {}
         self._partitions: dict[Key, _Partition] = {}
         self._gone: dict[Key, _Partition] = {}
-        """Of deleted topics: answers about them may still be on their way."""
+        """Deleted partitions: answers about them may still be under way."""
         self._in_isr: dict[int, dict[Key, None]] = {}
         """Broker id -> the partitions that have it in their ISR."""
         self._touched: dict[Key, None] = {}

@@ -31,7 +31,7 @@ class Asked(Generic[What]):
         return kind if kind is not None and kind in self._kinds else ""
 
     def note(self, asker: str, controller: str, correlation_id: int, what: What) -> None:
-        """It was sent.
+        """Note a sent request.
 
         An older one of the same number was another link's, and is forgotten; so is the oldest of
         too many.

@@ -83,7 +83,9 @@ class Rights(Checker):
         for site in CALLERS.values():
             self._addresses.setdefault(site.principal, []).append(site.address)
         self._written: dict[int, tuple[str, int, list[Right]]] = {}
-        """Offset of a record -> its batch's principal and base offset; what it needed any of."""
+        """Offset of a record -> its batch's principal and base offset, and the rights of which it
+        needed one.
+        """
         self._leases: dict[int, str] = {}
         """Lease id -> principal that owns the lease."""
         self._values: dict[str, Operation] = {}

@@ -51,7 +51,7 @@ class ServedPartitions(Checker):
         Those of deleted topics stay: answers may be on their way.
         """
         self.partitions = self.led = 0
-        """Looked at in Metadata, and in BrokerMetadata."""
+        """Numbers of checked partitions in Metadata, and in BrokerMetadata."""
         ledger.golden.listeners.append(self._committed)
 
     def _committed(self, logged: Logged, records: list[Record]) -> None:

@@ -37,7 +37,9 @@ from simulation.checks.ledger import Ledger
 SENT_MAX = 10_000
 READ_KINDS = ("read_config", "read_topics")
 DEADLINE_SHARE = 0.75
-"""Of the timeout: a server whose clock runs fast answers at its own deadline."""
+"""Share of the timeout that counts as the deadline: a server with a fast clock answers at its own
+deadline.
+"""
 
 
 class _Sent(NamedTuple):
@@ -49,7 +51,7 @@ class _Sent(NamedTuple):
     response: Any
     broker: str
     unfenced: bool
-    """Whether the committed log said so of that very incarnation."""
+    """True if that very incarnation was unfenced in the committed log."""
 
 
 class Visibility(Checker):

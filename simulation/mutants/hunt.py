@@ -87,7 +87,7 @@ def quiet() -> None:
 
 
 def _hunt(mutant: Mutant, first_seed: int, seeds: int, reports: Connection) -> None:
-    """In its own process: says which seed it begins, and what came of it all."""
+    """Hunt a mutant in its own process: report each seed at its begin, and the result."""
     quiet()
 
     def begun() -> Iterator[int]:
@@ -102,7 +102,7 @@ def _hunt(mutant: Mutant, first_seed: int, seeds: int, reports: Connection) -> N
 
 
 def hunt_one(mutant: Mutant, first_seed: int, seeds: int, run_wall_s: float = RUN_WALL_S) -> Fate:
-    """In a process of its own; each run gets ``run_wall_s`` of real time.
+    """Hunt a mutant in a process of its own; each run gets ``run_wall_s`` of real time.
 
     Raises BrokenMutantError, also for an edit that fits no more.
     """

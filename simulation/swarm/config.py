@@ -101,13 +101,15 @@ class SwarmConfig:
     shared_keys: int = 3
     """Keys that all clients write; each has seven of its own besides."""
     numbered_share: float = 0.5
-    """Of the writes: exactly once, retried under their numbers; the others are sent once."""
+    """Share of the writes that are exactly-once, retried under their numbers; the others are sent
+    once.
+    """
     timeout_s: float = 3.0
     """Timeout of the clients' calls, in seconds."""
     safety_s: float = 15.0
     """Duration of the safety phase, in seconds."""
     liveness_s: float = 60.0
-    """Within this everything must have recovered when a majority is healed."""
+    """Time in which everything must have recovered after a majority is healed, in seconds."""
     delay_min_ms: float = 0.05
     delay_mean_ms: float = 0.15
     """Mean delay of a message on top of the minimum, in ms; exponentially distributed."""

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 PLAIN_SHARE = 0.08
 """Share of the seeds without a profile: everything is as it was drawn."""
 KEPT_SHARE = 0.5
-"""Of the faults that such a seed drew freely: among all of them no scene comes to its end."""
+"""Share of the freely drawn faults that such a seed keeps: among all of them no scene would
+complete.
+"""
 SHORTER = 0.2
 """Share of the time beyond ``SHORTEST_S`` that is kept: scenes need less of it than chance does."""
 SHORTEST_S = 5.0
@@ -31,7 +33,9 @@ VOTERS_MAX, BROKERS_MAX, CALLS_MAX = 5, 4, 5.0
 longer.
 """
 STAY_WITHOUT_BROKERS = 0.25
-"""Of the seeds that drew no brokers: they draw only from the profiles that need none."""
+"""Share of the seeds that drew no brokers and stay so: they draw only from the profiles that need
+none.
+"""
 
 
 @dataclass(frozen=True, slots=True)

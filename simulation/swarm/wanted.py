@@ -7,7 +7,7 @@ from typing import NamedTuple
 from simulation.swarm.identities import CALLERS
 
 PREFIX = "watcher"
-"""Of the names of their hosts, where there are no rights; else they are ``CALLERS``."""
+"""Prefix of their hosts' names without an authorizer; with one they are ``CALLERS``."""
 
 
 class Wanted(NamedTuple):

@@ -70,13 +70,11 @@ class SimNetwork:
         self.other_identity = ANONYMOUS
         """Identity of all other hosts."""
         self.addresses: dict[str, str] = {}
-        """By host: the address that its connections come from; that of others is their name."""
+        """Source address of the connections of each host; by default its name."""
         self.taps: dict[str, Callable[[str, Any], None]] = {}
-        """By host: what hears of each message that is given to a link there, as (peer's host,
-        message).
-        """
+        """Listener of each message that a host passes to a link, as (peer's host, message)."""
         self.arrival_taps: dict[str, Callable[[str, Any], None]] = {}
-        """By host: what hears of each request to a controller that comes out of a link there."""
+        """Listener of each request to a controller that arrives at a host."""
 
     def tap(self, host: str, listener: Callable[[str, Any], None] | None) -> None:
         """Let ``listener`` hear of each message that ``host`` sends."""
@@ -89,7 +87,7 @@ class SimNetwork:
             self.arrival_taps[host] = listener
 
     def transport_for(self, host: str) -> SimTransport:
-        """Return the transport of a new process on ``host``; after a crash, of the restarted one."""
+        """Return the transport of a new process on ``host``; after a crash, of the next one."""
         transport = SimTransport(self, host)
         self._transports.setdefault(host, []).append(transport)
         return transport
@@ -229,7 +227,7 @@ class SimNetwork:
         return list(self._blocked)
 
     def is_paused(self, host: str) -> bool:
-        """Whether it is."""
+        """Return whether the process of a host is paused."""
         return host in self._paused
 
     def note_held(self, source: str, target: str) -> None:

@@ -49,18 +49,19 @@ class LinkFaults:
     break_p: float = 0.0
     """Probability that the link breaks instead of sending an envelope."""
     duplicate_p: float = 0.0
-    """Of an envelope of repeatable requests: it is delivered twice, the second time a little
-    later.
+    """Probability that an envelope of repeatable requests is delivered twice, the second time a
+    little later.
     """
     stall_p: float = 0.0
-    """Of an envelope: it takes ``stall_mean_s`` more, exponentially distributed, and all behind it
-    wait.
+    """Probability that an envelope takes ``stall_mean_s`` more, exponentially distributed; all
+    behind it wait.
     """
     stall_mean_s: float = 1.0
     refuse_p: float = 0.0
     """Probability that a connection attempt is refused."""
     late_change_p: float = 0.0
-    """Of an envelope with an AlterPartition: it takes ``late_change_mean_s`` more, as above.
+    """Probability that an envelope with an AlterPartition takes ``late_change_mean_s`` more, as
+    above.
 
     Nothing else of its sender is late.
     """

@@ -213,7 +213,7 @@ class Flow:
         self._travel(lambda _: callback(), None)
 
     def retry(self) -> None:
-        """If the way is open again, what was held comes after one more delay."""
+        """Deliver the held messages after one more delay if the way is open again."""
         if self._held and not self._network.is_blocked(self._source.host, self._target.site.host):
             loop = self._network.loop
             self._last_arrival = max(loop.true_time() + self._way_s(), self._last_arrival)

@@ -62,7 +62,7 @@ class SimDialer(BaseDialer):
 
     @property
     def connecting(self) -> bool:
-        """Whether an attempt is under way."""
+        """True while an attempt is under way."""
         return self._timeout is not None
 
     def die(self) -> None:
