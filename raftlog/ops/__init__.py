@@ -1,1 +1,1 @@
-"""Evidence of a cluster, and what is read from it: findings, stories, changes, pages, bundles."""
+"""Evidence of a cluster, and its evaluation: findings, stories, changes, pages, bundles."""

@@ -1,9 +1,9 @@
 """A backup: the newest committed state of a running cluster, as one snapshot file
 (raftlog/metadata/snapshot_file.py).
 
-The state is made from the log as any reader makes it, from its beginning or from the snapshot that
-it begins with, so that writes go on meanwhile. The file is written under another name, read back
-and checked against the state's hash, and only then gets its name.
+The state is folded from the log, from its beginning or from the snapshot with which it begins, so
+that writes continue meanwhile. The file is written under another name, read back and checked
+against the state's hash, and renamed only then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BackupSummary:
-    """What a backup holds."""
+    """The contents of a backup."""
 
     file: Path
     header: SnapshotHeader
@@ -35,7 +35,7 @@ class BackupSummary:
 
 @dataclass(frozen=True, slots=True)
 class InspectedBackup:
-    """A backup that is whole: its checksums, and its state against its hash, were verified."""
+    """A whole backup: its checksums, and its state against its hash, were verified."""
 
     header: SnapshotHeader
     image: Image
@@ -53,8 +53,8 @@ def inspect(file: Path) -> InspectedBackup:
 
 
 async def backup(reader: LogReader, file: Path, progress: Progress | None = None) -> BackupSummary:
-    """Write the newest committed state to ``file``, which must not be there yet: whole and checked,
-    or not at all.
+    """Write the newest committed state to ``file``, which must not exist yet: whole and checked, or
+    not at all.
 
     Raises ConfigError, ApiError, StorageError, CorruptLogError, UnknownRecordError, FoldError.
     """
@@ -72,7 +72,7 @@ def _check_target(file: Path) -> None:
 
 
 def write_backup(file: Path, image: Image, header: SnapshotHeader) -> BackupSummary:
-    """Write, sync, read back, compare, rename, sync the directory.
+    """Write, sync, read back, compare and rename a backup, and sync the directory.
 
     Raises StorageError, CorruptLogError.
     """

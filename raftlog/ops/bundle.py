@@ -1,4 +1,4 @@
-"""A debug bundle: what a cluster said of itself at one time, as one tar.gz that is read offline.
+"""A debug bundle: the evidence of a cluster at one time, as one tar.gz for offline reading.
 
 ::
 
@@ -39,11 +39,13 @@ from raftlog.process import build_text
 FORMAT = 2
 MEMBER_MAX_BYTES, BUNDLE_MAX_BYTES, MEMBERS_MAX = 64 << 20, 512 << 20, 10_000
 READ_MAX_BYTES = 128 << 20
-"""Bound of the parts that are read here: as objects they take six times as much memory."""
+"""Size limit of the parts that are read here, in bytes: as objects they take six times as much
+memory.
+"""
 LOG_LINES = 1_000
 DIAGNOSE_S = 6.0
 TEXT_MAX = 200
-"""Characters of an error, which may quote all of a part."""
+"""Most characters of an error, which may quote all of a part."""
 _READ = frozenset({"bundle.json", "doctor.json", "log.json"})
 _EVENTS = "/events.jsonl"
 _BLOCK = 512
@@ -63,7 +65,7 @@ class About(msgspec.Struct):
 async def diagnose(
     survey: Survey, brokers: Sequence[str], timeout_s: float, *, disk: bool
 ) -> list[Diagnosis]:
-    """Ask each node of a surveyed cluster for what only a bundle has."""
+    """Ask each node of a surveyed cluster for the parts that only a bundle has."""
     collector = Collector(security_of_environment())
     nodes = nodes_of(survey, brokers)
     timeout_s = min(timeout_s, DIAGNOSE_S)
@@ -154,10 +156,10 @@ def write_bundle(file: Path, parts: Mapping[str, bytes], created_ms: int) -> Non
 
 @contextmanager
 def read_bundle(file: Path) -> Iterator[Bundle]:
-    """A bundle, for as long as something is made of it.
+    """Open a bundle while it is in use.
 
-    Raises ConfigError for what is none, and in place of what its content makes the rules about
-    clusters raise.
+    Raises ConfigError for an invalid bundle, and in place of the errors that its content causes in
+    the rules about clusters.
     """
     try:
         yield Bundle(file)
@@ -175,7 +177,7 @@ def read_bundle(file: Path) -> Iterator[Bundle]:
 
 
 class Bundle:
-    """A bundle that was read. Raises ConfigError for what is none."""
+    """A bundle that was read. Raises ConfigError for an invalid one."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -187,12 +189,12 @@ class Bundle:
             )
 
     def survey(self) -> Survey:
-        """Return what the doctor saw."""
+        """Return the doctor's evidence."""
         found: Survey = self._decode("doctor.json", Survey)
         return found
 
     def timeline(self, period: Period | None) -> Timeline:
-        """Return what happened in a period, as far as the bundle has it; None: in all of it."""
+        """Return the timeline of a period, as far as the bundle has it; None: all of it."""
         first_ms, last_ms = self.about.from_ms, self.about.to_ms
         if period is not None:
             first_ms, last_ms = period(lambda: self.about.to_ms)
@@ -217,10 +219,10 @@ class Bundle:
 
 
 def _parts_of(file: Path) -> dict[str, bytes]:
-    """The parts that are read here, by name.
+    """Return the parts that are read here, by name.
 
-    Not by ``tarfile``, which reads headers of any size [11 MB made 2.5 GB]: a bundle has none but
-    those of files.
+    Not by ``tarfile``, which reads headers of any size [11 MB made 2.5 GB]: a bundle has only those
+    of files.
     """
     parts: dict[str, bytes] = {}
     members = total = kept = 0

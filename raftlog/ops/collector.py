@@ -1,6 +1,7 @@
-"""Asks the nodes of a cluster: each over one connection, all at once, within a time.
+"""The collector of evidence from the nodes of a cluster: each over one connection, all at once,
+within a time limit.
 
-Nothing here raises for what nodes or the network do: each answer that is missing has its reason.
+No failure of a node or the network is raised: each missing answer has its reason.
 """
 
 from __future__ import annotations
@@ -49,17 +50,18 @@ T = TypeVar("T")
 LOOK_S = 1.0
 """Time for a whole survey, by default."""
 GRACE = 0.1
-"""Share of the time that the other nodes have once a leader has answered: a node that hangs must
-not delay the survey that looks for it."""
+"""Share of the time for the other nodes once a leader has answered: a hanging node must not delay
+the survey that looks for it.
+"""
 PAUSE = 0.5
 """Pause before a second look, as a share of the time: an election takes less."""
 LEADERS_SHARE = 0.4
-"""Share of the time that a leader which answers has to describe the brokers."""
+"""Share of the time for an answering leader to describe the brokers."""
 MAX_ADDRESSES, MAX_BROKERS = 100, 50
 MAX_AT_ONCE = 100
-"""Connections that are open at once."""
+"""Most connections that are open at once."""
 PAGES_MAX = 20
-"""Bound of the pages of a journal, a thousand events each: more than a node keeps."""
+"""Most pages of a journal, a thousand events each: more than a node keeps."""
 _PROBE_S, _TLS_S = 0.05, 0.1
 
 
@@ -80,7 +82,7 @@ _DESCRIBE_BROKERS = Call(
 class NodeAt(msgspec.Struct, frozen=True):
     """A node and its address. ``node_id`` -1: unknown.
 
-    ``cluster_id``: a node of another cluster tells nothing of this one; empty: any cluster.
+    ``cluster_id``: answers of a node of another cluster are ignored; empty: any cluster.
     """
 
     role: str
@@ -95,8 +97,10 @@ class NodeAt(msgspec.Struct, frozen=True):
 
 
 class Diagnosis(NamedTuple):
-    """A node's account of its process. ``described`` and ``diagnosed``: fields by name; empty: no
-    answer, and ``failure`` says why.
+    """A node's account of its process.
+
+    ``described`` and ``diagnosed``: fields by name; empty: no answer, and ``failure`` is the
+    reason.
     """
 
     node: NodeAt
@@ -106,7 +110,7 @@ class Diagnosis(NamedTuple):
 
 
 class LogLevelAnswer(NamedTuple):
-    """The log level of one node. ``level`` empty: no answer, and ``failure`` says why."""
+    """The log level of one node. ``level`` empty: no answer, and ``failure`` is the reason."""
 
     node: NodeAt
     level: str = ""
@@ -115,7 +119,7 @@ class LogLevelAnswer(NamedTuple):
 
 
 class Collector:
-    """Asks nodes with the credentials of one client."""
+    """A collector with the credentials of one client."""
 
     def __init__(self, security: ClientSecurity) -> None:
         self._security = security
@@ -143,9 +147,9 @@ class Collector:
     async def journals(
         self, survey: Survey, nodes: Iterable[NodeAt], max_age_ms: int, timeout_s: float
     ) -> list[NodeEvents]:
-        """Read the journal of each node, as far back as that by the node's own clock.
+        """Read the journal of each node, up to ``max_age_ms`` back by the node's own clock.
 
-        Times are set to the clock of the surveyed cluster, where a node's clock differs now.
+        Times are converted to the clock of the surveyed cluster, where a node's clock differs now.
         """
         ahead_ms = survey.ahead_ms or 0
         found = await asyncio.gather(
@@ -179,8 +183,9 @@ class Collector:
     async def log_levels(
         self, nodes: Iterable[NodeAt], timeout_s: float, level: str | None, for_ms: int = 0
     ) -> list[LogLevelAnswer]:
-        """Set the log level of each node for so long, and return it. Empty: the configured level;
-        None: nothing is set.
+        """Set the log level of each node for ``for_ms`` milliseconds, and return it.
+
+        Empty: the configured level; None: the level is unchanged.
         """
         call = _DESCRIBE_NODE
         if level is not None:
@@ -199,7 +204,7 @@ class Collector:
         return list(await asyncio.gather(*map(ask, nodes)))
 
     async def versions(self, addresses: Iterable[str], timeout_s: float) -> dict[str, str]:
-        """Return the build of each node that says it, by address."""
+        """Return the builds of the nodes that report one, by address."""
         timeout_s, there = min(timeout_s, LOOK_S), list(dict.fromkeys(addresses))
         found = await asyncio.gather(*(self.report(one, one, timeout_s) for one in there))
         return {one.name: one.node.version for one in found if one and one.node.version}
@@ -291,7 +296,7 @@ class Collector:
 
 
 class _Look:
-    """One look at a cluster."""
+    """One survey of a cluster."""
 
     def __init__(self, collector: Collector, addresses: Sequence[str], timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -302,7 +307,7 @@ class _Look:
         self._unresolved: set[str] = set()
         """Addresses whose host names are being looked up."""
         self._brokers: dict[tuple[str, int], asyncio.Task[Called]] = {}
-        """By cluster and leader: addresses of two clusters have two leaders."""
+        """Brokers' answers by cluster and leader: addresses of two clusters have two leaders."""
         for address in addresses:
             self._ask(address)
 
@@ -338,8 +343,8 @@ class _Look:
             )
 
     def _learn(self, node: AskedNode) -> None:
-        """Ask the voters that a node names, and a leader for the brokers; a leader ends the
-        patience with nodes that do not answer.
+        """Ask the voters that a node names, and a leader for the brokers; a leader shortens the
+        wait for silent nodes.
         """
         one = node.description
         if one is None:
@@ -368,7 +373,7 @@ class _Look:
         return called or Called(None, f"nothing came within {round(patience_s * 1000)} ms")
 
     async def _reports_of(self, found: BrokersAnswer | None) -> tuple[NodeReport, ...]:
-        """Return what brokers that serve say of themselves, without more patience than before."""
+        """Return the reports of serving brokers, without a longer wait than before."""
         serving = [
             one
             for one in (found.brokers if found is not None else ())
@@ -447,7 +452,7 @@ def _event(of: Any, one: Any, shift_ms: int) -> NodeEvent:
 
 
 async def _within(seconds: float, asked: Sequence[asyncio.Task[T]]) -> list[T | None]:
-    """Return the results of tasks, None for those that do not end in time, which are ended."""
+    """Return the results of tasks, None for those that do not end in time, which are cancelled."""
     if not asked:
         return []
     done, late = await asyncio.wait(asked, timeout=seconds)
@@ -457,14 +462,14 @@ async def _within(seconds: float, asked: Sequence[asyncio.Task[T]]) -> list[T | 
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for its end: no connection is left when the event loop is closed."""
+    """Cancel a task and wait for its end: no connection may outlive the event loop."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 def _once_a_node(seen: list[AskedNode]) -> tuple[AskedNode, ...]:
     """Return each node once, under the address by which the others know it, with its id where any
-    node tells it.
+    node has it.
     """
     ids = {
         voter.endpoint: voter.replica_id

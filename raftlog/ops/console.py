@@ -39,15 +39,17 @@ class Refused:
 
 
 class Door:
-    """Access to the console. ``secured``: the node authenticates its clients, so the console does,
-    too. ``token``: the configured token; empty: none.
+    """Access rules of the console.
+
+    ``secured``: the node authenticates its clients, so the console does, too. ``token``: the
+    configured token; empty: none.
     """
 
     def __init__(self, *, secured: bool, token: str = "") -> None:
         self._secured, self._token = secured, token.encode()
 
     def refusal(self, headers: Mapping[str, str]) -> Refused | None:
-        """Return why this request is refused; None: it is not. The header names are lower case."""
+        """Return the refusal of a request; None: it is permitted. Header names are lower case."""
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return Refused(403, "the console answers its own page only")
         if not self._token:
@@ -66,7 +68,7 @@ class Door:
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file. Raises ConfigError for a file that is missing or that others may
+    """Return the token in a file. Raises ConfigError for a missing file or one that other users may
     read, and for a token that can be guessed.
     """
     try:
@@ -92,10 +94,11 @@ Look = Callable[[], Awaitable[bytes]]
 
 
 class Feed:
-    """Looks at the cluster while a subscriber waits, at most once in ``pause_s``.
+    """A feed of documents about the cluster, collected while a subscriber waits, at most once in
+    ``pause_s``.
 
-    Nothing is queued: a slow subscriber gets the newest document, and for one that does not read
-    nothing is collected.
+    Nothing is queued: a slow subscriber gets the newest document, and for one that does not read no
+    document is collected.
     """
 
     def __init__(self, look: Look, *, pause_s: float, max_subscribers: int) -> None:
@@ -114,18 +117,18 @@ class Feed:
         return self._places.total
 
     def subscribe(self, host: str) -> bool:
-        """Take a place for a client of this address; False: there is none. ``unsubscribe`` gives it
-        back.
+        """Reserve a place for a client of this address; False: there is none. ``unsubscribe``
+        releases it.
         """
         return not self.closed and self._places.take(host)
 
     def unsubscribe(self, host: str) -> None:
-        """Give the place back."""
+        """Release a place."""
         self._places.give_back(host)
 
     async def after(self, seen: int) -> tuple[int, bytes]:
-        """Return the newest document and its number, once it is not number ``seen`` (0: none was
-        seen). Number 0: the feed is closed.
+        """Return the newest document and its number, once it is not number ``seen`` (0: no
+        document). Number 0: the feed is closed.
         """
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked_at > self._pause_s:
@@ -142,7 +145,7 @@ class Feed:
         return (0, b"") if self.closed else (self._number, self._newest)
 
     async def close(self) -> None:
-        """End the look under way; subscribers get number 0."""
+        """Cancel the document in progress; subscribers get number 0."""
         self.closed = True
         if self._task is not None:
             self._task.cancel()
@@ -170,23 +173,23 @@ class Feed:
 
 
 class Local(NamedTuple):
-    """How to read the node's memory; each function is called at each look."""
+    """Access to the node's memory; each function is called for each document."""
 
     role: str
     node_id: int
     image: Callable[[], Image]
     newest_chunks: Callable[[int], Sequence[bytes]]
-    """Returns at most so many chunks of the log in memory, ascending."""
+    """Function that returns at most this number of chunks of the log in memory, ascending."""
     committed_end: Callable[[], int]
     controllers: Callable[[], Sequence[str]]
-    """Returns the addresses of controllers, to survey the rest of the cluster."""
+    """Function that returns the addresses of controllers, to survey the rest of the cluster."""
 
 
 MAX_SUBSCRIBERS = 32
-"""Bound of the event streams; one address has at most half of what is left."""
+"""Most event streams; one address has at most half of the remaining places."""
 PAUSE_S = 2.0
 STALLED_S = 10.0
-"""Time after which a stream whose client reads nothing is closed."""
+"""Seconds after which a stream without a reading client is closed."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
@@ -224,7 +227,7 @@ class Console:
         self.feed = Feed(look, pause_s=pause_s, max_subscribers=max_subscribers)
 
     def routes(self, guard: Callable[[Answer], Answer]) -> list[Route]:
-        """Return the routes; ``guard`` wraps an answer that only permitted clients get."""
+        """Return the routes; ``guard`` restricts an answer to permitted clients."""
         return [
             Route("/console", guard(_asset("index.html"))),
             *(
@@ -257,7 +260,7 @@ class Console:
 
 
 class _Stream(StreamingResponse):
-    """Holds one place of the feed until the connection ends or its client reads no more."""
+    """A place of the feed, kept until the connection ends or its client stops reading."""
 
     def __init__(self, feed: Feed, peer: HttpPeer) -> None:
         super().__init__(_told(feed), media_type="text/event-stream", headers=HEADERS)
@@ -306,7 +309,8 @@ def console_of(config: NodeConfig, local: Local) -> Console:
 
 
 class _LateLooker:
-    """Imports the collector at the first look, so that no node pays for a console that is closed.
+    """An import of the collector at the first document, so that a node with a closed console does
+    not pay for it.
 
     The calls of ``look`` do not overlap.
     """

@@ -1,4 +1,4 @@
-"""What the console shows, as plain containers: the cluster, and the image of its own node."""
+"""The document of the console, as plain containers: the cluster, and the image of its own node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_BROKERS = 200
 MAX_TOPICS = 200
 MAX_CONFIGS = 200
 MAX_READ = 5_000
-"""Bound of the topics that one look reads: among more, the first by name are not found."""
+"""Most topics that one document reads: among more, the first by name may be missing."""
 MAX_LINES = 100
 MAX_FINDINGS = 50
 
@@ -48,8 +48,9 @@ def document(
     story: Story | None,
     node: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the page's document. ``node``: the node that serves it. ``story``: the last hour;
-    None: no journal was read yet.
+    """Return the page's document.
+
+    ``node``: the node that serves it. ``story``: the last hour; None: no journal was read yet.
     """
     findings = diagnose(survey)
     said = of_doctor(survey, findings)
@@ -119,7 +120,7 @@ def _lao(survey: Survey) -> dict[str, Any]:
 
 
 def _registered_brokers(image: Image) -> dict[str, Any]:
-    """Return what is known without a leader: the registrations in this node's image."""
+    """Return the registrations in this node's image, which are known without a leader."""
     unknown = dict.fromkeys(("applied", "lag", "leads"))
     ids = sorted(image.brokers)[:MAX_BROKERS]
     return {
@@ -226,11 +227,11 @@ _ALTERATIONS: Mapping[str, str] = {
 
 
 def change_lines(changes: Sequence[Mapping[str, Any]], from_ms: int) -> list[Line]:
-    """Return lines for the changes since a time. ``changes``: rows of the last changes, the newest
-    first.
+    """Return lines for the changes since a time.
 
-    What the controller wrote by itself, as the first records of a new cluster, is no incident,
-    but a broker that it fenced is: the journals of nodes do not tell of that.
+    ``changes``: rows of the last changes, the newest first. A change that the controller wrote by
+    itself, as the first records of a new cluster, is no incident, but a broker that it fenced is:
+    the journals of nodes have no such event.
     """
     told = (
         one
@@ -266,7 +267,7 @@ def _line(one: Mapping[str, Any], text: str, until_ms: int) -> Line:
 MAX_CHANGES = 50
 MAX_CHUNKS = 200
 MAX_RECORDS = 500
-"""Bound of the records that one look decodes: the newest."""
+"""Most records that one document decodes: the newest ones."""
 TEXT_MAX_CHARS = 240
 _UNTOLD = frozenset(
     {
@@ -288,15 +289,17 @@ class RecentChanges:
     def __init__(self) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=MAX_CHANGES)
         self._behind = 0
-        """End of the records that were read or passed over, exclusive."""
+        """End of the read or skipped records, exclusive."""
         self._before = Image()
-        """Image of the look before: a topic that was removed since has its name there."""
+        """Image of the document before: a topic that was removed since has its name there."""
         self._new_names: dict[str, str] = {}
-        """Names by id of topics created since: one may be removed before the next look."""
+        """Names by id of topics created since: one may be removed before the next document."""
 
     def read(self, newest: Sequence[bytes], until: int, image: Image) -> list[dict[str, Any]]:
-        """Return the rows of the newest changes, the newest first. ``newest``: chunks of the log,
-        ascending; ``until``: the end of what is committed, exclusive; ``image``: names the topics.
+        """Return the rows of the newest changes, the newest first.
+
+        ``newest``: chunks of the log, ascending; ``until``: the high watermark, exclusive;
+        ``image``: names the topics.
         """
         found: list[tuple[int, batch.BatchHeader, Any]] = []
         for chunk in reversed(newest):
@@ -318,9 +321,11 @@ class RecentChanges:
     def _add(
         self, offset: int, header: batch.BatchHeader, data: batch.RecordData, image: Image
     ) -> None:
-        """Add a row. The partitions of a new topic go into that of the topic, and changes of
-        partitions at one time into one [a broker that is fenced is in hundreds: they pushed out
-        what people had done]. So does a key that a program puts again and again.
+        """Add a row, merged with an earlier one where they are one change.
+
+        The partitions of a new topic are in the topic's row, and changes of partitions at one time
+        in one [a fenced broker is in hundreds: they pushed out the changes of people]. So are
+        repeated puts of a key by a program.
         """
         last = self._kept[-1] if self._kept else None
         if last is not None and _goes_with(last, header, data):
@@ -402,7 +407,7 @@ def _told(
 
 
 def _is_trouble(fields: Mapping[str, Any]) -> bool:
-    """Return whether a broker was fenced that had not asked for it."""
+    """Return whether a broker was fenced without its own request."""
     return bool(fields.get("fenced")) and int(fields["cause"]) not in PLANNED
 
 
@@ -414,7 +419,8 @@ Fields = Mapping[str, Any]
 
 
 def sentence(type_: int, fields: Fields) -> str:
-    """Return what a record says. ``topic`` among the fields names the topic of a ``topic_id``.
+    """Return a sentence about a record. ``topic`` among the fields names the topic of a
+    ``topic_id``.
 
     A type without a sentence is shown by its fields.
     """
@@ -538,7 +544,7 @@ _SENTENCES: Mapping[int, Callable[[Fields], str]] = {
 
 
 def shortened_value(value: bytes, most: int) -> str:
-    """Return the beginning of a value: its text, or hex where it is not text."""
+    """Return the beginning of a value: its text, or hex for other bytes."""
     head = value[:most]
     # A cut may fall into a character.
     text = head.decode(errors="ignore" if len(value) > most else "replace")
@@ -598,7 +604,7 @@ def _key(one: KeyValue) -> dict[str, Any]:
 
 
 def _locks(read: Iterable[KeyValue], total: int) -> dict[str, Any]:
-    """Return locks and elections: the lowest create_offset holds, the others wait."""
+    """Return locks and elections: the lowest create_offset is the holder's, the others wait."""
     queues: dict[tuple[str, str], list[KeyValue]] = {}
     count = 0
     for one in read:
@@ -658,7 +664,7 @@ HOUR_MS = 3_600_000
 
 
 class Looker:
-    """One node's looks at the cluster. ``security``: how the node connects to others."""
+    """The collector of one node's documents. ``security``: its credentials for other nodes."""
 
     def __init__(self, local: Local, security: ClientSecurity) -> None:
         self._local, self._collector = local, Collector(security)
@@ -681,7 +687,7 @@ class Looker:
         return msgspec.json.encode(cleaned(made))
 
     def _ask_journals(self, survey: Survey) -> None:
-        """Begin now and then, and wait for nothing: the last story is shown meanwhile."""
+        """Read the journals from time to time, without a wait: the last story stays meanwhile."""
         now = asyncio.get_running_loop().time()
         if self._asking is not None:
             if not self._asking.done():

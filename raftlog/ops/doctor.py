@@ -1,4 +1,4 @@
-"""What is wrong with a cluster: all findings, the verdict, and how both are shown."""
+"""The doctor: all findings about a cluster, the verdict, and their display."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Verdict(StrEnum):
 
 
 def diagnose(survey: Survey) -> list[Finding]:
-    """Return what is wrong, the worst first."""
+    """Return the findings, the worst first."""
     rules = (*quorum_findings.RULES, *node_findings.RULES)
     found = [finding for rule in rules for finding in rule(survey)]
     return sorted(found, key=lambda one: -one.severity)
 
 
 def verdict(findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict that follows from findings."""
+    """Return the verdict on findings."""
     worst = max((one.severity for one in findings), default=Severity.NOTICE)
     if worst is Severity.DOWN:
         return Verdict.DOWN
@@ -66,8 +66,8 @@ class _LocalCluster(msgspec.Struct):
 
 
 def with_local_commands(findings: Sequence[Finding], addresses: Collection[str]) -> list[Finding]:
-    """Return the findings; where the addresses are of the cluster that `raftlog local` runs here,
-    with the command that starts its nodes: their configurations have names of their own.
+    """Return the findings; for addresses of the cluster of `raftlog local` here, with the command
+    that starts its nodes: their configurations have names of their own.
     """
     directory = os.environ.get(LOCAL_DIRECTORY, "")
     try:
@@ -119,7 +119,7 @@ def document(survey: Survey, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def screen(survey: Survey, findings: Sequence[Finding]) -> str:
-    """Return what people read: findings, then the nodes, as wide as the terminal within bounds."""
+    """Return the text for people: findings, then nodes, as wide as the terminal within bounds."""
     width = screen_width()
     parts = ["\n".join(paragraph(_headline(survey, verdict(findings)), width))]
     parts += [_finding(one, width) for one in findings[:MOST_FINDINGS]]
@@ -136,7 +136,7 @@ def screen(survey: Survey, findings: Sequence[Finding]) -> str:
 
 
 def screen_width() -> int:
-    """Return the columns of the terminal, within the bounds of what can be read."""
+    """Return the columns of the terminal, within the bounds of a readable line."""
     return min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
 
 
@@ -165,7 +165,7 @@ def _headline(survey: Survey, verdict: Verdict) -> str:
 
 
 def _finding(one: Finding, width: int) -> str:
-    """The command has a line of its own: it is copied."""
+    """Return a finding as text. The command has a line of its own, for copying."""
     lines = paragraph(f"{one.severity.name} {one.cause}", width)
     lines += paragraph(f"So: {one.consequence}", width, "  ", "      ")
     lines += paragraph(f"Do: {one.remedy}", width, "  ", "      ")
@@ -189,7 +189,7 @@ def _row(node: AskedNode, leader: QuorumAnswer | None) -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """A table without borders, in which no cell is broken."""
+    """Return a table without borders, in which no cell is broken."""
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

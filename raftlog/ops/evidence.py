@@ -1,7 +1,7 @@
-"""What a cluster says of itself: its nodes at one time, and a period by its journals and log.
+"""Evidence of a cluster: its nodes at one time, and a period by its journals and log.
 
 Plain data, for rules without I/O. The fields of answers have the names of ``raftlog.wire``, which
-says what each one means.
+documents them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Reach(StrEnum):
     REFUSES = "refuses connections"
     """No process listens there."""
     SILENT = "does not answer"
-    """No answer came in time: the process hangs, or the host or the network is gone."""
+    """No answer arrived in time: the process hangs, or the host or the network is gone."""
     UNRESOLVED = "does not resolve"
-    """Name servers know no address of the host."""
+    """Name servers have no address of the host."""
     OTHER = "gives another answer"
-    """What answers is no node of a quorum, or refuses this client."""
+    """Another program than a node of a quorum answers, or the node refuses this client."""
 
 
 class BrokerState(IntEnum):
@@ -52,7 +52,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Feature(msgspec.Struct, frozen=True):
-    """A feature's level, and the levels that a node's program knows."""
+    """A feature's level, and the levels that a node's program supports."""
 
     name: str = ""
     finalized_level: int = 0
@@ -61,7 +61,7 @@ class Feature(msgspec.Struct, frozen=True):
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A voter or observer, as the node that answers sees it."""
+    """A voter or observer, as the answering node knows it."""
 
     replica_id: int = 0
     replica_directory_id: str = ""
@@ -118,7 +118,7 @@ class Partitions(msgspec.Struct, frozen=True):
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """A registered broker, as the active controller sees it."""
+    """A registered broker, as the active controller knows it."""
 
     broker_id: int = 0
     state: int = BrokerState.INITIAL
@@ -135,7 +135,7 @@ class Broker(msgspec.Struct, frozen=True):
 
     @property
     def state_name(self) -> str:
-        """``active``; the number of a state that this build does not know."""
+        """``active``; the number of a state that this build does not support."""
         known = self.state in tuple(BrokerState)
         return BrokerState(self.state).name.lower() if known else str(self.state)
 
@@ -173,7 +173,7 @@ class NodeAnswer(msgspec.Struct, frozen=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """What a controller or broker says of itself.
+    """The report of a controller or broker about its machine.
 
     ``ahead_ms``: its clock against the clock here, as exact as half of the time of the answer.
     """
@@ -190,7 +190,7 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 class AskedNode(msgspec.Struct, frozen=True):
-    """An address that was asked. ``failure``: why there is no description."""
+    """An address that was asked. ``failure``: the reason why there is no description."""
 
     endpoint: str
     reach: Reach
@@ -198,22 +198,22 @@ class AskedNode(msgspec.Struct, frozen=True):
     failure: str = ""
     waited_ms: int = 0
     node_id: int = -1
-    """The id by which the others know the node, or which it says itself; -1: unknown."""
+    """Id by which the others know the node, or which it reports itself; -1: unknown."""
     report: NodeReport | None = None
-    """What the node says of its machine; None: nothing, or it was not asked."""
+    """Report of the node about its machine; None: there is none, or it was not asked."""
     tls: TlsSeen = NOTHING
-    """What keeps a connection from being made, as far as it is TLS."""
+    """TLS obstacle to a connection."""
 
     @property
     def fails_for_tls(self) -> bool:
-        """Whether TLS keeps the connection from being made: a finding of its own says so."""
+        """True if TLS prevents the connection: another finding reports that."""
         return self.tls.trouble is not TlsTrouble.NONE
 
 
 class Survey(msgspec.Struct, frozen=True):
     """The answers of all nodes at ``at_ms`` (milliseconds since 1970, by the cluster's clock).
 
-    ``brokers``: None if no active controller described them; ``brokers_failure`` says why.
+    ``brokers``: None if no active controller described them; ``brokers_failure`` is the reason.
     """
 
     nodes: tuple[AskedNode, ...]
@@ -221,19 +221,20 @@ class Survey(msgspec.Struct, frozen=True):
     brokers_failure: str = ""
     at_ms: int = 0
     broker_reports: tuple[NodeReport, ...] = ()
-    """What brokers say of themselves: some of the brokers, if there are many."""
+    """Reports of brokers: of some, if there are many."""
 
     @property
     def reports(self) -> list[NodeReport]:
-        """What the nodes of this cluster say of themselves."""
+        """Reports of the nodes of this cluster."""
         best = self.best
         every = (*(one.report for one in self.nodes if one.report), *self.broker_reports)
         return [one for one in every if best is None or one.node.cluster_id == best.cluster_id]
 
     @property
     def unreported(self) -> list[str]:
-        """Nodes that serve and have said nothing of themselves: not in time, or they refuse it, or
-        there are too many brokers. Their disks, clocks, certificates and builds are not known.
+        """Serving nodes without a report: it is late, or refused, or there are too many brokers.
+
+        Their disks, clocks, certificates and builds are not known.
         """
         serving = [
             f"broker {one.broker_id}"
@@ -249,8 +250,9 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def ahead_ms(self) -> int | None:
-        """How far the cluster's time is ahead of the clock here: the leader's time, or the median
-        of the nodes' times; None: no node tells its time.
+        """Time in ms by which the cluster's clock is ahead of the clock here.
+
+        The leader's time, or the median of the nodes' times; None: no node reports its time.
         """
         # A node goes by its own clock only as far as the voters' agree with it.
         told = {
@@ -264,18 +266,19 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def answers(self) -> list[QuorumAnswer]:
-        """The answers of the controllers that answer."""
+        """Answers of the answering controllers."""
         return [node.description for node in self.nodes if node.description is not None]
 
     @property
     def leader(self) -> QuorumAnswer | None:
-        """The node that says it leads; of several the one with the highest epoch."""
+        """The node that claims to lead; of several the one with the highest epoch."""
         leaders = [one for one in self.answers if one.role == "leader"]
         return max(leaders, key=lambda one: one.leader_epoch, default=None)
 
     @property
     def heard_leader(self) -> tuple[int, list[int]]:
-        """The leader that does not answer here, and the nodes that follow and reach it; -1: none.
+        """Return the leader that does not answer here, and the nodes that follow and reach it; -1:
+        none.
 
         Of several leaders the one with the highest epoch.
         """
@@ -296,7 +299,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def cluster_id(self) -> str:
-        """The cluster of the leader, or of most of the nodes that answer; empty: none has most."""
+        """Cluster of the leader, or of most of the answering nodes; empty: no cluster has most."""
         if self.leader is not None:
             return self.leader.cluster_id
         counts = Counter(one.cluster_id for one in self.answers).most_common(2)
@@ -305,7 +308,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> QuorumAnswer | None:
-        """The answer that knows most of the voter set: the leader's, or that of the newest log."""
+        """The answer with the newest voter set: the leader's, or that of the newest log."""
         return self.leader or max(
             self.answers,
             key=lambda one: (one.voters_offset, one.leader_epoch, one.log_end_offset),
@@ -313,8 +316,9 @@ class Survey(msgspec.Struct, frozen=True):
         )
 
     def voters(self) -> Iterator[tuple[Replica, AskedNode | None]]:
-        """Yield each voter of the voter set that ``best`` has, with the result of asking it; None:
-        it was not asked, or its address is another cluster's.
+        """Yield each voter of the voter set in ``best``, with the answer of its address.
+
+        None: it was not asked, or its address is another cluster's.
         """
         best = self.best
         if best is None:
@@ -330,7 +334,9 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def strays(self) -> dict[str, int]:
-        """Addresses of voters at which a node of another cluster answers, with the voter's id."""
+        """Return the addresses of voters at which a node of another cluster answers, with the
+        voter's id.
+        """
         best = self.best
         if best is None:
             return {}
@@ -345,7 +351,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def replaced(self) -> dict[int, Replica]:
-        """Voters in whose place a node runs with another data directory: an observer."""
+        """Return the voters in whose place a node runs with another data directory: an observer."""
         return {
             voter.replica_id: voter
             for voter, node in self.voters()
@@ -358,7 +364,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     @property
     def low_on_space(self) -> list[int]:
-        """The voters whose disks are below their reserve."""
+        """Return the voters whose disks are below their reserve."""
         return sorted(
             {
                 voter.replica_id
@@ -369,8 +375,8 @@ class Survey(msgspec.Struct, frozen=True):
         )
 
     def unreachable_ms(self, node_id: int) -> int:
-        """Return for how long other nodes have had no answer from a voter: the longest; 0: they
-        have one.
+        """Return the longest time in ms for which another node has had no answer from a voter; 0:
+        each has one.
         """
         return max(
             (
@@ -384,7 +390,8 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 class NodeEvents(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The journal of one node. ``failure``: why some or all of it is missing; empty: it is whole.
+    """The journal of one node. ``failure``: reason why some or all of it is missing; empty: it is
+    whole.
 
     ``endpoint``: empty if it was read from a directory.
     """
@@ -398,8 +405,10 @@ class NodeEvents(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LogPeriod(msgspec.Struct, frozen=True):
-    """A period of the log. ``writes_ms``: when clients' writes were appended, ascending;
-    ``failure``: why the log could not be read; ``late``: what is missing at its beginning.
+    """A period of the log.
+
+    ``writes_ms``: append times of clients' writes, ascending; ``failure``: reason why the log could
+    not be read; ``late``: description of the gap at its beginning.
     """
 
     changes: tuple[Changed, ...] = ()
@@ -413,8 +422,10 @@ NO_LOG = LogPeriod()
 
 @dataclass(frozen=True)
 class Timeline:
-    """A period. Times are milliseconds since 1970: of events by the cluster's clock, as far as the
-    difference of their node's clock is known; of changes by the clock of the leader of that time.
+    """A period.
+
+    Times are milliseconds since 1970: of events by the cluster's clock, as far as the difference of
+    their node's clock is known; of changes by the clock of the leader of that time.
     """
 
     from_ms: int
@@ -426,7 +437,7 @@ class Timeline:
     def until_now(
         cls, from_ms: int, now_ms: int, nodes: tuple[NodeEvents, ...], log: LogPeriod = NO_LOG
     ) -> Timeline:
-        """Return a period that ends now, or later where a clock is ahead."""
+        """Return a period that ends now, or later if a clock is ahead."""
         newest = [event.at_ms for node in nodes for event in node.events]
         newest += [one.timestamp_ms for one in log.changes]
         return cls(from_ms, max([now_ms, *newest]), nodes, log)

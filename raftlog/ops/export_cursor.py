@@ -1,4 +1,4 @@
-"""The cursor of ``raftlog export --cursor``, kept at the active controller over the export's own
+"""The cursor of ``raftlog export --cursor``, stored at the active controller over the export's own
 connection.
 """
 
@@ -29,9 +29,9 @@ RETRY_PAUSE_S = 0.2
 class ClusterCursors:
     """The export cursors of the cluster whose log is read.
 
-    A question whose outcome is unknown is asked again: to list changes nothing, and to set a cursor
-    twice is to set it once. Should the first attempt arrive late it sets the cursor back, which
-    holds more of the log than is needed and loses nothing.
+    A request of unknown outcome is repeated: to list changes nothing, and to set a cursor twice is
+    to set it once. A first attempt that arrives late sets the cursor back, which keeps more of the
+    log than is needed and loses nothing.
     """
 
     def __init__(self, log: RunningLog, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -68,7 +68,7 @@ class ClusterCursors:
 
 
 def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
-    """Hold the log for the export at ``place`` from here on.
+    """Keep the log for the export at ``place`` from here on.
 
     Raises ConfigError, ExportError, ApiError.
     """
@@ -81,14 +81,14 @@ def keep_cursor(name: str, source: LogSource, place: Place) -> CursorKeeper:
 
 
 def _target(place: Place) -> str:
-    """Return the name of this export, which is no path alone: that means nothing elsewhere."""
+    """Return the name of this export with its host: a path alone is ambiguous elsewhere."""
     if isinstance(place, LocalPlace):
         return f"{socket.gethostname()}:{Path(place.directory).absolute()}"
     return str(place)
 
 
 def _next_offset(place: Place, start_offset: int) -> int:
-    """Return the offset that the export reads next."""
+    """Return the next offset of the export."""
     try:
         place.size(MANIFEST_NAME)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What happened: the changes of an entity, and the timeline of a period."""
+"""History of a cluster: the changes of an entity, and the timeline of a period."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from raftlog.ops.evidence import LogPeriod, NodeEvents, Survey, Timeline
 from raftlog.ops.logs import LogSource, begins_late, chunks, open_log, require_node
 
 Period = Callable[[Callable[[], int]], tuple[int, int]]
-"""Returns the first and last millisecond of a period; asks for the time now if that matters."""
+"""Function that returns the first and last millisecond of a period; it calls its argument for the
+present time if needed.
+"""
 JOURNAL_S, LOG_TIMEOUT_S = 2.0, 5.0
-"""The times that a node has for its journal, and the leader for a part of the log."""
+"""Timeouts of a node's journal, and of the leader's answer with a part of the log, in seconds."""
 MAX_CHANGES, MAX_WRITES = 100_000, 1_000_000
-"""The newest of a period: a longer story would not be read."""
+"""Most changes and writes of a period, the newest: a longer story would not be read."""
 _UNTOLD = frozenset(
     {"applied", "progress", "client", "client_result", "export_cursor", "kv", "lease"}
 )
-"""Kinds of which a story has no lines."""
+"""Kinds of changes without a line in a story."""
 
 
 def changes_of(
     source: LogSource, asked: Question, first_ms: int, last_ms: int
 ) -> Iterator[Changed]:
-    """Yield the changes that a question is about, oldest first.
+    """Yield the changes that a question selects, oldest first.
 
     The log before the period is folded, and its changes are left out.
     """
@@ -53,7 +55,7 @@ def changes_of(
 def changes_of_topic_id(
     source: LogSource, key: str, first_ms: int, last_ms: int
 ) -> Iterator[Changed]:
-    """Yield the changes of the topic that has this id, and of its partitions."""
+    """Yield the changes of the topic with this id, and of its partitions."""
     id_ = parse_topic_id(key)
     if id_ is None:
         return
@@ -65,7 +67,7 @@ def changes_of_topic_id(
 
 
 def in_words(one: Changed) -> str:
-    """Return what has changed, in one line."""
+    """Return a change in one line."""
     fields = field_changes(one.before, one.after)
     return words(raw(one.before), raw(one.after), fields, one.kind).replace("\n", "; ")
 
@@ -79,7 +81,7 @@ async def journals_of(
 ) -> tuple[Survey, Timeline]:
     """Survey a cluster and read the journals of a period: a timeline without a log.
 
-    ``brokers``: addresses that are asked, too, as without a leader no node names the brokers.
+    ``brokers``: further addresses to ask, as without a leader no node names the brokers.
     """
     survey = await collector.survey(addresses, min(timeout_s, LOOK_S))
     first_ms, last_ms = period(lambda: survey.at_ms)
@@ -102,7 +104,7 @@ def timeline_of_cluster(
 ) -> tuple[Survey, Timeline]:
     """Survey a cluster, and read all journals and the log of a period. Blocks.
 
-    Raises nothing that nodes cause.
+    Never raises for a failure of a node.
     """
     collector = Collector(security_of_environment())
     survey, timeline = asyncio.run(journals_of(collector, addresses, brokers, timeout_s, period))
@@ -115,10 +117,11 @@ def timeline_of_cluster(
 
 
 def timeline_of_directories(directories: Sequence[Path], period: Period) -> Timeline:
-    """Read the journals of stopped nodes, and the longest log that one of them has. The end of a
-    period without one is the last event or write that any of them has.
+    """Read the journals of stopped nodes, and the longest log among them.
 
-    Raises ConfigError for what is no data directory.
+    A period without an end ends with the last event or write of any node.
+
+    Raises ConfigError for an invalid data directory.
     """
     with StoppedNodes(directories) as stopped:
         first_ms, last_ms = period(lambda: stopped.now_ms)
@@ -129,7 +132,7 @@ def timeline_of_directories(directories: Sequence[Path], period: Period) -> Time
 def log_of_cluster(
     addresses: Sequence[str], timeout_s: float, first_ms: int, last_ms: int
 ) -> LogPeriod:
-    """Read a period of a running cluster's log. Blocks. Raises nothing that the cluster causes."""
+    """Read a period of a running cluster's log. Blocks. Never raises for its failures."""
     try:
         with open_log(None, None, lambda: addresses, timeout_s) as source:
             return log_of(source, first_ms, last_ms)
@@ -171,9 +174,9 @@ def log_of(source: LogSource, first_ms: int, last_ms: int) -> LogPeriod:
 
 
 class StoppedNodes:
-    """The journals of stopped nodes' directories, and the longest log that one of them has.
+    """The journals of stopped nodes' directories, and the longest log among them.
 
-    A context manager. Raises ConfigError for what is no data directory.
+    A context manager. Raises ConfigError for an invalid data directory.
     """
 
     _log: LogSource | None = None
@@ -192,7 +195,7 @@ class StoppedNodes:
         if self._log is not None:
             newest.append(self._log.now_ms())
         self.now_ms = max(newest, default=0)
-        """The time of the last event or write that any of them has."""
+        """Time of the last event or write of any node, in ms."""
 
     def __enter__(self) -> StoppedNodes:
         return self

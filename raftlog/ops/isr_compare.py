@@ -1,8 +1,8 @@
-"""What leaders say of their ISRs, alone or beside what the controller has committed: where the two
-differ, and why.
+"""The leaders' view of their ISRs, alone or compared with the committed one, with the reason for
+each difference.
 
-The committed image is to be read *after* the leaders were asked: all that a leader knows as
-committed is in it then, and what the image alone has is on its way to the leader.
+The committed image must be read *after* the leaders' answers: it then has all that a leader knows
+as committed, and a change in the image alone is on its way to the leader.
 """
 
 from __future__ import annotations
@@ -28,37 +28,39 @@ LOOK_EVERY_S = 0.5
 
 
 class Why(StrEnum):
-    """Why the leader and the controller say different things of one partition."""
+    """Reason of a difference between the leader and the controller about one partition."""
 
     PROPOSED = "proposed and unanswered"
     """The leader has proposed an ISR, and has no answer yet."""
     LEADER_BEHIND = "leader's image behind"
     """The leader has not applied what is committed."""
     STALE_LEADER = "stale leader"
-    """A broker takes itself for the leader that is not, or not any more."""
+    """A broker leads by its own view, but not, or no longer, by the controller's."""
     NO_ANSWER = "no answer"
     """The leader could not be asked."""
     NO_LEADER = "no leader"
-    """None is elected: nobody could be asked."""
+    """No leader is elected: there is nobody to ask."""
     CONFLICT = "conflict"
-    """Under the same epochs they say different things, or the leader is ahead of the committed log:
-    that must never be.
+    """Both have different states under the same epochs, or the leader is ahead of the committed
+    log: that must never be.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One of a partition. ``text`` is for people."""
+    """One difference of a partition. ``text`` is for people."""
 
     why: Why
     text: str
     mark: tuple[object, ...]
-    """The same as long as the leader has not moved: who asks again sees whether it lasts."""
+    """Mark that is constant while the leader makes no progress: a repeated comparison shows whether
+    the difference lasts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One partition. ``committed`` None: deleted. ``led``: what its leader says; None: nothing."""
+    """One partition. ``committed`` None: deleted. ``led``: the leader's view, if any."""
 
     key: PartitionKey
     topic: str
@@ -74,12 +76,12 @@ class IsrMember:
 
     broker_id: int
     broker_epoch: int | None
-    """The incarnation that is in sync; None: the leader does not say."""
+    """Broker epoch of the in-sync incarnation; None: the leader does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """A follower, as its leader sees it."""
+    """A follower, as its leader knows it."""
 
     replica_id: int
     replica_epoch: int | None
@@ -89,7 +91,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """A partition, as its leader sees it."""
+    """A partition, as its leader knows it."""
 
     topic: str
     partition: int
@@ -98,7 +100,7 @@ class LeaderView:
     partition_epoch: int
     isr: tuple[IsrMember, ...]
     proposed_isr: tuple[IsrMember, ...] | None
-    """An ISR that the leader has proposed, and has no answer to yet."""
+    """ISR that the leader has proposed without an answer yet."""
     high_watermark: int | None
     log_end_offset: int
     followers: tuple[Follower, ...]
@@ -111,12 +113,12 @@ class AskedBroker:
     broker_id: int
     broker_epoch: int | None
     failure: str | None
-    """Why the broker has not answered."""
+    """Reason why the broker has not answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderViews:
-    """Partitions as their leaders see them, by topic and index, and the brokers that were asked."""
+    """Partitions as their leaders know them, by topic and index, and the asked brokers."""
 
     partitions: tuple[LeaderView, ...]
     brokers: tuple[AskedBroker, ...]
@@ -124,7 +126,7 @@ class LeaderViews:
 
 @dataclass(frozen=True, slots=True)
 class CommittedIsr:
-    """A partition, as the metadata has it."""
+    """A partition in the committed metadata."""
 
     leader_epoch: int
     partition_epoch: int
@@ -133,17 +135,17 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True)
 class IsrDifference:
-    """What the leader and the controller see differently."""
+    """A difference between the leader and the controller."""
 
     why: Why
     text: str
     lasting: bool
-    """It has stayed the same for as long as the comparison went on."""
+    """True if it has stayed the same during the whole comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedPartition:
-    """A partition, as its leader and as the controller see it."""
+    """A partition, as its leader and as the controller know it."""
 
     topic: str
     partition: int
@@ -162,11 +164,11 @@ class IsrComparison:
     partitions: tuple[ComparedPartition, ...]
     brokers: tuple[AskedBroker, ...]
     lasting: int
-    """How many differences last."""
+    """Number of lasting differences."""
 
 
 async def ask_for_isrs(client: AsyncClient, topics: Sequence[str]) -> LeaderViews:
-    """Ask every broker that clients are told of for the partitions of these topics, or for all.
+    """Ask every broker that clients know for the partitions of these topics, or for all.
 
     Raises UnknownTopicOrPartitionError.
     """
@@ -189,7 +191,7 @@ async def ask_for_isrs(client: AsyncClient, topics: Sequence[str]) -> LeaderView
 async def compare_until_settled(
     client: AsyncClient, topics: Sequence[str], settle_s: float
 ) -> IsrComparison:
-    """Compare until nothing is left of the differences that were seen first, or the time is over.
+    """Compare until each of the first differences has gone, or the time is over.
 
     Raises UnknownTopicOrPartitionError.
     """
@@ -217,7 +219,7 @@ async def compare_until_settled(
 
 
 def _keys(image: Image, topics: Sequence[str]) -> list[PartitionKey] | None:
-    """The partitions of these topics; None: all."""
+    """Return the partitions of these topics; None: all."""
     if not topics:
         return None
     _require_topics([name for name in topics if name not in image.topic_ids])
@@ -283,8 +285,8 @@ def _compared(row: Compared, lasting: set[Any]) -> ComparedPartition:
 def compare(
     image: Image, answers: Mapping[int, LeaderAnswer], keys: Collection[PartitionKey] | None = None
 ) -> list[Compared]:
-    """All partitions of ``keys`` (None: all there are), by topic name and index; the answers are
-    those of every registered broker.
+    """Compare all partitions of ``keys`` (None: all there are), by topic name and index; the
+    answers are those of every registered broker.
     """
     claims: dict[PartitionKey, dict[int, pb.LedPartition]] = {}
     for broker_id in sorted(answers):
@@ -324,7 +326,7 @@ def _of_the_leader(
     committed: Partition | None,
     led: pb.LedPartition | None,
 ) -> list[Difference]:
-    """What its leader says otherwise, or does not say."""
+    """Return the differences of the leader's view, a missing view included."""
     if committed is None:
         return []
     leader = committed.leader
@@ -366,7 +368,7 @@ def _of_the_leader(
 
 
 def _other_incarnations(image: Image, leader: int, led: pb.LedPartition) -> list[Difference]:
-    """Members that the leader knows under a broker epoch that is not the registered one."""
+    """Return the members with another broker epoch at the leader than the registered one."""
     found = []
     for one in led.isr:
         broker = image.brokers.get(one.broker_id)
@@ -381,7 +383,7 @@ def _other_incarnations(image: Image, leader: int, led: pb.LedPartition) -> list
 
 
 def _proposed(led: pb.LedPartition) -> str:
-    """What it would change, as ``+2 -3``; empty if nothing is under way."""
+    """Return the proposed change, as ``+2 -3``; empty if there is none."""
     if not led.proposed_isr:
         return ""
     before, after = ({one.broker_id for one in isr} for isr in (led.isr, led.proposed_isr))
@@ -401,5 +403,5 @@ def _epochs(leader_epoch: int, partition_epoch: int) -> str:
 
 
 def marks(rows: Iterable[Compared]) -> set[tuple[PartitionKey, tuple[object, ...]]]:
-    """All differences, so that two looks can be held against each other."""
+    """Return all differences in a form that two comparisons can share."""
     return {(row.key, one.mark) for row in rows for one in row.differences}

@@ -1,5 +1,6 @@
-"""Sources of a log with one interface: a running cluster, a stopped node's directory, an export;
-and the hashes of state and log that nodes tell, by which a replay is checked.
+"""Sources of a log with one interface: a running cluster, a stopped node's directory, an export.
+
+Also the nodes' hashes of state and log, by which a replay is checked.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ class LogSource(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """Of the log."""
+        """Cluster id of the log."""
 
     @property
     def generation(self) -> int:
-        """Of the log."""
+        """Generation of the log."""
 
     @property
     def connections(self) -> int:
@@ -67,15 +68,15 @@ class LogSource(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """End of what is committed for certain."""
+        """End of the log that is certainly committed."""
 
     @property
     def end_offset(self) -> int:
-        """End of what can be read: above the high watermark only in a stopped node's directory."""
+        """End of the readable log: above the high watermark only in a stopped node's directory."""
 
     def now_ms(self) -> int:
         """Return the time by the clock that wrote the log: of a running cluster its leader's, else
-        that of the last batch. Raises ConfigError if no node tells it.
+        that of the last batch. Raises ConfigError if no node reports it.
         """
 
     def read(self, offset: int, max_bytes: int) -> bytes:
@@ -84,7 +85,7 @@ class LogSource(Protocol):
         """
 
     def said(self) -> list[StateHash]:
-        """Return the hashes that nodes tell; their offsets may lie beyond the end.
+        """Return the nodes' hashes; their offsets may lie beyond the end.
 
         Raises StorageError.
         """
@@ -128,7 +129,7 @@ def open_log(
 
 
 def say_left_out(log: DirectoryReader) -> None:
-    """Warn of damaged snapshots: the log is read all the same, but less of it may be proven to be
+    """Warn of damaged snapshots: the log is still read, but less of it may be proven to be
     committed.
     """
     for what in log.left_out:
@@ -136,11 +137,11 @@ def say_left_out(log: DirectoryReader) -> None:
 
 
 def chunks(source: LogSource, until: int, *, begin: int | None = None) -> Iterator[bytes]:
-    """Yield all chunks until one reaches ``until`` (exclusive); the last may go beyond.
+    """Yield all chunks until one reaches ``until`` (exclusive); the last may end beyond.
 
     From ``begin``, where a batch must begin, or from the log's start, where one is known to. Each
-    chunk must begin where it was asked for: a source that skips records would not be noticed later.
-    Raises CorruptLogError.
+    chunk must begin at the requested offset: a source that skips records would not be noticed
+    later. Raises CorruptLogError.
     """
     offset = source.start_offset if begin is None else begin
     while offset < min(until, source.end_offset):
@@ -185,10 +186,10 @@ def _loaded(read: Callable[[int], bytes]) -> Image:
 
 
 class DirectoryLog:
-    """A stopped node's log. Of its tail only what the log itself proves is committed.
+    """A stopped node's log. Of its tail only the part that the log itself proves is committed.
 
-    Proof is a progress record, which says how far the log was committed when it was written; a log
-    with a single voter is committed to its end.
+    Proof is a progress record, which names the high watermark at its write; a log with a single
+    voter is committed to its end.
     """
 
     def __init__(self, log: DirectoryReader) -> None:
@@ -203,7 +204,7 @@ class DirectoryLog:
 
     @property
     def high_watermark(self) -> int:
-        """End of what is proven to be committed, found by reading the whole log once."""
+        """End of the part that is proven to be committed, found by reading the whole log once."""
         if self._high_watermark is None:
             self._high_watermark = self._find_high_watermark()
         return self._high_watermark
@@ -217,13 +218,13 @@ class DirectoryLog:
         return last
 
     def assume_committed(self) -> None:
-        """Treat all of the log as committed, as the operator says."""
+        """Treat all of the log as committed, by the operator's decision."""
         self._high_watermark = self.end_offset
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole verified batches.
+        """Return whole verified batches.
 
-        What is committed for certain, once that is known, is never mixed with what is not.
+        Certainly committed batches, once their end is known, are never mixed with others.
         """
         proven = self._high_watermark
         until = proven if proven is not None and offset < proven else self.end_offset
@@ -285,7 +286,7 @@ class ExportLog:
         return self._segments[-1].max_timestamp_ms if self._segments else 0
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole verified batches; cheap if ``offset`` is where the last read ended."""
+        """Return whole verified batches; cheap if ``offset`` is where the last read ended."""
         if offset != self._next:
             self._batches = self._all_from(offset)
         parts: list[bytes] = []
@@ -305,7 +306,7 @@ class ExportLog:
         return list(self._said)
 
     def image_up_to(self, last: int) -> Image:
-        """See LogSource; an export holds no snapshots."""
+        """See LogSource; an export has no snapshots."""
         if self.start_offset:
             raise ConfigError(
                 f"this export begins at offset {self.start_offset}: the state before that is not"
@@ -325,7 +326,7 @@ class ExportLog:
 
 
 class RunningLog:
-    """The committed log of a running cluster, up to where it is committed when this is made.
+    """The committed log of a running cluster, up to its high watermark at the creation of this.
 
     Close it.
     """
@@ -347,7 +348,7 @@ class RunningLog:
         self._snapshot_id = info.snapshot_id
         self._client: ControllerClient | None = None
         self.listener: Callable[[bytes], None] | None = None
-        """Called with every chunk that is read."""
+        """Callback with every chunk that is read."""
         self._state_hashes = _StateHashes(self._transport, addresses, info)
 
     async def _connect(self) -> tuple[Transport, LogReader, LogInfo]:
@@ -386,7 +387,7 @@ class RunningLog:
         return self._reader.connections
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Whole verified batches."""
+        """Return whole verified batches."""
         chunk = self._runner.run(self._reader.read(offset, max_bytes, max_wait_ms=1000))
         if self.listener is not None:
             self.listener(chunk)
@@ -430,7 +431,7 @@ class RunningLog:
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answers") from None
 
     def said(self) -> list[StateHash]:
-        """Return the hashes that the nodes of the quorum tell."""
+        """Return the hashes of the nodes of the quorum."""
         return self._runner.run(self._state_hashes.ask())
 
     def image_up_to(self, last: int) -> Image:
@@ -456,13 +457,13 @@ class RunningLog:
 
 
 ANSWER_WITHIN_S = 2.0
-"""Time for each answer: a node that is later is left out, and the export does not wait for it."""
+"""Timeout of each answer in seconds: the export does not wait for a later node."""
 READ_BYTES = 1 << 20
 
 
 class _StateHashes:
-    """Asks all nodes of a running quorum for the hash of their image, and once for that of each of
-    their snapshots.
+    """Queries to all nodes of a running quorum for the hash of their image, and once for that of
+    each of their snapshots.
     """
 
     def __init__(self, transport: Transport, addresses: Sequence[str], log: LogInfo) -> None:
@@ -471,7 +472,7 @@ class _StateHashes:
         self._asked: set[tuple[int, SnapshotId]] = set()
 
     async def ask(self) -> list[StateHash]:
-        """Return the answers of the nodes that answer. Raises nothing."""
+        """Return the answers that arrive. Never raises."""
         from raftlog.client.options import security_of_environment
         from raftlog.client.quorum_queries import ask_quorum
 
@@ -566,12 +567,12 @@ _NAMED = 3
 
 
 def warn(text: str) -> None:
-    """Print a line on stderr, which may hold a stranger's words."""
+    """Print a line on stderr, with foreign text made harmless."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def require_node(directory: Path) -> None:
-    """Raise ConfigError for what is no data directory: what it is instead, and where some are."""
+    """Raise ConfigError for an invalid data directory; the message names valid ones in it."""
     if (directory / META_FILE).exists():
         return
     if not directory.is_dir():

@@ -58,7 +58,7 @@ _TLS: dict[TlsTrouble, tuple[str, str, str]] = {
 
 
 def connections(survey: Survey) -> Iterator[Finding]:
-    """TLS keeps a connection from being made."""
+    """Yield a finding for each connection that fails because of TLS."""
     by: dict[TlsTrouble, list[AskedNode]] = defaultdict(list)
     for node in survey.nodes:
         if node.fails_for_tls:
@@ -91,7 +91,7 @@ def _follows(trouble: TlsTrouble, *, known: bool) -> str:
 
 
 def certificates(survey: Survey) -> Iterator[Finding]:
-    """A node's certificate expires soon."""
+    """Yield a finding for each certificate that expires soon."""
     soon = [
         (one.name, one.node.certificate_ends_at_ms)
         for one in survey.reports
@@ -113,7 +113,7 @@ def _when(left_ms: int) -> str:
 
 
 def clocks(survey: Survey) -> Iterator[Finding]:
-    """The clocks of machines differ."""
+    """Yield a finding if the clocks of machines differ."""
     told = [one for one in survey.reports if one.node.now_ms]
     if len(told) < 2:
         return
@@ -136,7 +136,9 @@ def clocks(survey: Survey) -> Iterator[Finding]:
 
 
 def full_brokers(survey: Survey) -> Iterator[Finding]:
-    """A broker's disk is below its reserve; for controllers see ``low_space``."""
+    """Yield a finding for each broker whose disk is below its reserve; for controllers see
+    ``low_space``.
+    """
     low = [one for one in _broker_reports(survey) if one.node.low_on_space]
     if low:
         serving = survey.brokers.brokers if survey.brokers is not None else ()
@@ -160,7 +162,7 @@ def _broker_reports(survey: Survey) -> list[NodeReport]:
 
 
 def disks(survey: Survey) -> Iterator[Finding]:
-    """A disk is nearly full, and not below its reserve."""
+    """Yield a finding for each disk that is nearly full, and not below its reserve."""
     low = {f"node {node_id}" for node_id in survey.low_on_space}
     low |= {one.name for one in _broker_reports(survey) if one.node.low_on_space}
     full = [one for one in survey.reports if one.name not in low and _nearly_full(one)]
@@ -188,7 +190,7 @@ def _nearly_full(one: NodeReport) -> bool:
 
 
 def builds(survey: Survey) -> Iterator[Finding]:
-    """Nodes run different builds, or know different levels of a feature."""
+    """Yield a finding for different builds, or different known levels of a feature."""
     of: dict[str, list[str]] = defaultdict(list)
     for one in survey.reports:
         if one.node.version:
@@ -237,13 +239,13 @@ _BY_CAUSE: dict[int, tuple[str, str]] = {
 }
 """Remedy and next command by cause. No command removes anything [operators in a hurry copy it]."""
 SESSION_TIMEOUT_MS = Settings.broker_session_timeout_ms
-"""Session timeout of a leader that does not tell its own."""
+"""Session timeout of a leader that does not report its own."""
 HELD_BACK_MS = 1_000
-"""Time without progress of LAO that is worth a finding."""
+"""Time in ms without progress of LAO that is worth a finding."""
 
 
 def brokers_unknown(survey: Survey) -> Iterator[Finding]:
-    """The leader does not describe the brokers."""
+    """Yield a finding if the leader does not describe the brokers."""
     if survey.leader is not None and survey.brokers is None and survey.brokers_failure:
         yield degraded(
             "BROKERS_UNKNOWN",
@@ -256,7 +258,7 @@ def brokers_unknown(survey: Survey) -> Iterator[Finding]:
 
 
 def fenced(survey: Survey) -> Iterator[Finding]:
-    """Registered brokers do not serve."""
+    """Yield a finding for registered brokers that do not serve."""
     for one in _of(survey):
         if one.state in (BrokerState.ACTIVE, BrokerState.STOPPING):
             continue
@@ -278,7 +280,7 @@ def fenced(survey: Survey) -> Iterator[Finding]:
 
 
 def unregistered(survey: Survey) -> Iterator[Finding]:
-    """Replicas are assigned to brokers that are not registered."""
+    """Yield a finding for replicas on brokers that are not registered."""
     if missing := _unregistered(survey):
         are = "is" if len(missing) == 1 else "are"
         yield degraded(
@@ -293,8 +295,8 @@ def unregistered(survey: Survey) -> Iterator[Finding]:
 
 
 def silent(survey: Survey) -> Iterator[Finding]:
-    """Unfenced brokers have been silent for half of their session: a busy broker does not miss two
-    heartbeats.
+    """Yield a finding for unfenced brokers without a heartbeat for half of their session: a busy
+    broker does not miss two.
     """
     told = survey.brokers.broker_session_timeout_ms if survey.brokers is not None else 0
     session_ms = told or SESSION_TIMEOUT_MS
@@ -312,7 +314,7 @@ def silent(survey: Survey) -> Iterator[Finding]:
 
 
 def lao_stalled(survey: Survey) -> Iterator[Finding]:
-    """The lowest acknowledged offset stands still or is unknown."""
+    """Yield a finding if the lowest acknowledged offset makes no progress or is unknown."""
     found = survey.brokers
     if found is None or found.held_back_ms < HELD_BACK_MS:
         return
@@ -345,7 +347,7 @@ def lao_stalled(survey: Survey) -> Iterator[Finding]:
 
 
 def partitions(survey: Survey) -> Iterator[Finding]:
-    """Partitions have no leader, or too few replicas in sync."""
+    """Yield a finding for partitions without a leader, or with too few replicas in sync."""
     if survey.brokers is None:
         return
     counts = survey.brokers.partitions
@@ -391,7 +393,7 @@ def partitions(survey: Survey) -> Iterator[Finding]:
 
 
 def none_registered(survey: Survey) -> Iterator[Finding]:
-    """No broker is registered."""
+    """Yield a finding if no broker is registered."""
     if survey.brokers is not None and not survey.brokers.brokers:
         yield notice(
             "NO_BROKERS",

@@ -33,9 +33,9 @@ def _now_ms() -> int:
 class NodeSelf:
     """The journal and the RPCs of one process, once it has locked its directory.
 
-    ``http``: where it serves HTTP, empty: nowhere, or not yet; ``metrics``: what it shows there;
-    ``low_on_space``: whether its disk is below the reserve; ``log_contradiction``: as DescribeNode
-    tells it.
+    ``http``: address of its HTTP listener, empty: none, or not yet; ``metrics``: the metrics text
+    there; ``low_on_space``: whether its disk is below the reserve; ``log_contradiction``: as in
+    DescribeNode.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NodeSelf:
         self._rpc = NodeRpc(facts, self.journal.recent, level, _now_ms)
 
     def keep_to(self, time_ms: Callable[[], int]) -> None:
-        """Use this clock for events from now on."""
+        """Use this clock for later events."""
         self.journal.recent.time_ms = time_ms
 
     def handler(
@@ -96,8 +96,10 @@ class NodeSelf:
     def may_see(
         self, authentication: Authentication | None, duties: Duties
     ) -> Callable[[Caller], None] | None:
-        """Raises ApiError for a caller who may not see over HTTP what ``DescribeNode`` says; None:
-        everybody may. ``duties``: with who may read.
+        """Return a check that raises ApiError for a caller who may not read over HTTP what
+        ``DescribeNode`` reports; None: every caller may.
+
+        ``duties``: the permitted readers among them.
         """
         if authentication is None or duties.readers is None:
             return None

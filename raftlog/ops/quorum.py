@@ -17,7 +17,7 @@ from raftlog.wire.controller.v1 import controller_pb2 as pb
 def open_transport(addresses: Sequence[str]) -> GrpcTransport:
     """Return a transport with the credentials of the environment, on the running event loop.
 
-    Raises ConfigError for files that cannot be read, and if no address has a listener that fits.
+    Raises ConfigError for files that cannot be read, and if no address has a suitable listener.
     """
     tls, token = security_of_environment()
     require_listener(addresses, plaintext=tls is None, files=None if tls is None else tls.files)
@@ -25,7 +25,9 @@ def open_transport(addresses: Sequence[str]) -> GrpcTransport:
 
 
 class QuorumChanges:
-    """Sends each change once: raises UnknownOutcomeError if its outcome is unknown."""
+    """A sender of changes of the quorum, each once: raises UnknownOutcomeError if the outcome is
+    unknown.
+    """
 
     def __init__(self, addresses: Sequence[str], timeout_s: float) -> None:
         self._addresses, self._timeout_s = addresses, timeout_s

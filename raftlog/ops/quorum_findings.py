@@ -20,15 +20,15 @@ class Severity(IntEnum):
     """Promises hold, but something is slower, unavailable in part, or one failure from an outage.
     """
     DOWN = 3
-    """Writes, or a promise, are lost until somebody acts."""
+    """Writes, or a promise, are lost until an operator acts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong. ``code`` is for programs and never changes; the sentences are for
+    """A fault of a cluster. ``code`` is for programs and never changes; the sentences are for
     people.
 
-    ``command``: the next thing to type; empty: there is none that fits.
+    ``command``: the next command to type; empty: none fits.
     """
 
     code: str
@@ -50,14 +50,16 @@ notice, degraded, down = map(_of, Severity)
 
 
 HEARD_MS = 2_000
-"""Age of the last fetch up to which a voter is alive, whatever it answers here."""
+"""Age in ms of the last fetch up to which a voter is alive, whatever it answers here."""
 START = "raftlog controller run -c FILE"
 
 
 def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
-    """Yield voters that do not answer, and the age of each one's last fetch; -1: it never fetched,
-    or no node leads. A voter whose port refuses connections from here and from the leader has
-    ended, however lately it was heard.
+    """Yield the voters that do not answer, and the age of each one's last fetch; -1: it never
+    fetched, or no node leads.
+
+    A voter whose port refuses connections from here and from the leader has ended, however recent
+    its last fetch is.
     """
     leader = survey.leader
     states = {voter.replica_id: voter for voter in (leader.voters if leader is not None else ())}
@@ -70,7 +72,7 @@ def unanswering(survey: Survey) -> Iterator[tuple[AskedNode, int]]:
 
 
 def heard(age_ms: int) -> bool:
-    """Return whether the leader has heard a voter lately; -1: it never has."""
+    """Return whether the leader has heard a voter recently; -1: it never has."""
     return 0 <= age_ms < HEARD_MS
 
 
@@ -80,8 +82,8 @@ def gone_voters(survey: Survey) -> list[AskedNode]:
 
 
 def voters_left(survey: Survey) -> tuple[int, int]:
-    """Return how many voters are neither gone, replaced nor of another cluster, and how many there
-    are.
+    """Return the number of voters that are neither gone, replaced nor of another cluster, and of
+    all voters.
     """
     total = len(list(survey.voters()))
     return total - len(gone_voters(survey)) - len(survey.strays) - len(survey.replaced), total
@@ -122,7 +124,7 @@ def _found(survey: Survey, reach: Reach, lost: list[AskedNode]) -> str:
 
 
 def ended_first(survey: Survey, missing: list[int]) -> str:
-    """Return what to do before a process can be started in place of one that hangs."""
+    """Return the steps before a process can be started in place of a hanging one."""
     silent = [
         node.node_id
         for node in survey.nodes
@@ -148,7 +150,7 @@ _NO_WRITES = (
 
 
 def nobody_answers(survey: Survey) -> Iterator[Finding]:
-    """No controller answers."""
+    """Yield a finding if no controller answers."""
     unexplained = [node for node in survey.nodes if not node.fails_for_tls]
     if survey.answers or not unexplained:
         return
@@ -177,7 +179,7 @@ def nobody_answers(survey: Survey) -> Iterator[Finding]:
 
 
 def no_leader(survey: Survey) -> Iterator[Finding]:
-    """Controllers answer, and none of them leads."""
+    """Yield a finding if controllers answer, and none of them leads."""
     best = survey.best
     if best is None or survey.leader is not None or survey.heard_leader[0] >= 0:
         return
@@ -260,7 +262,7 @@ def _apart(survey: Survey, needed: int) -> Iterator[str]:
 
 
 def leader_unseen(survey: Survey) -> Iterator[Finding]:
-    """Followers hear a leader, which does not answer here."""
+    """Yield a finding if followers hear a leader that does not answer here."""
     leader_id, hears = survey.heard_leader
     if leader_id < 0:
         return
@@ -278,7 +280,7 @@ def leader_unseen(survey: Survey) -> Iterator[Finding]:
 
 
 def writes_refused(survey: Survey) -> Iterator[Finding]:
-    """The leader accepts no writes."""
+    """Yield a finding if the leader accepts no writes."""
     if survey.leader is not None and survey.leader.writes_refused:
         yield down(
             "WRITES_REFUSED",
@@ -295,11 +297,11 @@ def _tells_more(node: AskedNode) -> bool:
 
 
 BEHIND_MS = 10_000
-"""Age of the last complete log from which a voter is behind; a slow disk is milliseconds."""
+"""Age in ms of the last complete log from which a voter is behind; a slow disk is milliseconds."""
 
 
 def missing_voters(survey: Survey) -> Iterator[Finding]:
-    """There is a leader, and some voter does not answer."""
+    """Yield a finding for voters that do not answer while there is a leader."""
     if survey.leader is None:
         return
     for node, age_ms in unanswering(survey):
@@ -327,7 +329,7 @@ def missing_voters(survey: Survey) -> Iterator[Finding]:
 
 
 def _revive(gone: list[AskedNode]) -> str:
-    """Return what to do about voters that are gone."""
+    """Return the remedy for voters that are gone."""
     reaches = {node.reach for node in gone}
     said = []
     if Reach.REFUSES in reaches:
@@ -356,7 +358,7 @@ def _to_revive(gone: list[AskedNode]) -> str:
 
 
 def other_directories(survey: Survey) -> Iterator[Finding]:
-    """A node runs with the id of a voter and another data directory."""
+    """Yield a finding for each node with the id of a voter and another data directory."""
     for node_id, voter in survey.replaced.items():
         yield degraded(
             "VOTER_REPLACED",
@@ -407,7 +409,7 @@ def _lives(leader: QuorumAnswer, voter: Replica) -> bool:
 
 
 def behind(survey: Survey) -> Iterator[Finding]:
-    """A voter answers, and its log is not complete."""
+    """Yield a finding for each answering voter whose log is not complete."""
     leader = survey.leader
     if leader is None:
         return
@@ -435,7 +437,7 @@ def behind(survey: Survey) -> Iterator[Finding]:
 
 
 def fragile(survey: Survey) -> Iterator[Finding]:
-    """The voter set tolerates no failure."""
+    """Yield a finding if the voter set tolerates no failure."""
     voters = len(list(survey.voters()))
     if survey.leader is not None and voters in (1, 2):
         yield notice(
@@ -449,7 +451,9 @@ def fragile(survey: Survey) -> Iterator[Finding]:
 
 
 def several_clusters(survey: Survey) -> Iterator[Finding]:
-    """Nodes of two clusters were asked at once, or a voter runs as a node of another cluster."""
+    """Yield a finding if nodes of two clusters were asked at once, or a voter runs as a node of
+    another cluster.
+    """
     of: dict[str, list[str]] = defaultdict(list)
     best, strays = survey.best, survey.strays
     left, total = voters_left(survey)
@@ -483,7 +487,7 @@ def several_clusters(survey: Survey) -> Iterator[Finding]:
 
 
 def contradicted(survey: Survey) -> Iterator[Finding]:
-    """A node says that the log contradicts what it has of it."""
+    """Yield a finding for each node whose copy contradicts the log."""
     for one in survey.reports:
         if one.node.log_contradiction:
             yield down(
@@ -498,7 +502,9 @@ def contradicted(survey: Survey) -> Iterator[Finding]:
 
 
 def diverged(survey: Survey) -> Iterator[Finding]:
-    """Two nodes have folded the same records to different states, or have different records."""
+    """Yield a finding if two nodes have folded the same records to different states, or have
+    different records.
+    """
     states: dict[tuple[int, int], dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
     logs: dict[int, dict[bytes, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in survey.answers:
@@ -531,7 +537,7 @@ def diverged(survey: Survey) -> Iterator[Finding]:
 
 
 def low_space(survey: Survey) -> Iterator[Finding]:
-    """A disk is below its reserve."""
+    """Yield a finding for each disk below its reserve."""
     if low := survey.low_on_space:
         yield degraded(
             "LOW_ON_SPACE",
@@ -552,7 +558,9 @@ def _with_room(survey: Survey, node_id: int) -> str:
 
 
 def refusals(survey: Survey) -> Iterator[Finding]:
-    """An address answers that is no controller's, or refuses this client."""
+    """Yield a finding for each address that answers without being a controller's, or refuses this
+    client.
+    """
     if not survey.answers:
         return
     known = {voter.replica_id for voter, _ in survey.voters()}
@@ -567,7 +575,7 @@ def refusals(survey: Survey) -> Iterator[Finding]:
 
 
 def feature_levels(survey: Survey) -> Iterator[Finding]:
-    """Every node knows a higher level of a feature than the cluster uses."""
+    """Yield a finding if every node supports a higher level of a feature than the cluster uses."""
     leader = survey.leader
     voters = {voter.replica_id for voter, _ in survey.voters()}
     if leader is None or {one.node_id for one in survey.answers} & voters != voters:
@@ -595,10 +603,11 @@ def feature_levels(survey: Survey) -> Iterator[Finding]:
 
 
 def removed_ahead(survey: Survey) -> Iterator[Finding]:
-    """A node was removed from the voters while its epoch was above that of the others.
+    """Yield a finding for each node that was removed from the voters while its epoch was above that
+    of the others.
 
     Each leader refuses it (UNKNOWN_LEADER_EPOCH), and it can give up no epoch in which it may have
-    voted. Of a voter that is ahead the others take the epoch, so that one comes back by itself.
+    voted. The others adopt the epoch of a voter that is ahead, so that one recovers by itself.
     """
     leader = survey.leader
     if leader is None or not leader.voters:

@@ -1,6 +1,4 @@
-"""Whether partitions can be used: the leaders that the metadata names are asked themselves, as
-nobody else knows.
-"""
+"""Availability of partitions, by asking the leaders that the metadata names: they alone know it."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from raftlog.transport.api import Transport
 
 NO_LEADER = -1
 ASK_TIMEOUT_S = 2.0
-"""A broker that is silent must not keep a caller from seeing the rest."""
+"""Timeout of a broker's answer in seconds: a silent broker must not hide the others."""
 
 
 class Named(NamedTuple):
-    """A partition, and who leads it by the metadata."""
+    """A partition, and its leader by the metadata."""
 
     topic: str
     key: PartitionKey
@@ -35,9 +33,9 @@ async def not_served(
     timeout_s: float,
     cluster_id: str = "",
 ) -> dict[PartitionKey, str]:
-    """Those of the partitions that cannot be used now, each with the reason.
+    """Return the partitions that cannot be used now, each with the reason.
 
-    ``endpoints``: of the brokers that may be asked.
+    ``endpoints``: addresses of the brokers that may be asked.
     """
     found: dict[PartitionKey, str] = {}
     asked: dict[int, list[PartitionKey]] = defaultdict(list)
@@ -82,7 +80,7 @@ def _judged(answer: LeaderAnswer, keys: Sequence[PartitionKey]) -> dict[Partitio
 
 
 async def unfenced(client: AsyncClient) -> dict[int, str]:
-    """Return the addresses of the brokers that clients are told of, by id."""
+    """Return the addresses of the brokers that clients know, by id."""
     return {one.id: one.address for one in await client.brokers.list() if not one.fenced}
 
 
@@ -103,8 +101,8 @@ async def not_served_of(client: AsyncClient, topics: Iterable[Topic]) -> dict[st
 async def not_served_among(
     client: AsyncClient, wanted: Collection[tuple[str, int]]
 ) -> dict[str, str]:
-    """Return why some of these partitions cannot be used, as a broker names their leaders, or the
-    committed log if the client has controllers alone.
+    """Return why some of these partitions cannot be used, by the leaders that a broker names, or
+    the committed log if the client has controllers alone.
     """
     names = sorted({topic for topic, _ in wanted})
     if not names:

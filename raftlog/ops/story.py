@@ -1,4 +1,4 @@
-"""The story of a period: its lines in the order of time, and how they are shown."""
+"""The story of a period: its lines in the order of time, and their display."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from raftlog.ops.story_lines import RULES, Line, Weight, took
 from raftlog.text import counted, moment
 
 BEFORE_MS = 10 * 60 * 1000
-"""Time before the first trouble in which a change may have caused it."""
+"""Time in ms before the first trouble in which a change may have caused it."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """What happened in a period. ``summary``: one sentence for each kind of trouble. ``missing``:
-    what could not be read, and why. ``suspects``: what was changed within ten minutes before the
-    first trouble.
+    """The story of a period.
+
+    ``summary``: one sentence for each kind of trouble. ``missing``: the unreadable evidence, with
+    reasons. ``suspects``: changes within ten minutes before the first trouble.
     """
 
     from_ms: int
@@ -49,9 +50,11 @@ def tell(timeline: Timeline) -> Story:
 
 
 def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
-    """Leave out lines that others explain. A lost link says nothing new where the node tells itself
-    that it stopped or did not run. Nor do brokers that reach no controller where the controllers
-    tell that nobody led, or a single one whose fence is told.
+    """Leave out lines that others explain.
+
+    A lost link adds nothing where the node's own journal has its stop or pause. Nor do brokers that
+    reach no controller where the controllers report a time without a leader, or a single broker
+    with a fence line.
     """
     kept = []
     for line in lines:
@@ -70,9 +73,10 @@ def _without_doubles(lines: list[Line], to_ms: int) -> list[Line]:
 
 
 def _is_told(line: Line, lines: list[Line], to_ms: int) -> bool:
-    """Return whether other lines tell that brokers reached no controller: the fence of the only
-    one, or outages that are more than half of the time [controllers that start after a minute know
-    no leader for a moment, too].
+    """Return whether other lines explain that brokers reached no controller.
+
+    Either the fence of the only one, or outages that are more than half of the time [controllers
+    that start after a minute know no leader for a moment, too].
     """
     alone_ms = _both_ms(line, line, to_ms)
     if any(
@@ -203,7 +207,7 @@ def _line_document(one: Line) -> dict[str, Any]:
 
 
 def screen(story: Story, now: Sequence[Finding] | None, *, everything: bool) -> str:
-    """Return what people read. ``now``: what the doctor finds; None: the cluster was not asked."""
+    """Return the text for people. ``now``: the doctor's findings; None: it did not run."""
     width = screen_width()
     shown = [one for one in story.lines if everything or one.weight > Weight.NOTE]
     left_out = len(story.lines) - len(shown)

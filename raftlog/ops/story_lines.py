@@ -33,10 +33,10 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """``code`` is for programs and never changes; ``text`` is for people.
+    """A line of a story. ``code`` is for programs and never changes; ``text`` is for people.
 
-    ``until_ms``: when it was over; ``at_ms`` for what takes no time, -1: it was not over at the end
-    of the period, as far as is known. ``because``: what else was told that explains it.
+    ``until_ms``: the end; ``at_ms`` for an instant, -1: no end by the end of the period, as far as
+    is known. ``because``: further evidence that explains it.
     """
 
     at_ms: int
@@ -126,7 +126,7 @@ def overlapping(found: Iterable[Span]) -> Iterator[list[Span]]:
 
 
 def until_ms(group: list[Span]) -> int:
-    """Return when the last span of a group ended; -1: one is open at the end."""
+    """Return the end of the last span of a group; -1: one is open at the end."""
     ends = [one.until_ms for one in group]
     return -1 if -1 in ends else max(ends)
 
@@ -134,7 +134,7 @@ def until_ms(group: list[Span]) -> int:
 def for_how_long(group: list[Span], before_ms: int = 0) -> str:
     """Return ``for 22 s``; ``for up to 22 s`` where the lengths of the ended spans differ.
 
-    ``before_ms``: how long each had lasted when it was noticed.
+    ``before_ms``: length of each before its detection.
     """
     lengths = sorted(one.lasted_ms(0) + before_ms for one in group if one.ended is not None)
     most = "" if took(lengths[0]) == took(lengths[-1]) else "up to "
@@ -142,7 +142,7 @@ def for_how_long(group: list[Span], before_ms: int = 0) -> str:
 
 
 BEFORE_MS = 60_000
-"""Time before an election in which events of the old leader may explain it."""
+"""Time in ms before an election in which events of the old leader may explain it."""
 
 
 _LEADER_KNOWN = (Kind.BECAME_LEADER, Kind.LEADER_CHANGED)
@@ -208,7 +208,7 @@ def elections(timeline: Timeline) -> Iterator[Line]:
 
 
 def outages(timeline: Timeline) -> Iterator[Line]:
-    """Yield the times of more than a second without a leader, as the nodes saw them."""
+    """Yield a line for each time of more than a second without a leader, by the nodes' journals."""
     found = spans(timeline, Kind.NO_LEADER, _LEADER_KNOWN)
     return (_outage(group) for group in overlapping(found))
 
@@ -230,8 +230,8 @@ def _outage(group: list[Span]) -> Line:
 def _since(earlier: Elected | None) -> Elected:
     """Return the election before; a very old one where none is known.
 
-    What befell its leader sooner ended another leadership [a node that led, was restarted, led
-    again and handed over had been without a leader for all of that time].
+    An earlier event of its leader ended another leadership [a node that led, was restarted, led
+    again and transferred the leadership had been without a leader for all of that time].
     """
     return Elected(0, -1, -1, -1) if earlier is None else earlier
 
@@ -239,11 +239,13 @@ def _since(earlier: Elected | None) -> Elected:
 def _begun_ms(
     timeline: Timeline, one: Elected, lost: list[NodeEvent], since_ms: int
 ) -> tuple[int, bool]:
-    """Return since when there was no leader, and whether that is known: since the old leader
-    resigned, stopped, hung, or was missed. Else since its last write: it led until then at least.
+    """Return the begin of the time without a leader, and whether that is known.
 
-    ``since_ms``: when the one before was elected. What befell it sooner, and what it says later
-    than its successor was elected [a leader that hung finds out when it goes on], began nothing.
+    It is known if the old leader resigned, stopped, hung, or was missed. Else it is its last write:
+    it led until then at least.
+
+    ``since_ms``: time of the election before. An earlier event of that leader, and its report after
+    its successor's election [a leader that hung notices it when it continues], are no begin.
     """
 
     def belongs(at_ms: int) -> bool:
@@ -306,9 +308,9 @@ def _last_of_epoch(events: list[NodeEvent], epoch: int) -> NodeEvent | None:
 
 
 AROUND_MS = 15_000
-"""Time before a fence in which events of the broker may explain it: more than a session."""
+"""Time in ms before a fence in which events of the broker may explain it: more than a session."""
 ALONE_MS = 2_000
-"""Time without a controller that is worth a line: a failover takes less."""
+"""Time in ms without a controller that is worth a line: a failover takes less."""
 
 
 def fences(timeline: Timeline) -> Iterator[Line]:
@@ -370,7 +372,7 @@ def _fence(timeline: Timeline, change: Changed, new: dict[str, Any], later: list
 
 
 def _own_words(timeline: Timeline, broker_id: int, at_ms: int, back_ms: int) -> Iterator[str]:
-    """Yield what the broker's journal says of the time around a fence."""
+    """Yield the broker's own journal entries about the time around a fence."""
     until_ms = back_ms if back_ms > 0 else at_ms + AROUND_MS
     for event in timeline.of_node(
         broker_id, Kind.LOOP_STALL, Kind.CONTROLLER_LOST, Kind.STOPPED, Kind.STARTED, Kind.SPACE_LOW
@@ -395,8 +397,9 @@ def _in_words(event: NodeEvent) -> str:
 
 
 def alone(timeline: Timeline) -> Iterator[Line]:
-    """Yield the times in which brokers reached no controller, one line for those that overlap. No
-    other node tells of controllers that are all dead.
+    """Yield the times in which brokers reached no controller, one line for overlapping ones.
+
+    Of dead controllers no other node has evidence.
     """
     found = spans(
         timeline,
@@ -436,7 +439,7 @@ def _alone(timeline: Timeline, group: list[Span]) -> Line:
 
 
 def lao_stalls(timeline: Timeline) -> Iterator[Line]:
-    """Yield the times in which LAO stood still, and the brokers that held it back."""
+    """Yield the times in which LAO made no progress, and the brokers that held it back."""
     for begun, ended in spans(timeline, Kind.LAO_STALLED, (Kind.LAO_RESUMED, Kind.LOST_LEADERSHIP)):
         if ended is None:
             yield _stall(begun, begun.at_ms - 1_000, -1)
@@ -463,9 +466,9 @@ def _stall(begun: NodeEvent, from_ms: int, until_ms: int) -> Line:
 
 
 NOTICED_MS = 1_000
-"""Silence of a peer after which its loss is noted."""
+"""Silence of a peer in ms after which its loss is noted."""
 SLOW_TOGETHER_MS = 5_000
-"""Slow flushes of a node that are no farther apart make one line."""
+"""Largest gap in ms between slow flushes of a node that share a line."""
 
 
 def processes(timeline: Timeline) -> Iterator[Line]:
@@ -501,7 +504,7 @@ def _process(event: NodeEvent, name: str) -> Line | None:
 
 
 def links(timeline: Timeline) -> Iterator[Line]:
-    """Yield the nodes that others did not reach: one line for each, however many noticed."""
+    """Yield the nodes that others did not reach: one line for each, for any number of witnesses."""
     by_peer: dict[int, list[Span]] = defaultdict(list)
     for one in spans(timeline, Kind.PEER_LOST, (Kind.PEER_REGAINED,), subject="peer_id"):
         by_peer[one.begun.number("peer_id")].append(one)
@@ -589,13 +592,13 @@ def _slow(events: list[NodeEvent]) -> Line:
 T = TypeVar("T")
 
 ALONE_MAX = 3
-"""More changes of a kind by one principal at a time are counted in one line."""
+"""Number of changes of a kind by one principal at a time above which one line counts them."""
 TOGETHER_MS = 5_000
 BURST_MS = 2_000
 GAP_MIN_MS = 1_000
 GAP_FACTOR = 20
 RECENT_WRITES = 50
-"""Number of writes before a gap that say what is usual."""
+"""Number of writes before a gap that define the usual rate."""
 _TOLD = ("topic", "config", "acl", "voters", "feature", "hostname")
 
 
@@ -686,8 +689,8 @@ def _burst(changes: list[Changed]) -> Line:
 def gaps(timeline: Timeline) -> Iterator[Line]:
     """Yield times without a write in which no write could be committed, after frequent writes.
 
-    Idle clients leave no gap: at least half of it must be a time in which the nodes tell that
-    nobody led, the leader did not run or answer, or writes were refused.
+    Idle clients leave no gap: at least half of it must be a time in which the nodes report no
+    leader, a stopped or silent leader, or refused writes.
     """
     halts = list(_halts(timeline))
     pauses: list[int] = []
